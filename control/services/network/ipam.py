@@ -15,7 +15,7 @@ from magnetar_control.store.database import added
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict, InvalidRequest, Unavailable
 
-from .tables import addresses, ports, subnets
+from .tables import addresses, ports
 
 #: Neutron's setting base_mac: the first half is kept, the rest drawn.
 PREFIX = "fa:16:3e"
@@ -39,12 +39,6 @@ def number(address: str) -> int:
 def is_six(text: str) -> bool:
     """Whether an address or a range, in its usual form, is of IPv6."""
     return ":" in text
-
-
-def has_ipv6(connection: Connection, network_id: str) -> bool:
-    """Whether a network has a subnet of IPv6."""
-    return connection.execute(select(subnets.c.id).where(
-        subnets.c.network_id == network_id, subnets.c.cidr.contains(":")).limit(1)).first() is not None
 
 
 def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:

@@ -159,9 +159,6 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         reservations.check_policy(connection, (ports.c.network_id == row["id"]) & ports.c.qos_policy_id.is_(None),
                                   row["qos_policy_id"], values["qos_policy_id"])
     dns.check_domain(connection, {**row, **values})
-    if values.get("shared") and not row["shared"] and ipam.has_ipv6(connection, row["id"]):
-        raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
-                                     "routers, by which one would lead others' traffic to itself", True)
     if row["external"] and values.get("external") is False and connection.execute(select(ports.c.id).where(
             ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
         raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "

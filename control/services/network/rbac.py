@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 
-from . import address_scopes, ipam
+from . import address_scopes
 from .resources import NetworkResource, add, forbidden, own
 from .sharing import ALL, EXTERNAL, KINDS, SHARED, mark, uncovered
 from .tables import rbac_policies
@@ -60,9 +60,6 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
     if kind == "network" and action == SHARED and network["dns_domain"]:
         raise InvalidField("object_id", "must be a network without dns_domain: one project would answer for names that "
                                         "others look for", network["id"])
-    if kind == "network" and action == SHARED and ipam.has_ipv6(connection, network["id"]):
-        raise InvalidField("object_id", "must be a network without IPv6: OVN lets guests advertise as routers, by "
-                                        "which one would lead others' traffic to itself", network["id"])
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:

@@ -20,7 +20,7 @@ from magnetar_control.store.database import added
 from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import changes, ipam, sharing, subnet_pools
+from . import changes, ipam, subnet_pools
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, find, forbidden, of_version
@@ -103,9 +103,6 @@ def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork,
         return
     if not network["by_engine"]:
         raise InvalidField("cidr", "must be of IPv4: IPv6 is for networks of OVN", str(net))
-    if sharing.is_shared(connection, network["id"]):
-        raise InvalidField("cidr", "must be of IPv4 on a network that several projects use: OVN lets guests advertise "
-                                   "as routers, by which one would lead others' traffic to itself", str(net))
     if network["mtu"] < LEAST_MTU:
         raise Conflict(f"MTU of {network['id']} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do "
                        f"without IPv6 on links of less, and the network has {network['mtu']}. Create another network.",
