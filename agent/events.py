@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,9 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
     journal = _Journal(Path(drivers.host.settings.state_dir) / "events", drivers.host.settings.event_keys_kept)
-    with drivers.host.locks.hold(kind.noun, document.id):
+    with ExitStack() as held:
+        with operation.waiting() if action.lock != kind.noun else nullcontext():  # for a guest, maybe
+            held.enter_context(drivers.host.locks.hold(action.lock, document.id))
         again = drivers.host.documents.get(kind.noun, document.id)
         if again is None or again.deleting:
             raise NotFound(f"{kind.noun} {document.name!r} was removed in the meantime.", kind=kind.noun, key=key)

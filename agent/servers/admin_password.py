@@ -7,7 +7,10 @@ the latter in seconds since the epoch. Nobody waits for the guest: libvirt tells
 thread of ``AdminPasswords`` sets it then. Setting it twice, as after a crash, does no harm.
 
 A guest agent that is there and says nothing takes 35 s each time. The server is not locked meanwhile, so that it can be
-stopped or removed; when the guest agent has ended, what it did counts only for the note that it was asked for.
+stopped or removed; when the guest agent has ended, what it did counts only for the note that it was asked for. The same
+goes for a password that somebody asks for later (``instead``), while which the note is *aside*: ``{password, until,
+aside: true}``. It counts again where the guest agent has not done it. Where nobody knows, as after a crash or a move,
+it stays aside until its time is over.
 """
 
 from __future__ import annotations
@@ -16,16 +19,18 @@ import logging
 import re
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar_agent.migrations import moving
-from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError
-from magnetar_core.power import RUNNING
+from magnetar_agent.migrations import moving, refuse_while_it_moves
+from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError, NotFound
+from magnetar_core.power import MISSING, RUNNING
 from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import DomainEvent
@@ -33,9 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOTE = "admin_pass"
-#: Kind of the locks of servers whose guest agent is setting a password: the later of two counts. It comes after the
-#: server's own, and its holder takes no other.
+#: Kind of the locks of servers whose guest agent is setting a password: the later of two counts. It comes before the
+#: server's own: whoever holds that waits for no guest.
 SETTING = "password"
+#: Word of a note whose password is not to be set now.
+ASIDE = "aside"
 #: Seconds that a guest has for its agent to come up: it may be installed at the first boot.
 KEPT = 3600.0
 #: How often an agent that is there is asked in vain, and seconds before the second time; then twice as many each time.
@@ -77,12 +84,61 @@ def forget(document: Document) -> bool:
     return document.state.pop(NOTE, None) is not None
 
 
+@contextmanager
+def instead(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
+    """Within, the guest agent of server *id* is asked for another password of a user, by default of the usual one,
+    whose name this says. It counts in place of one that is still to be set for that user. The caller holds the
+    server's lock ``SETTING``, and no other: this takes the server's own before and after. Raises ``Conflict`` where the
+    server does not run or moves, ``NotFound`` where it has gone, also meanwhile."""
+    with _locked(host, id) as document:
+        refuse_while_it_moves(host, document)
+        domain = host.hypervisor.domain(id)
+        if (state := domain.state if domain else MISSING) != RUNNING:
+            raise Conflict(f"A password can be set in a running server only, and {document.name!r} is {state}.",
+                           power_state=state)
+        name, usual = user_name or user(document), user(document)
+        note = document.state.get(NOTE) if name == usual else None
+        if note:
+            note[ASIDE] = True
+            host.documents.write(document)
+    try:
+        yield name
+    except MagnetarError:
+        _decided(host, id, note, set_instead=False)
+        raise
+    _decided(host, id, note, set_instead=True)
+
+
+def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
+    """Forget the *note* that was aside where another password is *set instead*, else have it count again. A server that
+    moves keeps it aside."""
+    with _locked(host, id) as document:
+        if note and document.state.get(NOTE) == note and not moving(host, document):
+            if set_instead:
+                forget(document)
+            else:
+                del document.state[NOTE][ASIDE]
+            host.documents.write(document)
+
+
+@contextmanager
+def _locked(host: LocalHost, id: str) -> Iterator[Document]:
+    """Within, the server is locked. Raises ``NotFound``."""
+    with host.locks.hold("server", id):
+        document = host.documents.get("server", id)
+        if document is None or document.deleting:
+            raise NotFound(f"server {id} was removed in the meantime.", kind="server", key=id)
+        yield document
+
+
 @dataclass
 class _Pending:
-    """A server that is looked at when it is *due*, and was *looked* at last then. *until* as in its note."""
+    """A server that is looked at when it is *due*, and was *looked* at last then. *until* and *aside* as in its note.
+    """
 
     until: float
     due: float
+    aside: bool = False
     tries: int = 0
     looked: float = 0.0
 
@@ -129,8 +185,9 @@ class AdminPasswords:
                 self._pending.pop(document.id, None)
                 return
             known = self._pending.get(document.id)
-            if known is None or known.until != note["until"]:
-                self._pending[document.id] = _Pending(note["until"], time.time() + SOON)
+            aside = bool(note.get(ASIDE))
+            if known is None or (known.until, known.aside) != (note["until"], aside):
+                self._pending[document.id] = _Pending(note["until"], time.time() + SOON, aside)
                 self._changed.notify()
 
     def _happened(self, event: DomainEvent) -> None:
@@ -186,14 +243,19 @@ class AdminPasswords:
                 if document is None:
                     return
                 if document.state[NOTE]["until"] <= time.time():
-                    self._drop(document, f"its guest agent was not there within {KEPT / 60:.0f} minutes")
+                    self._drop(document, "another one was asked for, and nobody knows whether that is set"
+                               if document.state[NOTE].get(ASIDE)
+                               else f"its guest agent was not there within {KEPT / 60:.0f} minutes")
                     return
                 if moving(self.host, document):
                     self._later(id, AGAIN)
                     return
-                if not (self._runs(id) and self.host.hypervisor.agent_connected(id)):
+                if document.state[NOTE].get(ASIDE) or not (
+                        self._runs(id) and self.host.hypervisor.agent_connected(id)):
                     return
-                setting.enter_context(self.host.locks.hold(SETTING, id))  # free: else the server were locked
+                if not setting.enter_context(self.host.locks.hold_if_free(SETTING, id)):
+                    self._later(id, SOON)
+                    return
             try:
                 why = self._ask(document)
             except HypervisorDown:

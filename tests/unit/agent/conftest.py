@@ -82,9 +82,11 @@ class Host:
         return reconcile.ensure(self.agent.drivers, BY_NOUN[noun], key, self.said(noun, key, want),
                                 permissions(allowed), dry_run, Operation("test"))
 
-    def event(self, what: str, request: str, key: str = "web1", /, **args: Any) -> dict[str, Any]:
+    def event(self, what: str, request: str, key: str = "web1", /, operation: Operation | None = None,
+              **args: Any) -> dict[str, Any]:
         """A one-shot."""
-        return events.event(self.agent.drivers, BY_NOUN["server"], key, what, args, request, Operation("test"))
+        return events.event(self.agent.drivers, BY_NOUN["server"], key, what, args, request,
+                            operation or Operation("test"))
 
     def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]],
              dry_run: bool = False) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_agent.documents import Documents
 from magnetar_agent.servers import admin_password, spec
-from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError
+from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, NotFound
 from tests.contract.place import eventually
 
 from .conftest import SMALL, Host
@@ -205,12 +205,14 @@ def test_a_guest_that_opens_and_closes_its_channel_is_not_looked_at_each_time(
 class Silent:
     """A guest agent that takes its time: until *go* is set."""
 
-    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None,
+                 password: str = SECRET) -> None:
+        self.password = password
         self.asked, self.go, self.error, self._set = threading.Event(), threading.Event(), error, host.fake.set_password
         monkeypatch.setattr(host.fake, "set_password", self)
 
     def __call__(self, uuid: str, user: str, password: str) -> None:
-        if password == SECRET:
+        if password == self.password:
             self.asked.set()
             assert self.go.wait(60)
             if self.error:
@@ -257,13 +259,81 @@ def test_the_password_that_was_asked_for_last_counts(host: Host, monkeypatch: py
     assert silent.asked.wait(60)
     other = threading.Thread(target=host.event, args=("change_password", "r1"), kwargs={"password": "newer"})
     other.start()
-    eventually(lambda: host.agent.host.locks.held("server", id))
+    eventually(lambda: host.agent.host.locks._held[admin_password.SETTING, id][1] == [2])
     silent.go.set()
     other.join(60)
     eventually(lambda: host.fake.passwords.get((id, "root")) == "newer")
     host.settled()
     looked(host, id)
     assert host.fake.passwords[id, "root"] == "newer" and SECRET not in kept(host)
+
+
+@pytest.mark.parametrize("what", ["off", "delete", "rebuild"])
+def test_nor_while_another_password_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Nor is the place of the operation taken."""
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id = made(host, image="system", hardware={})
+    host.agent.admin_passwords.close()
+    host.fake.talking.add(id)
+    silent = Silent(host, monkeypatch, Conflict("No guest agent."), "newer")
+    operations, locks = host.agent.host.operations, host.agent.host.locks
+    places = operations._places
+    asked = operations.start("change_password", lambda operation: host.event(
+        "change_password", "r1", operation=operation, password="newer"))
+    assert silent.asked.wait(60)
+    assert not locks.held("server", id) and operations._places == places
+    if what == "off":
+        host.server(image="system", power="off")
+    elif what == "delete":
+        host.ensure("server", "web1", None)
+    else:
+        host.event("rebuild", "r2", "web1", image="system", admin_pass="Rebuilt-1")
+    silent.go.set()
+    assert asked.wait(60)
+    assert isinstance(asked.exception, NotFound if what == "delete" else Conflict)
+    if what != "delete":
+        note = host.agent.host.documents.find("server", "web1").state[admin_password.NOTE]  # type: ignore[union-attr]
+        assert note["password"] == ("Rebuilt-1" if what == "rebuild" else SECRET) and admin_password.ASIDE not in note
+    assert not locks._held
+
+
+@pytest.mark.parametrize("does", [True, False])
+def test_what_is_still_to_be_set_waits_for_what_is_asked_for_later(host: Host, monkeypatch: pytest.MonkeyPatch,
+                                                                   does: bool) -> None:
+    """It is set where the guest agent does not do the other."""
+    id = made(host)
+    silent = Silent(host, monkeypatch, None if does else REFUSED, "newer")
+    later = host.agent.host.operations.start(
+        "change_password", lambda _operation: host.event("change_password", "r1", password="newer"))
+    assert silent.asked.wait(60)
+    host.fake.agent_comes_up(id)
+    looked(host, id)
+    assert not host.fake.passwords and SECRET in kept(host)
+    silent.go.set()
+    assert later.wait(60) and (later.error is None) is does
+    is_set(host, id, "newer" if does else SECRET)
+    assert SECRET not in kept(host)
+
+
+def test_a_crash_while_another_password_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody knows which the guest has: the older one is not set any more, and forgotten when its time is over."""
+    id = made(host)
+    host.fake.talking.add(id)
+    with admin_password.instead(host.agent.host, id, None):
+        documents = host.agent.host.documents
+        document = documents.get("server", id)
+        assert document is not None
+    assert SECRET not in kept(host)
+    documents.write(document)
+    host.restart()
+    host.fake.agent_comes_up(id)
+    looked(host, id)
+    assert not host.fake.passwords and SECRET in kept(host)
+    document.state[admin_password.NOTE]["until"] = 0.0
+    host.agent.host.documents.write(document)
+    eventually(lambda: "another one was asked for" in caplog.text)
+    assert SECRET not in kept(host) and not host.fake.passwords
 
 
 def test_what_it_has_done_is_noted_when_the_server_is_free(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
