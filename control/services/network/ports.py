@@ -22,7 +22,7 @@ from .networks import NETWORK, check_up
 from .nics import addresses_of
 from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
-from .resources import NetworkResource, any_of, columns, find, forbidden, own
+from .resources import NetworkResource, any_of, check_once, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import check_number, default_group
 from .tables import SUBPORT, TAKEN, addresses, floating_ips, forwardings, networks, ports, security_groups
@@ -105,9 +105,11 @@ def _leads_to(row: RowMapping) -> ColumnElement[bool]:
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
-    """Raises an error where *values* have address pairs that would do nothing."""
+    """Raises an error where *values* have address pairs that would do nothing, or one twice: without a MAC it is of the
+    port's own."""
     if not values.get("pairs"):
         return
+    check_once("allowed_address_pairs", [{"mac_address": values.get("mac_address"), **one} for one in values["pairs"]])
     if not network["by_engine"]:
         raise InvalidField("allowed_address_pairs", "must be empty: they act on networks that OVN makes, and the "
                                                     f"network of this port is of type {network['type']}, without it")

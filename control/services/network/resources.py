@@ -112,6 +112,13 @@ def add(connection: Connection, table: Table, values: Document) -> None:
     connection.execute(insert(table).values(**columns(table, values), created_at=now()))
 
 
+def check_once(field: str, items: Sequence[Any]) -> None:
+    """Raises ``InvalidField`` where one of the *items* of a field stands there twice, which Neutron refuses too."""
+    for at, one in enumerate(items):
+        if one in items[:at]:
+            raise InvalidField(f"{field}[{at}]", "must not stand in the list twice", one)
+
+
 def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
     """Whether the *condition* of one of *values* holds, which the filter *name* has. Raises ``InvalidField`` for too
     many."""

@@ -21,6 +21,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
 from . import ipam, router_ports
+from .resources import check_once
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, ports, routers
 
@@ -91,9 +92,8 @@ class RouteStation:
 def check(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
     """Raises ``InvalidField`` where a route leads nowhere, or back to the router itself, whose ports are *found*, or
     where it stands twice."""
+    check_once("routes", routes)
     for route in routes:
-        if routes.count(route) > 1:
-            raise InvalidField("routes", "must have each route once", route["destination"])
         hop = ip_address(route["nexthop"])
         if hop.version != ip_network(route["destination"]).version:
             raise InvalidField("routes", "must have destination and nexthop of one IP version", route["nexthop"])

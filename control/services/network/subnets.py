@@ -23,7 +23,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from . import changes, ipam, subnet_pools
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
-from .resources import NetworkResource, add, find, forbidden, of_version
+from .resources import NetworkResource, add, check_once, find, forbidden, of_version
 from .router_ports import GATEWAY, INTERFACE, OWN, overlap
 from .tables import addresses, networks, ports, subnets
 
@@ -126,7 +126,9 @@ def _check_modes(net: AnyNetwork, values: Document) -> None:
 
 
 def _check_told(net: AnyNetwork, values: Document) -> None:
-    """Raises ``InvalidField`` for what guests cannot be told by DHCP of this IP version."""
+    """Raises ``InvalidField`` for what guests cannot be told by DHCP of this IP version, and would be told twice."""
+    for name in ("dns_nameservers", "host_routes"):
+        check_once(name, values.get(name) or ())
     for one in values.get("dns_nameservers") or ():
         if ip_address(one).version != net.version:
             raise InvalidField("dns_nameservers", f"must be addresses of IPv{net.version}, as the subnet is", one)

@@ -124,6 +124,33 @@ def test_ports_with_their_addresses_groups_and_pairs(ask, service, engine):
     assert (engine.port(port["id"]).secure, engine.port(port["id"]).pairs) == (False, ())
 
 
+def test_what_stands_twice_is_refused(ask):
+    """As Neutron has it, also of what is the same in other words; and nothing changes."""
+    network = new_network(ask)
+    (subnet,) = ask("GET", f"/v2.0/subnets?network_id={network['id']}")["subnets"]
+    port = new_port(ask, network)
+    own, other = {"ip_address": "10.1.0.200"}, {"ip_address": "10.1.0.201"}
+    route = {"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}
+    cases = [
+        ("port", port, "allowed_address_pairs", [own, {**own, "mac_address": port["mac_address"].upper()}],
+         [own, other]),
+        ("port", port, "allowed_address_pairs", [other, own, {"ip_address": "10.1.0.200/32"}], [own, other]),
+        ("subnet", subnet, "dns_nameservers", ["192.0.2.1", "192.0.2.2", "192.0.2.1"], ["192.0.2.2", "192.0.2.1"]),
+        ("subnet", subnet, "host_routes", [route, {**route, "destination": "10.9.7.0/16"}],
+         [route, {**route, "nexthop": "10.1.0.8"}])]
+    for noun, made, field, wrong, right in cases:
+        path = f"/v2.0/{noun}s/{made['id']}"
+        said = ask("PUT", path, {noun: {field: wrong}}, status=400)["NeutronError"]["message"]
+        assert f"{field}[{len(wrong) - 1}]: must not stand in the list twice" in said
+        assert ask("GET", path)[noun][field] == made[field]
+        made[field] = ask("PUT", path, {noun: {field: right}})[noun][field]
+        assert len(made[field]) == 2
+    said = ask("POST", "/v2.0/ports", {"port": {
+        "network_id": network["id"], "mac_address": "02:00:00:00:00:09", "allowed_address_pairs": [
+            own, {**own, "mac_address": "02:00:00:00:00:09"}]}}, status=400)["NeutronError"]["message"]
+    assert "allowed_address_pairs[1]" in said
+
+
 def test_address_pairs_need_port_security_and_a_network_of_ovn(ask):
     admin = ask.as_(ADMIN)
     pairs = [{"ip_address": "10.1.0.200"}]

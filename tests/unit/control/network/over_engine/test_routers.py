@@ -86,7 +86,7 @@ def test_static_routes(ask, service, engine):
         refused = ask("PUT", path, {"router": {"routes": [{**route, "nexthop": hop}]}}, status=400)
         assert "routes" in _message(refused)
     refused = ask("PUT", path, {"router": {"routes": [route, {**route, "destination": "10.9.7.7/16"}]}}, status=400)
-    assert "each route once" in _message(refused)
+    assert "routes[1]: must not stand in the list twice" in _message(refused)
     refused = ask("PUT", f"{path}/remove_router_interface", {"subnet_id": _subnets_of(ask, router)[0]}, status=409)
     assert refused["NeutronError"]["type"] == "RouterInterfaceInUseByRoute"  # Terraform tries again after a 409
     assert "10.9.0.0/16 by 10.1.0.9" in _message(refused)
