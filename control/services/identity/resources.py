@@ -103,16 +103,17 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityResource:
-    """*filters*: columns by which a list may be asked; *unset*: fields that are left out of documents when they are
-    null; *constant*: what every document says; *aliases*: further names of fields; *references*: the tables to whose
-    rows fields refer; *only*: what may be given with one value or null. A field without a column is kept in
-    ``extra``."""
+    """*filters*: columns by which a list may be asked; *unasked*: what they are where it is not; *unset*: fields that
+    are left out of documents when they are null; *constant*: what every document says; *aliases*: further names of
+    fields; *references*: the tables to whose rows fields refer; *only*: what may be given with one value or null. A
+    field without a column is kept in ``extra``."""
 
     name: str
     plural: str
     table: Table
     fields: Mapping[str, Field]
     filters: tuple[str, ...] = ("name",)
+    unasked: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     constant: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -206,6 +207,7 @@ GROUPS = IdentityResource(
     fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIBED}, references=IN_DOMAIN)
 ROLES = IdentityResource(
     name="role", plural="roles", table=tables.roles, filters=("name", "domain_id"), references=IN_DOMAIN,
+    unasked={"domain_id": None},  # those of no domain
     fields={"name": NAME, "description": DESCRIPTION, "domain_id": DOMAIN, "options": OPTIONS})
 REGIONS = IdentityResource(
     name="region", plural="regions", table=tables.regions, filters=("parent_region_id",),

@@ -48,8 +48,9 @@ class IdentityStore:
         self.resource, self.tokens = resource, tokens
 
     def list(self, filters: Mapping[str, Any]) -> Documents:
+        """Those whose columns are as *filters* say, by name."""
         with self.tokens.database.read() as connection:
-            return self.resource.documents(connection, **filters)
+            return self.resource.documents(connection, **{**self.resource.unasked, **filters})
 
     def show(self, context: Context, id: str) -> Document:
         """One. Raises ``NotFound``, also where the caller may not know of it."""

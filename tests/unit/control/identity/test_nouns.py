@@ -44,6 +44,21 @@ def test_the_life_of_a_noun(cloud, noun):
     ask("DELETE", one, None, 404)
 
 
+def test_roles_of_domains_are_listed_when_their_domain_is_named(cloud):
+    """As Keystone does: without domain_id the roles that hold everywhere."""
+    ask = cloud.admin
+    domain = ask("POST", "/v3/domains", {"domain": {"name": "lab"}}, 201)["domain"]["id"]
+    role = ask("POST", "/v3/roles", {"role": {"name": "of the lab", "domain_id": domain}}, 201)["role"]
+
+    def listed(query: str = "") -> list[str]:
+        return [one["name"] for one in ask("GET", f"/v3/roles{query}", None, 200)["roles"]]
+
+    assert {"admin", "member", "reader"} <= {*listed()} and "of the lab" not in listed()
+    assert listed(f"?domain_id={domain}") == ["of the lab"]
+    assert listed(f"?domain_id={domain}&name=member") == listed("?name=of+the+lab") == []
+    assert ask("GET", f"/v3/roles/{role['id']}", None, 200)["role"] == role
+
+
 def test_the_catalogues_nouns(cloud):
     ask = cloud.admin
     ask("POST", "/v3/regions", {"region": {"id": "west"}}, 201)
