@@ -149,10 +149,15 @@ class Conductor(Environment):
             kinds.setdefault(action.action if first else "", []).append(action)
         for name, several in kinds.items():
             if name and len(several) > 1:
-                self._pool.submit(self._begin_together, database, several)
+                self._hand_out(self._begin_together, database, several)
             else:
                 for action in several:
-                    self._pool.submit(self._do, Continuation(database, action))
+                    self._hand_out(self._do, Continuation(database, action))
+
+    def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
+        """To a worker, unless the conductor ends: what it has taken is given back then."""
+        with contextlib.suppress(RuntimeError):
+            self._pool.submit(do, *in_hand)
 
     def _room(self) -> int:
         """Reserve all free workers; returns how many. Waits a moment when none is free, and then a little longer for
@@ -169,8 +174,7 @@ class Conductor(Environment):
         """In a worker: begin several actions at once. Those with a continuation get workers of their own."""
         first, *others = self._begun(database, taken)
         for one in others:
-            with contextlib.suppress(RuntimeError):  # the conductor ends: they are given back
-                self._pool.submit(self._do, one)
+            self._hand_out(self._do, one)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:

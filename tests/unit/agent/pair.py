@@ -7,9 +7,9 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,22 @@ WAY = ["prepare", "claim", "move", "settle", "leave"]
 
 class Died(BaseException):
     """The process ends here."""
+
+
+@contextmanager
+def ended_threads() -> Iterator[None]:
+    """Within, threads that ``Died`` ends are told to nobody: those behind a link have nobody to tell it either."""
+    told = threading.excepthook
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, Died):
+            told(args)
+
+    threading.excepthook = tell
+    try:
+        yield
+    finally:
+        threading.excepthook = told
 
 
 class Mortal(Documents):
@@ -122,6 +138,8 @@ class Pair:
 
     def __init__(self, root: Path, ports: tuple[int, int]) -> None:
         self.root = root
+        self._ending = ExitStack()
+        self._ending.enter_context(ended_threads())
         pki = Pki(root / "pki")
         pki.issue("admin")
         self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
@@ -136,6 +154,7 @@ class Pair:
         self.both(Kvm.stop)
         self.one.fake.close()
         self.two.fake.close()
+        self._ending.close()
         for _attempt in range(5):
             shutil.rmtree(self.root, ignore_errors=True)
             if not self.root.exists():

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -185,6 +186,15 @@ def test_two_conductors_of_one_name_share_the_work(cloud, image):
     finally:
         other.stop()
     assert well(cloud)
+
+
+def test_what_a_conductor_takes_while_it_ends_is_left_to_others(cloud):
+    """Its workers take nothing more then; the thread that hands out ends as it should."""
+    other = cloud.parts.conductor(cloud.services)
+    other._pool.shutdown()
+    taken = [SimpleNamespace(id=number, action="create", attempts=1) for number in (1, 2)]
+    for database in (other.database, other.store.cell0):
+        other._submit(database, taken)
 
 
 # Clocks that differ ---------------------------------------------------------------------------------------------
