@@ -152,10 +152,10 @@ TAG = Text(1, 255, "[^,]+", "must have no comma")
 TAGS = record({"tags": ListOf(TAG, tags.MOST)}, "tags")
 
 NETWORK = attributes(
-    {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
+    {"provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
      "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
-    {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
-     "router:external": TRUTH, "qos_policy_id": Nullable(Id()),
+    {"name": TEXT, "mtu": Number(576, 65535), "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH,
+     "port_security_enabled": TRUTH, "router:external": TRUTH, "qos_policy_id": Nullable(Id()),
      "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")}, lacking=lacking.NETWORK)
 
 SUBNET = attributes(

@@ -16,7 +16,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
+from . import changes, dns, ipam, qos, reservations, sharing, trunks, virtual_functions
 from .requested_networks import seen
 from .resources import NetworkResource, add, either, find, own
 from .router_ports import INTERFACE, OWN
@@ -33,6 +33,8 @@ OF_AGENTS, OF_ENGINE = ("nat", "isolated"), ("ovn", "flat", "vlan")
 #: option.
 GENEVE = 58
 USUAL_MTU = 1500
+#: Bytes that a link of IPv6 must carry (RFC 8200, section 5).
+LEAST_MTU = 1280
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -59,7 +61,7 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     check_up(values, values["admin_state_up"])
     if physical_mtu is not None and values["by_engine"]:
         _check_physical(connection, values)
-        _check_mtu(values, physical_mtu - (GENEVE if values["type"] == "ovn" else 0))
+        _check_mtu(values, _most(physical_mtu, values["type"]))
     else:
         _check_bridge(values)
         values["mtu"] = values["mtu"] or USUAL_MTU
@@ -77,6 +79,29 @@ def _check_mtu(values: Document, most: int) -> None:
         raise InvalidField("mtu", f"must be at most {most}, which the hosts' networks leave for one of type "
                                   f"{values['type']} (setting physical_mtu)", values["mtu"])
     values["mtu"] = values["mtu"] or most
+
+
+def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowMapping, values: Document) -> None:
+    """Raises an error where the network of *row*, which is locked, cannot have the MTU of *values*. DHCP and router
+    advertisements say another one at once; NICs of servers have that which was when they came."""
+    if physical_mtu is None or not row["by_engine"]:
+        raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
+                                  f"{row['type']} already. Create another network", values["mtu"])
+    _check_mtu({**row, **values}, _most(physical_mtu, row["type"]))
+    if values["mtu"] < LEAST_MTU and connection.execute(select(subnets.c.id).where(
+            subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
+        raise Conflict(f"mtu: must be at least {LEAST_MTU}, as the network has a subnet of IPv6: on links of less "
+                       "guests do without it.", type="NetworkMTUSubnetConflict")
+    trunks.check_mtu(connection, row["id"], values["mtu"])
+    if trunks.at_servers(connection, row["id"]):
+        raise Conflict(f"The MTU of network {row['id']} cannot change while servers have ports on it: their NICs have "
+                       f"its MTU of {row['mtu']}. Take the servers off it first, or create another network.",
+                       type="NetworkInUse")
+
+
+def _most(physical_mtu: int, type: str) -> int:
+    """The most that a network of an engine carries."""
+    return physical_mtu - (GENEVE if type == "ovn" else 0)
 
 
 def _check_physical(connection: Connection, values: Document) -> None:
@@ -142,8 +167,11 @@ def check_up(network: Document | RowMapping, up: bool) -> None:
                                              f"network of type {network['type']} whatever is said here", False)
 
 
-def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+def update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
+           values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
+    if values.get("mtu", row["mtu"]) != row["mtu"]:
+        _check_other_mtu(physical_mtu, connection, find(connection, context, NETWORK, row["id"], lock=True), values)
     if "external" in values or "is_default" in values:  # nobody takes it for what it was until it is changed
         row = find(connection, context, NETWORK, row["id"], lock=True)
     _check_internal(values, row)
@@ -185,8 +213,12 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The network; and its ports, where it goes up or down, or has another QoS policy or domain."""
+    """The network; its ports, where it goes up or down, or has another QoS policy or domain; the routers that
+    advertise its MTU, where that is another."""
     found = [f"network/{row['id']}"]
+    if changed and changed.get("mtu", row["mtu"]) != row["mtu"]:
+        found += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().where(
+            ports.c.network_id == row["id"], ports.c.device_owner == INTERFACE)).scalars()]
     if changed and any(changed.get(name, row[name]) != row[name]
                        for name in ("admin_state_up", "qos_policy_id", "dns_domain")):
         found += changes.ports(connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"])).scalars())
@@ -198,7 +230,7 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
     usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
     return NetworkResource(
         name="network", table=networks, visible=seen, documents=documents, create=partial(create, physical_mtu),
-        update=update, delete=delete, units=units,
+        update=partial(update, physical_mtu), delete=delete, units=units,
         defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
                   "external": False, "port_security_enabled": True, "dns_domain": "", "bridge": None,
                   "segment": None, **usual},

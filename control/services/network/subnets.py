@@ -21,15 +21,13 @@ from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import changes, ipam, subnet_pools
-from .networks import NETWORK, OF_AGENTS
+from .networks import LEAST_MTU, NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, check_once, find, forbidden, of_version
 from .router_ports import GATEWAY, INTERFACE, OWN, overlap
 from .tables import addresses, networks, ports, subnets
 
 AnyNetwork = IPv4Network | IPv6Network
-#: Bytes that a link of IPv6 must carry (RFC 8200, section 5).
-LEAST_MTU = 1280
 #: Of IPv6, what is no guest's: link-local, multicast, loopback.
 NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network("::/64"))
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -21,7 +21,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from . import changes, reservations, virtual_functions
 from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import OWN
-from .tables import SUBPORT, TAKEN, networks, ports, subports, trunks
+from .tables import OWNER, SUBPORT, TAKEN, networks, ports, subports, trunks
 
 #: Subports of one trunk: as many as there are tags.
 MOST = 4094
@@ -180,6 +180,31 @@ def _enter(connection: Connection, known: Mapping[str, RowMapping], trunk: Mappi
             "port_id": one["port_id"], "trunk_id": trunk["id"], "segmentation_id": one["segmentation_id"]}
             for one in given])
         _owned_by(connection, [one["port_id"] for one in given], SUBPORT)
+
+
+def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
+    """Raises ``Conflict`` where, with this *mtu* of a network, a subport's network would have more than its parent's.
+    """
+    parent, above, below = ports.alias(), networks.alias(), networks.alias()
+    of_this = case((above.c.id == network_id, below.c.mtu > mtu), else_=above.c.mtu < mtu)
+    found = connection.execute(select(subports.c.port_id).join(
+        ports, ports.c.id == subports.c.port_id).join(below, below.c.id == ports.c.network_id).join(
+        trunks, trunks.c.id == subports.c.trunk_id).join(parent, parent.c.id == trunks.c.port_id).join(
+        above, above.c.id == parent.c.network_id).where(
+        above.c.id != below.c.id, or_(above.c.id == network_id, below.c.id == network_id), of_this).limit(1)).first()
+    if found is not None:
+        raise Conflict(f"MTU {mtu} of network {network_id} cannot be: with it a subport's network would have more than "
+                       "that of its trunk's parent. Change the other network first.",
+                       type="SubPortMtuGreaterThanTrunkPortMtu")
+
+
+def at_servers(connection: Connection, network_id: str) -> bool:
+    """Whether servers have ports on a network, or carry some as subports."""
+    parent = ports.alias()
+    carried = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).join(
+        parent, parent.c.id == trunks.c.port_id).where(parent.c.device_owner == OWNER)
+    return connection.execute(select(ports.c.id).where(ports.c.network_id == network_id, or_(
+        ports.c.device_owner == OWNER, ports.c.id.in_(carried))).limit(1)).first() is not None
 
 
 def _leave(connection: Connection, ids: Sequence[str]) -> None:

@@ -170,3 +170,37 @@ def test_what_a_guest_is_told(ask, service, lan):
     assert "address" not in nic["on_host"]
     assert nic["told"] == {"mtu": 1442, "ipv6": [{"address": "fd00:2::7/64", "mode": None, "gateway": "fd00:2::1",
                                                   "dns_nameservers": []}]}
+
+
+def test_another_mtu_reaches_dhcp_and_router_advertisements(ask, service, engine, lan):
+    """Before servers are there. The network carries what it carries, and IPv6 needs 1280 bytes."""
+    subnet = _subnet(ask, lan, **SLAAC)
+    router = ask("POST", "/v2.0/routers", {"router": {"name": "r"}})["router"]["id"]
+    ask("PUT", f"/v2.0/routers/{router}/add_router_interface", {"subnet_id": subnet["id"]})
+    service.worker.round()
+    path = f"/v2.0/networks/{lan['id']}"
+    assert ask("PUT", path, {"network": {"mtu": 1400}})["network"]["mtu"] == 1400
+    service.worker.round()
+    assert engine.units[f"network/{lan['id']}"].mtu == 1400
+    assert {one.mtu for one in engine.router(router).interfaces} == {1400}
+    assert service.differences() == []
+    assert "at most 1442" in ask("PUT", path, {"network": {"mtu": 1443}}, 400)["NeutronError"]["message"]
+    refused = ask("PUT", path, {"network": {"mtu": 1279}}, 409)["NeutronError"]
+    assert (refused["type"], "1280" in refused["message"]) == ("NetworkMTUSubnetConflict", True)
+    assert ask("GET", path)["network"]["mtu"] == 1400
+
+
+def test_the_mtu_stays_while_servers_are_there(ask, service, lan):
+    """Their NICs have it. That of a network that hosts make stays whatever there is."""
+    port, path = _port(ask, lan), f"/v2.0/networks/{lan['id']}"
+    ask("PUT", path, {"network": {"mtu": 1400}})
+    server = "4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
+    service.allocate(ALICE, server, service.check_requested(ALICE, [{"port": port["id"]}]))
+    for mtu in (1300, 1442):
+        refused = ask("PUT", path, {"network": {"mtu": mtu}}, 409)["NeutronError"]
+        assert (refused["type"], "1400" in refused["message"]) == ("NetworkInUse", True)
+    ask("PUT", path, {"network": {"mtu": 1400, "name": "same"}}, 200)
+    admin = ask.as_(ADMIN)
+    nat = admin("POST", "/v2.0/networks", {"network": {"provider:network_type": "nat"}})["network"]["id"]
+    said = admin("PUT", f"/v2.0/networks/{nat}", {"network": {"mtu": 1400}}, 400)["NeutronError"]["message"]
+    assert "mtu: cannot change, but of a network of OVN" in said

@@ -242,3 +242,21 @@ def test_a_project_has_so_many(ask, ports, trunk):
 def test_clients_find_the_extensions(ask):
     known = {one["alias"] for one in ask("GET", "/v2.0/extensions")["extensions"]}
     assert {"trunk", "trunk-details"} <= known
+
+
+def test_the_mtu_of_a_network_stays_at_least_that_of_those_inside(ask, service, lan):
+    inner, outer = lan(ask, "10.2.0.0/24", mtu=1300)["id"], lan(ask, "10.3.0.0/24", mtu=1400)["id"]
+    parent, inside = (ask("POST", "/v2.0/ports", {"port": {"network_id": id}})["port"] for id in (outer, inner))
+    ask("POST", TOP, {"trunk": {"port_id": parent["id"], "sub_ports": [sub(inside, 5)]}})
+
+    def changed(id: str, mtu: int, status: int = 409) -> str:
+        answer = ask("PUT", f"/v2.0/networks/{id}", {"network": {"mtu": mtu}}, status=status)
+        return str(answer.get("NeutronError", {}).get("type"))
+
+    assert changed(inner, 1401) == changed(outer, 1299) == "SubPortMtuGreaterThanTrunkPortMtu"
+    changed(inner, 1400, 200)
+    assert changed(outer, 1399) == "SubPortMtuGreaterThanTrunkPortMtu"
+    changed(inner, 1200, 200)
+    changed(outer, 1200, 200)
+    service.allocate(ALICE, SERVER, service.check_requested(ALICE, [{"port": parent["id"]}]))
+    assert changed(inner, 1100) == changed(outer, 1300) == "NetworkInUse"  # its guest has been told of both
