@@ -12,8 +12,9 @@ import re
 import secrets
 import socket
 import struct
+import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -424,8 +425,29 @@ def sent(cloud: Cloud) -> int:
     return ended - began
 
 
+@contextmanager
+def knocking(address: str, port: int) -> Iterator[list[str]]:
+    """Try all the while to be answered there by TCP; what was said."""
+    over, said = threading.Event(), list[str]()
+
+    def knock() -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection((address, port), 0.5) as line:
+                said.append(line.recv(100).decode())
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    try:
+        yield said
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_live_migration(cloud: Cloud) -> None:
-    """The connection is kept, and the floating IP goes along."""
+    """The connection is kept, and the floating IP goes along. What the group does not let in never comes in."""
+    cloud.sh("a1", "(while true; do echo met | nc -l -p 80; done) >/dev/null 2>&1 & true")
+    assert "met" in cloud.sh("a2", "sleep 2 | nc -w 5 10.5.0.11 80")  # a member
     cloud.of["alpha"].ask("server group delete apart")  # both are on one host soon
     cloud.sh("a1", "(sleep 9999 | nc -l -p 78) >/run/came 2>&1 & true")  # what it reads has no end
     cloud.sh("a2", "(while true; do date +%s; sleep 1; done) | nc 10.5.0.11 78 >/dev/null 2>&1 & true")
@@ -434,12 +456,14 @@ def test_live_migration(cloud: Cloud) -> None:
     eventually(lambda: int(cloud.sh("a1", count)) > 1, "lines come")
     before = cloud.server("a1")
     (to,) = set(HOSTS) - {before.host}
-    cloud.admin.ask(f"server migrate --live-migration {before.id}")
-    eventually(lambda: cloud.json_of("a1")["OS-EXT-SRV-ATTR:host"] == to and cloud.json_of("a1")["status"] == "ACTIVE",
-               "a1 is at the other host")
-    lines = int(cloud.sh("a1", count))
-    eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
-    eventually(cloud.pings, "the floating IP answers at its new host")
+    with knocking(cloud.floating, 80) as met:
+        cloud.admin.ask(f"server migrate --live-migration {before.id}")
+        eventually(lambda: cloud.json_of("a1")["OS-EXT-SRV-ATTR:host"] == to
+                   and cloud.json_of("a1")["status"] == "ACTIVE", "a1 is at the other host")
+        lines = int(cloud.sh("a1", count))
+        eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
+        eventually(cloud.pings, "the floating IP answers at its new host")
+    assert not met and cloud.dials(cloud.floating, 77) == "a1"
     assert cloud.ovn.chassis(port_id(cloud, "a1")) == to
     eventually(lambda: cloud.ovn.chassis(port_id(cloud, "side-a1")) == to, "its subport came along")
     cloud.sh("a1", "ip link del side")  # QEMU 7.2 forgets which tags a guest takes (docs/cloud-networks.md, Trunks)

@@ -19,7 +19,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import attributes, qos_rules
+from . import attributes, lacking, qos_rules, without
 from .agents import AgentRoutes
 from .ip_availability import IpAvailabilityRoutes
 from .quotas import QuotaRoutes
@@ -93,7 +93,8 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
               lambda request: {"extension": _extension(known, request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
-        *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(), *IpAvailabilityRoutes(service.database).routes(),
+        *without.routes(), *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
+        *IpAvailabilityRoutes(service.database).routes(),
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for form in forms for one in TagRoutes(
             service.resources[form.store or form.plural], form.path).routes()),
@@ -108,6 +109,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
 def _interfaces(routers: RouterStore) -> list[Guarded]:
     def done(request: Request, put: bool) -> Document:
         wish = attributes.INTERFACE.check(request.json(), "body")
+        wish = {name: value for name, value in wish.items() if name not in lacking.INTERFACE}
         return routers.interface(request.context, request.params["id"], wish, put=put)
 
     def routed(request: Request, put: bool) -> Document:

@@ -158,9 +158,21 @@ NETWORK = attributes(
      "port_security_enabled": TRUTH, "router:external": TRUTH, "qos_policy_id": Nullable(Id()),
      "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")}, lacking=lacking.NETWORK)
 
+
+class PoolId(Id):
+    """The subnet pool of a subnet."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if value == "prefix_delegation":
+            raise InvalidField(path, "must be the uuid of a subnet pool: no router here asks others for prefixes of "
+                                     "IPv6. Give cidr, or a subnet pool", value)
+        return super().check(value, path, version)
+
+
 SUBNET = attributes(
-    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Nullable(Id()), "ipv6_ra_mode": MODE,
-     "prefixlen": Nullable(Number(0, 128)), "use_default_subnetpool": TRUTH, "ipv6_address_mode": MODE},
+    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Nullable(PoolId()),
+     "ipv6_ra_mode": MODE, "ipv6_address_mode": MODE, "prefixlen": Nullable(Number(0, 128)),
+     "use_default_subnetpool": TRUTH},
     {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS, SERVERS),
      "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end"), POOLS),
      "host_routes": items(ROUTE, HOST_ROUTES)},
@@ -223,7 +235,7 @@ ROUTER = attributes(
 #: Static routes that come or go, beside others.
 EXTRA_ROUTES = record({"router": record({"routes": items(ROUTE, ROUTES)}, "routes")}, "router")
 #: What an interface is added by, or removed by.
-INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
+INTERFACE = record({"subnet_id": Id(), "port_id": Id(), **lacking.INTERFACE})
 
 FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
@@ -236,6 +248,7 @@ PORT_FORWARDING = Record(
     **{name: Field(value, "", required=True, on="create update") for name, value in (
         ("internal_port_id", Id()), ("internal_port", _OUTER), ("external_port", _OUTER),
         ("protocol", word("tcp", "udp", "sctp")))},
+    **{name: Field(value, "", on="create update") for name, value in lacking.PORT_FORWARDING.items()},
     internal_ip_address=Field(Nullable(ADDRESS), "", on="create update"),
     description=Field(TEXT, "", on="create update"))
 #: kbit/s, or kbit.

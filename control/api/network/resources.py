@@ -76,7 +76,7 @@ def network(row: Row, admin: bool) -> Document:
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
              "qos_policy_id", "dns_domain")
     return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
-            "availability_zones": ["nova"], "availability_zone_hints": [],
+            "availability_zones": ["nova"], "availability_zone_hints": [], "pvlan": False,
             **{f"ipv{version}_address_scope": row["scopes"].get(version) for version in (4, 6)},
             **(provider if admin else {})}
 
@@ -85,7 +85,7 @@ def subnet(row: Row, _admin: bool) -> Document:
     """A subnet."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
              "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
-    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4}
+    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
 
 
 def subnetpool(row: Row, _admin: bool) -> Document:

@@ -57,6 +57,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Associate it with a port, or with none."""
     row = find(connection, context, FLOATING_IP, row["id"], lock=True)  # no port forwarding comes meanwhile
+    values.pop("router_id", None)  # follows from the port
     if "port_id" in values or "fixed_ip_address" in values:
         wish = {"port_id": values.get("port_id", row["port_id"]), "fixed_ip_address": values.get("fixed_ip_address")}
         if wish["port_id"] is not None and connection.execute(select(forwardings.c.id).where(
