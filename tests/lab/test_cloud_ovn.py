@@ -40,9 +40,10 @@ pytestmark = [
 HOSTS = ("bare1", "bare2")
 #: Range of both projects' networks. Servers by project: their addresses; one is in both.
 RANGE = "10.5.0.0/24"
-#: Pings of each 0.2 s that may be lost while a server moves. On a quiet machine four are (the guest stands still for up
-#: to half a second of it, ``live_migration_downtime``); this one may have much else to do.
-MOST = 50
+#: Pings of each 0.2 s that may be lost while a server moves: those of a second. On a quiet machine four are (the guest
+#: stands still for up to half a second of it, ``live_migration_downtime``). This one may have much else to do just
+#: then, so one of some moves has to be so quick.
+GAP, MOVES = 5, 5
 #: What is sent to see a limit, in kbit, and the limit of a second.
 KBIT, KBPS = 1000, 100
 #: Seconds in which an emulated guest answers, also while the machine has much else to do.
@@ -454,24 +455,48 @@ def test_live_migration(cloud: Cloud) -> None:
     cloud.pinging("a2", "10.5.0.11")
     count = "wc -l </run/came"
     eventually(lambda: int(cloud.sh("a1", count)) > 1, "lines come")
-    before = cloud.server("a1")
-    (to,) = set(HOSTS) - {before.host}
     with knocking(cloud.floating, 80) as met:
-        cloud.admin.ask(f"server migrate --live-migration {before.id}")
-        eventually(lambda: cloud.json_of("a1")["OS-EXT-SRV-ATTR:host"] == to
-                   and cloud.json_of("a1")["status"] == "ACTIVE", "a1 is at the other host")
+        to = moved(cloud)
         lines = int(cloud.sh("a1", count))
         eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
         eventually(cloud.pings, "the floating IP answers at its new host")
     assert not met and cloud.dials(cloud.floating, 77) == "a1"
     assert cloud.ovn.chassis(port_id(cloud, "a1")) == to
     eventually(lambda: cloud.ovn.chassis(port_id(cloud, "side-a1")) == to, "its subport came along")
+    gaps = [cloud.unanswered("a2")]
+    while min(gaps)[0] > GAP and len(gaps) < MOVES:
+        cloud.pinging("a2", "10.5.0.11")
+        moved(cloud)
+        gaps.append(cloud.unanswered("a2"))
+    print("".join(f"\novn: live migration: {missing} pings of each 0.2 s in a row without an answer, {came} with one"
+                  for missing, came in gaps))
+    assert min(gaps)[0] <= GAP
     cloud.sh("a1", "ip link del side")  # QEMU 7.2 forgets which tags a guest takes (docs/cloud-networks.md, Trunks)
     vlan(cloud, "a1", "10.6.0.11", 101)
     eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "its VLAN is there again")
-    missing, came = cloud.unanswered("a2")
-    print(f"\novn: live migration: {missing} pings of each 0.2 s in a row without an answer, {came} with one")
-    assert missing < MOST
+
+
+def moved(cloud: Cloud) -> str:
+    """Have a1 go to the other host, which is told."""
+    before = cloud.server("a1")
+    (to,) = set(HOSTS) - {before.host}
+    cloud.admin.ask(f"server migrate --live-migration {before.id}")
+    eventually(lambda: cloud.json_of("a1")["OS-EXT-SRV-ATTR:host"] == to
+               and cloud.json_of("a1")["status"] == "ACTIVE", "a1 is at the other host")
+    return to
+
+
+def test_groups_hold_while_what_filters_begins_anew(cloud: Cloud) -> None:
+    """The agent, ovn-controller and ovs-vswitchd of a1's host: what the group does not let in never comes in."""
+    host = cloud.server("a1").host
+    with knocking(cloud.floating, 80) as met:
+        for begin_anew in ((lambda: cloud.site.hosts[host].run(["systemctl", "restart", "magnetar-agent"]),),
+                           (lambda: cloud.ovn.kill_controller(host), lambda: cloud.ovn.start_controller(host)),
+                           (lambda: cloud.ovn.kill_switch(host), lambda: cloud.ovn.start_switch(host))):
+            for act in begin_anew:
+                act()
+            eventually(lambda: cloud.dials(cloud.floating, 77) == "a1", "what it lets in comes in again")
+    assert not met and "met" in cloud.sh("a2", "sleep 2 | nc -w 5 10.5.0.11 80")
 
 
 def port_id(cloud: Cloud, name: str) -> str:

@@ -169,7 +169,7 @@ def check_up(network: Document | RowMapping, up: bool) -> None:
 
 def update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
            values: Document) -> None:
-    """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
+    """It stays shared while others have ports on it."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find(connection, context, NETWORK, row["id"], lock=True), values)
     if "external" in values or "is_default" in values:  # nobody takes it for what it was until it is changed
