@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, String, bindparam, case, delete, select, update
+from sqlalchemy import Connection, Row, String, bindparam, case, delete, literal, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, collided, now, passing
@@ -49,6 +49,8 @@ from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnets
+from .tables import changes as noted
+from .tables import engine as engines
 from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
 
@@ -64,10 +66,14 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 #: Of what was told to the host before, not all may have come along.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
-_MOVING = select(ports.c.id).where(
-    ports.c.device_id == bindparam("server"), TAKEN,
-    (ports.c.host != bindparam("there")) | (ports.c.next_host != "") | ports.c.arriving
-    | (ports.c.vnic_type == REMOTE))
+_MOVES = (ports.c.host != bindparam("there")) | (ports.c.next_host != "") | ports.c.arriving | (
+    ports.c.vnic_type == REMOTE)
+_MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _MOVES)
+#: Of the same ports, those of the engine among them, and what it does not have of these: a row for each note.
+_BOUND = select(ports.c.id, _MOVES.label("moves"), (networks.c.by_engine & ports.c.vnic_type.not_in(PAST_OVN)).label(
+    "of_engine"), noted.c.id.label("note"), select(engines.c.number).scalar_subquery().label("number")).join(
+    networks, networks.c.id == ports.c.network_id).outerjoin(noted, noted.c.unit == literal("port/") + ports.c.id).where(
+    ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
@@ -85,6 +91,16 @@ def _going(port: Row[Any], host: str, running: bool) -> Document:
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}
 
 
+def _bind(connection: Connection, server_id: str, host: str, status: str,
+          devices: Mapping[str, Mapping[str, Any]]) -> None:
+    """The server's ports are on *host*, and are what *devices* says there."""
+    connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
+                                "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
+    for mac, device in devices.items():
+        connection.execute(_BIND.where(ports.c.mac_address == mac).values(
+            device=orjson.dumps(dict(device)).decode()), {"server": server_id})
+
+
 class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network or pool that
     ``bootstrap`` makes, /16 since it serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
@@ -97,8 +113,8 @@ class EmbeddedNetworks:
                  gateways: Sequence[str] = (), domain: str = "") -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
         self.quota = quotas.of(limits or {}, engine is not None)
-        self.log = ChangeLog(database, engine is not None)
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
+        self.log = ChangeLog(database, engine is not None, self._leads)
         self.host_groups = host_groups.HostGroups(database)
         network = network_resource.resource(physical_mtu if engine else None)
         port = port_resource.resource(dns.domain(domain), cards=bool(engine and engine.knows_cards))
@@ -155,6 +171,9 @@ class EmbeddedNetworks:
         self._first_network(context)
         with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested, external)
+
+    def _leads(self) -> bool:
+        return self.worker is not None and self.worker.leads
 
     def _first_network(self, context: Context) -> None:
         """Raises ``InvalidRequest``, as Nova does, where the project can have none."""
@@ -247,6 +266,24 @@ class EmbeddedNetworks:
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         self._bind(server_id, host, "ACTIVE", sure, devices)
 
+    def bind_prepared(self, server_id: str, host: str, sure: Sure = always,
+                      devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        if self.worker is None:
+            self.bind(server_id, host, sure, devices)
+            return
+        with self.worker.hears() as hearing:
+            with self.database.write() as connection:
+                found = connection.execute(_BOUND, {"server": server_id, "there": host}).all()
+                moving = {row.id for row in found if row.moves}
+                self.log.note(connection, *changes.ports(moving))
+                _bind(connection, server_id, host, "ACTIVE", devices)
+                sure()
+            if moving:  # so that there is more to wait for, and to know of SmartNICs
+                self.prepare(server_id, host, sure)
+            elif own := [row for row in found if row.of_engine]:
+                pending = changes.Pending(frozenset(row.note for row in own if row.note), own[0].number or 0)
+                self.worker.follow(changes.ports(row.id for row in own), hearing, pending)
+
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         self._bind(server_id, "", "DOWN", sure, {})
 
@@ -256,11 +293,7 @@ class EmbeddedNetworks:
             if self.log.enabled:
                 self.log.note(connection, *changes.ports(connection.execute(
                     _MOVING, {"server": server_id, "there": host}).scalars()))
-            connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
-                                        "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
-            for mac, device in devices.items():
-                connection.execute(_BIND.where(ports.c.mac_address == mac).values(
-                    device=orjson.dumps(dict(device)).decode()), {"server": server_id})
+            _bind(connection, server_id, host, status, devices)
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:

@@ -6,10 +6,11 @@ A note goes when the engine has what it says, so a crash loses nothing: the note
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
@@ -40,12 +41,13 @@ class Wait(NamedTuple):
     hosts: float = 5.0
 
 
-class _Hearing:
-    """Somebody who waits, and the notes that this process has written since it began to."""
+class Hearing:
+    """Somebody who waits, and the notes that this process has written since it began to. *seen*: how often other
+    processes had told that they have written some."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: int) -> None:
         self.notes: set[str] = set()
-        self.number, self.rung = 0, threading.Event()
+        self.number, self.seen, self.rung = 0, seen, threading.Event()
 
 
 class EngineWorker:
@@ -58,9 +60,11 @@ class EngineWorker:
         self._thread: threading.Thread | None = None
         self._whole = -ALL  # when everything was compared
         self._silent = False
-        self._leads = self._behind = False
+        self._behind = False
+        #: Whether this process writes what is noted.
+        self.leads = False
         self._lock = threading.Lock()
-        self._hearing: set[_Hearing] = set()
+        self._hearing: set[Hearing] = set()
 
     def start(self) -> None:
         """Begin, once."""
@@ -89,6 +93,7 @@ class EngineWorker:
             else:
                 failed = self._silent = False
             if failed:
+                self.leads = False  # as far as this process knows
                 self._over.wait(AGAIN)  # whatever is rung meanwhile
             else:
                 self.database.bell.wait(changes.BELL, seen, LOOK)
@@ -103,8 +108,8 @@ class EngineWorker:
     def round(self) -> None:
         """Write all that has changed; everything, where the engine does not know it from this process. Notes of ports
         whose place the engine cannot know yet stay for the next round; so do those that come before them meanwhile."""
-        self._leads = self.engine.leads()
-        if not self._leads:
+        self.leads = self.engine.leads()
+        if not self.leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
@@ -124,6 +129,8 @@ class EngineWorker:
             else:
                 if ready:
                     self._done(ready, number)
+            if len(noted) < changes.MANY:
+                return  # of what came meanwhile the bell tells
             if after or len(ready) < len(noted):  # else who comes before them would wait as long as others come
                 after = next(reversed(noted))
 
@@ -138,8 +145,12 @@ class EngineWorker:
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """The engine has these notes."""
+        """The engine has these notes, which those who wait hear at once: notes that a crash keeps are written again."""
+        self._tell_hearing(noted, number)
         changes.done(self.database, noted, number)
+        self._tell_hearing(noted, number)  # also who has seen them in the database since
+
+    def _tell_hearing(self, noted: Collection[str], number: int) -> None:
         with self._lock:
             for one in self._hearing:
                 one.notes.update(noted)
@@ -148,16 +159,25 @@ class EngineWorker:
 
     def settle(self, units: Collection[str]) -> None:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
-        if not units:
-            return
-        hearing = _Hearing()
+        if units:
+            with self.hears() as hearing:
+                self.follow(units, hearing)
+
+    @contextlib.contextmanager
+    def hears(self) -> Iterator[Hearing]:
+        """Within, somebody hears what is written."""
+        hearing = Hearing(self.database.bell.count(changes.WRITTEN))
         with self._lock:
             self._hearing.add(hearing)
         try:
-            number = self._written(units, hearing)
+            yield hearing
         finally:
             with self._lock:
                 self._hearing.discard(hearing)
+
+    def follow(self, units: Collection[str], hearing: Hearing, pending: changes.Pending | None = None) -> None:
+        """As ``settle``. *pending*: what was noted of *units* after *hearing* began, where that is known."""
+        number = self._written(units, hearing, pending)
         if self.wait.hosts <= 0:
             return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
@@ -166,19 +186,20 @@ class EngineWorker:
             log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
         self._behind = behind
 
-    def _written(self, units: Collection[str], hearing: _Hearing) -> int:
+    def _written(self, units: Collection[str], hearing: Hearing, pending: changes.Pending | None) -> int:
         """Wait until the engine has *units*, and return the number of its change."""
-        deadline = time.monotonic() + self.wait.engine
+        deadline, seen = time.monotonic() + self.wait.engine, hearing.seen
         while True:
-            seen = self.database.bell.count(changes.WRITTEN)
-            with self.database.read() as connection:
-                notes = changes.of(connection, units)
-                if not notes:
-                    return changes.number(connection)
+            if pending is None:
+                seen = self.database.bell.count(changes.WRITTEN)
+                with self.database.read() as connection:
+                    pending = changes.pending(connection, units)
+            if not pending.notes:
+                return pending.number
             look = time.monotonic() + LOOK
-            while self._leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
+            while self.leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
                 with self._lock:
-                    if notes <= hearing.notes:
+                    if pending.notes <= hearing.notes:
                         return hearing.number
                     hearing.rung.clear()
                 hearing.rung.wait(min(look, deadline) - time.monotonic())
@@ -186,8 +207,9 @@ class EngineWorker:
             if left <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
-            if not self._leads:
+            if not self.leads:
                 self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
+            pending = None
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
