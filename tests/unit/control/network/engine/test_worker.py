@@ -80,7 +80,7 @@ def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine,
     service.worker.round()
     with counted(api=sqlite) as count:
         service.prepare(SERVER, "h1")
-    assert len(count) == 3 and not service.worker.engine.differences(
+    assert len(count) == 2 and not service.worker.engine.differences(
         Wanted(scope=frozenset())), "and nothing is written"
     with pytest.raises(Unavailable):
         service.prepare(SERVER, "h2")  # which is written, and noted
