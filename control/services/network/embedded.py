@@ -10,7 +10,21 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, String, bindparam, case, delete, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Row,
+    String,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    literal,
+    select,
+    update,
+)
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, collided, now, passing
@@ -48,11 +62,18 @@ from .routers import ROUTER, RouterStore
 from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
-from .tables import TAKEN, networks, ports, security_groups, subnets
+from .tables import OWNER, TAKEN, networks, ports, security_groups, subnets
 from .tables import changes as noted
 from .tables import engine as engines
 from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
+
+
+def _moves(port: FromClause) -> ColumnElement[bool]:
+    """Whether the engine is to be told that the server of a port, of the table, is on a host."""
+    return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
+        port.c.vnic_type == REMOTE)
+
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
 _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
@@ -66,14 +87,14 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 #: Of what was told to the host before, not all may have come along.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
-_MOVES = (ports.c.host != bindparam("there")) | (ports.c.next_host != "") | ports.c.arriving | (
-    ports.c.vnic_type == REMOTE)
-_MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _MOVES)
-#: Of the same ports, those of the engine among them, and what it does not have of these: a row for each note.
-_BOUND = select(ports.c.id, _MOVES.label("moves"), (networks.c.by_engine & ports.c.vnic_type.not_in(PAST_OVN)).label(
-    "of_engine"), noted.c.id.label("note"), select(engines.c.number).scalar_subquery().label("number")).join(
-    networks, networks.c.id == ports.c.network_id).outerjoin(noted, noted.c.unit == literal("port/") + ports.c.id).where(
-    ports.c.device_id == bindparam("server"), TAKEN)
+_MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _moves(ports))
+#: Where no port of the server moves, all are bound at once; with whether something is noted of one of them, and the
+#: number of the engine's last change. In what it returns SQLite has no names of tables.
+_own = ports.alias("own")
+_OWN = and_(_own.c.device_id == bindparam("server"), _own.c.device_owner == OWNER, _own.c.place.is_not(None))
+_BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE", device="{}").returning(
+    ports.c.id, exists().where(noted.c.unit.in_(select(literal("port/") + _own.c.id).where(_OWN))).label("noted"),
+    select(engines.c.number).scalar_subquery().label("number"))
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
@@ -89,16 +110,6 @@ def _going(port: Row[Any], host: str, running: bool) -> Document:
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}
-
-
-def _bind(connection: Connection, server_id: str, host: str, status: str,
-          devices: Mapping[str, Mapping[str, Any]]) -> None:
-    """The server's ports are on *host*, and are what *devices* says there."""
-    connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
-                                "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
-    for mac, device in devices.items():
-        connection.execute(_BIND.where(ports.c.mac_address == mac).values(
-            device=orjson.dumps(dict(device)).decode()), {"server": server_id})
 
 
 class EmbeddedNetworks:
@@ -272,17 +283,18 @@ class EmbeddedNetworks:
             self.bind(server_id, host, sure, devices)
             return
         with self.worker.hears() as hearing:
-            with self.database.write() as connection:
-                found = connection.execute(_BOUND, {"server": server_id, "there": host}).all()
-                moving = {row.id for row in found if row.moves}
-                self.log.note(connection, *changes.ports(moving))
-                _bind(connection, server_id, host, "ACTIVE", devices)
-                sure()
-            if moving:  # so that there is more to wait for, and to know of SmartNICs
+            found: Sequence[Row[Any]] = ()
+            if not devices:
+                with self.database.single() as connection:
+                    sure()
+                    found = connection.execute(_BOUND, {
+                        "server": server_id, "there": host, "updated_at": now()}).all()
+            if not found:
+                self.bind(server_id, host, sure, devices)
                 self.prepare(server_id, host, sure)
-            elif own := [row for row in found if row.of_engine]:
-                pending = changes.Pending(frozenset(row.note for row in own if row.note), own[0].number or 0)
-                self.worker.follow(changes.ports(row.id for row in own), hearing, pending)
+            else:
+                self.worker.follow(changes.ports(row.id for row in found), hearing,
+                                   None if found[0].noted else found[0].number or 0)
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         self._bind(server_id, "", "DOWN", sure, {})
@@ -293,7 +305,11 @@ class EmbeddedNetworks:
             if self.log.enabled:
                 self.log.note(connection, *changes.ports(connection.execute(
                     _MOVING, {"server": server_id, "there": host}).scalars()))
-            _bind(connection, server_id, host, status, devices)
+            connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
+                                        "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
+            for mac, device in devices.items():
+                connection.execute(_BIND.where(ports.c.mac_address == mac).values(
+                    device=orjson.dumps(dict(device)).decode()), {"server": server_id})
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:

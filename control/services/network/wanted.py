@@ -125,8 +125,9 @@ def _told(table: Table) -> list[Column[Any]]:
 @cache
 def _on_engine(every: bool) -> Select[Any]:
     """The statement about the engine's ports: a row for each address."""
-    return select(*_told(ports), *addresses.c["subnet_id", "ip_address"], networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-        "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
+    return select(
+        *_told(ports), *addresses.c["subnet_id", "ip_address"], networks.c.admin_state_up.label("network_up"),
+        networks.c.qos_policy_id.label("network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
         *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(
         subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(

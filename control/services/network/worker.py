@@ -42,12 +42,11 @@ class Wait(NamedTuple):
 
 
 class Hearing:
-    """Somebody who waits, and the notes that this process has written since it began to. *seen*: how often other
-    processes had told that they have written some."""
+    """Somebody who waits, and the notes that this process has written since it began to."""
 
-    def __init__(self, seen: int) -> None:
+    def __init__(self) -> None:
         self.notes: set[str] = set()
-        self.number, self.seen, self.rung = 0, seen, threading.Event()
+        self.number, self.rung = 0, threading.Event()
 
 
 class EngineWorker:
@@ -166,7 +165,7 @@ class EngineWorker:
     @contextlib.contextmanager
     def hears(self) -> Iterator[Hearing]:
         """Within, somebody hears what is written."""
-        hearing = Hearing(self.database.bell.count(changes.WRITTEN))
+        hearing = Hearing()
         with self._lock:
             self._hearing.add(hearing)
         try:
@@ -175,9 +174,10 @@ class EngineWorker:
             with self._lock:
                 self._hearing.discard(hearing)
 
-    def follow(self, units: Collection[str], hearing: Hearing, pending: changes.Pending | None = None) -> None:
-        """As ``settle``. *pending*: what was noted of *units* after *hearing* began, where that is known."""
-        number = self._written(units, hearing, pending)
+    def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
+        """As ``settle``. *number*: that of the engine's last change, which has *units*, where that is known."""
+        if number is None:
+            number = self._written(units, hearing)
         if self.wait.hosts <= 0:
             return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
@@ -186,14 +186,13 @@ class EngineWorker:
             log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
         self._behind = behind
 
-    def _written(self, units: Collection[str], hearing: Hearing, pending: changes.Pending | None) -> int:
+    def _written(self, units: Collection[str], hearing: Hearing) -> int:
         """Wait until the engine has *units*, and return the number of its change."""
-        deadline, seen = time.monotonic() + self.wait.engine, hearing.seen
+        deadline = time.monotonic() + self.wait.engine
         while True:
-            if pending is None:
-                seen = self.database.bell.count(changes.WRITTEN)
-                with self.database.read() as connection:
-                    pending = changes.pending(connection, units)
+            seen = self.database.bell.count(changes.WRITTEN)
+            with self.database.read() as connection:
+                pending = changes.pending(connection, units)
             if not pending.notes:
                 return pending.number
             look = time.monotonic() + LOOK
@@ -209,7 +208,6 @@ class EngineWorker:
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             if not self.leads:
                 self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
-            pending = None
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
