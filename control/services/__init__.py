@@ -193,7 +193,7 @@ class Networks(Protocol):
 
     def bind_prepared(self, server_id: str, host: str, sure: Sure = always,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """``bind``, then ``prepare`` to wait for the engine and the hosts, of a server that starts where it was made. Where
+        """``bind``, then ``prepare`` to wait for engine and hosts, of a server that starts where it was made. Where
         the engine has been told so by ``allocate``, one statement does it."""
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
