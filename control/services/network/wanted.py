@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -70,13 +70,21 @@ MANY = 500
 GATEWAYS = 5
 
 
-def read(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = ()) -> Wanted:
+def unknown(_key: str) -> bool:
+    """Nobody knows what the engine has."""
+    return False
+
+
+def read(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
+         there: Callable[[str], bool] = unknown) -> Wanted:
     """What is to be, of the units of these keys, with what these belong to; of all that there are without. What belongs
     to something is read before it, so that it is there. *gateways*: hosts through which routers go out; any where there
-    are none."""
+    are none. *there*: whether the engine has a network or group of a key, as it is unless *scope* has it too; else it
+    is left out."""
     keys = None if scope is None else frozenset(scope)
     found = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
-    groups = list(_groups(connection, _ids(keys, "group", {id for port in found for id in port.groups})))
+    groups = list(_groups(connection, _ids(keys, "group", {
+        id for port in found for id in port.groups if not there(f"group/{id}")})))
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
         groups += _groups(connection, sorted(remote - {group.id for group in groups}))
@@ -84,7 +92,8 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     sets = list(_addresses(connection, _ids(keys, "addresses", named)))
     outward = list(_routers(connection, _ids(keys, "router"), gateways))
     units: list[Unit] = [*sets, *found, *groups, *outward, *_networks(
-        connection, _ids(keys, "network", {port.network_id for port in found}))]
+        connection, _ids(keys, "network", {
+            id for id in {port.network_id for port in found} if not there(f"network/{id}")}))]
     return Wanted({key_of(unit): unit for unit in units}, keys)
 
 

@@ -20,7 +20,7 @@ from magnetar_core.errors import MagnetarError, Unavailable
 
 from . import changes
 from .engine import EngineDifference, Incomplete, NetworkEngine
-from .wanted import read
+from .wanted import read, unknown
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks for notes: of what this process writes a bell tells.
@@ -116,7 +116,9 @@ class EngineWorker:
         while not self._over.is_set():
             with self.database.read() as connection:
                 noted = changes.read(connection, after)
-                wanted = read(connection, noted.values(), self.gateways)
+                # What is not noted the engine has as it is, where all notes are seen.
+                there = self.engine.has if len(noted) < changes.MANY and not after else unknown
+                wanted = read(connection, noted.values(), self.gateways, there)
             if not noted:
                 return
             ready = _without(noted, self.engine.unplaced(wanted))

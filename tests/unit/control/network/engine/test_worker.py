@@ -348,6 +348,7 @@ def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, mon
 
 def test_many_ports_take_few_statements(ask, service, engine, sqlite):
     network = new_network(ask)
+    new_port(ask, network)  # in the group that is the project's
     service.worker.round()
 
     def statements(number: int) -> int:
@@ -356,4 +357,25 @@ def test_many_ports_take_few_statements(ask, service, engine, sqlite):
             service.worker.round()
         return len(count)
 
-    assert statements(40) == statements(2) <= 7
+    assert statements(40) == statements(2) == 5  # what it is on and in has not changed
+
+
+def test_what_a_port_is_on_and_in_is_written_with_it_where_the_engine_lacks_it(ask, service, engine, monkeypatch):
+    """Also where not all is seen that has changed, so that they may have."""
+    network = new_network(ask)
+    service.worker.round()
+    new_port(ask, network)
+    for key in [key for key in engine.units if not key.startswith("port/")]:
+        del engine.units[key]
+    new_port(ask, network)
+    service.worker.round()
+    assert service.differences() == []
+    monkeypatch.setattr(changes, "MANY", 2)
+    wanted_units, repair = [], engine.repair
+    monkeypatch.setattr(engine, "repair", lambda wanted: wanted_units.append({*wanted.units}) or repair(wanted))
+    new_port(ask, network), new_port(ask, network)
+    service.worker.round()
+    new_port(ask, network)
+    service.worker.round()
+    key = f"network/{network['id']}"
+    assert [key in units for units in wanted_units] == [True, False]
