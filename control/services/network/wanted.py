@@ -84,7 +84,7 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     keys = None if scope is None else frozenset(scope)
     found = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
-        id for port in found for id in port.groups if not there(f"group/{id}")})))
+        id for id in {id for port in found for id in port.groups} if not there(f"group/{id}")})))
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
         groups += _groups(connection, sorted(remote - {group.id for group in groups}))
