@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 
 from . import soft_delete
 from .caller import Caller, use_case
+from .cloud import Cloud
 from .target import Target, find, notify, of_server, tell_stopped, visible
 
 READ = "os_compute_api:servers:"
@@ -102,7 +103,13 @@ def show(_caller: Caller, target: Target) -> servers.Found:
 @of_server(rule="os_compute_api:ips:index")
 def addresses(caller: Caller, target: Target) -> str:
     """The server's addresses, a JSON object of network names and lists."""
-    return reached(target.row.addresses, caller.cloud.services.network.floating([target.row.id]).get(target.row.id))
+    return reached(target.row.addresses, floating(caller.cloud, [target.row]).get(target.row.id))
+
+
+def floating(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mapping[tuple[str, str], str]]:
+    """Floating IPs of servers by their uuids, for ``reached``. Of those that have no addresses, such as new ones, the
+    network service is not asked."""
+    return cloud.services.network.floating([row.id for row in rows if row.addresses != "{}"])
 
 
 def reached(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:

@@ -76,9 +76,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     warned(work, answer)
     # The OVN of SmartNICs plugs in what it is told here.
-    work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
-    if not ready or nics.any_remote_managed(ports):
-        nics.await_ports(work, host)
+    nics.bind(work, host, answer["resource"], waits=not ready or nics.any_remote_managed(ports))
     return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
                                       held=not ready)
 

@@ -72,6 +72,16 @@ def await_ports(work: Work, host: str) -> None:
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 
 
+def bind(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
+    """The server's ports are on *host*, as the agent's *resource* says. *waits*: as ``await_ports`` then."""
+    network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, devices(resource))
+    if not waits:
+        network.bind(*bound)
+        return
+    with work.resting():
+        network.bind_prepared(*bound)
+
+
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
     """Make the networks of the NICs on the host, and have it know their security groups."""
     host_groups.bring(work.conductor, client, host, nics)

@@ -191,6 +191,11 @@ class Networks(Protocol):
         """The server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network} and more
         (``nic_devices`` of the agent's server) of those that are devices there, by MAC."""
 
+    def bind_prepared(self, server_id: str, host: str, sure: Sure = always,
+                      devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        """``bind``, then ``prepare`` to wait for engine and hosts, of a server that starts where it was made. Where
+        the engine has been told so by ``allocate``, one statement does it."""
+
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         """The server keeps its ports, and is on no host."""
 

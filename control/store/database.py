@@ -161,24 +161,32 @@ class Database:
 
     @contextlib.contextmanager
     def single(self) -> Iterator[Connection]:
-        """A connection for one statement that writes, and is a transaction of its own; nothing can be rung in it."""
+        """A connection for one statement that writes, and is a transaction of its own; ``ring`` takes effect after
+        it."""
         self._refuse()
+        rung: dict[str, bool] = {}
         with self.breaker, self._to_write(), self.reading.connect() as connection:
+            connection.info["rung"] = rung
             yield connection
+        self._rung(rung)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` in it takes effect after the commit."""
         self._refuse()
         with self.breaker, self._to_write(), self.engine.connect() as connection:
-            rung: set[str] = set()
+            rung: dict[str, bool] = {}
             connection.info["rung"] = rung
             with connection.begin():
                 yield connection
+        self._rung(rung)
+
+    def _rung(self, rung: Mapping[str, bool]) -> None:
+        """Ring these names, in other processes those that are true."""
         for name in rung:
             self.bell.ring(name)
-        if rung and self._notifier:
-            self._notifier.ring(rung)
+        if self._notifier and (told := [name for name, others in rung.items() if others]):
+            self._notifier.ring(told)
 
     def _refuse(self) -> None:
         """Raise ``OperationalError`` when the caller fails fast (``statement_timeout``) and the database hangs."""
@@ -194,9 +202,11 @@ class Database:
         """The moment *plus* seconds from now by the database's clock, for leases: clocks of machines may differ."""
         return now(plus) if self.kind == "sqlite" else utc(plus)
 
-    def ring(self, connection: Connection, name: str) -> None:
-        """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
-        connection.info["rung"].add(name)
+    def ring(self, connection: Connection, name: str, *, others: bool = True) -> None:
+        """Have *name* rung when the transaction of *connection* (from ``write``) is committed. *others*: in other
+        processes too."""
+        rung: dict[str, bool] = connection.info["rung"]
+        rung[name] = others or rung.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
         """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide

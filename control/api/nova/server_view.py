@@ -59,7 +59,7 @@ class ServerView(View):
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
         """As of any view; with addresses, the floating IPs of all are asked for at once."""
         if "addresses" in self.empty:
-            self._floating = self.call.cloud.services.network.floating([row.id for row in rows])
+            self._floating = servers.floating(self.call.cloud, rows)
         return super().documents(rows)
 
     def addresses(self, row: Row) -> str:

@@ -333,7 +333,7 @@ def _recreated(want: Document, have: Document) -> Document:
 def _shown(caller: Caller, rows: Iterable[Any]) -> list[Document]:
     """The servers of *rows*, with what of their hosts the caller may read."""
     names, rows = _image_names(caller), list(rows)
-    floating = caller.cloud.services.network.floating([row.id for row in rows])
+    floating = compute.floating(caller.cloud, rows)
     return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row),
                               bool(row.password) and caller.allows(SHOW_PASSWORD, row), floating.get(row.id))
             for row in rows]

@@ -10,7 +10,21 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, String, bindparam, case, delete, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Row,
+    String,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    literal,
+    select,
+    update,
+)
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, collided, now, passing
@@ -48,9 +62,18 @@ from .routers import ROUTER, RouterStore
 from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
-from .tables import TAKEN, networks, ports, security_groups, subnets
+from .tables import OWNER, TAKEN, networks, ports, security_groups, subnets
+from .tables import changes as noted
+from .tables import engine as engines
 from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
+
+
+def _moves(port: FromClause) -> ColumnElement[bool]:
+    """Whether the engine is to be told that the server of a port, of the table, is on a host."""
+    return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
+        port.c.vnic_type == REMOTE)
+
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
 _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
@@ -64,10 +87,14 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 #: Of what was told to the host before, not all may have come along.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
-_MOVING = select(ports.c.id).where(
-    ports.c.device_id == bindparam("server"), TAKEN,
-    (ports.c.host != bindparam("there")) | (ports.c.next_host != "") | ports.c.arriving
-    | (ports.c.vnic_type == REMOTE))
+_MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _moves(ports))
+#: Where no port of the server moves, all are bound at once; with whether something is noted of one of them, and the
+#: number of the engine's last change. In what it returns SQLite has no names of tables.
+_own = ports.alias("own")
+_OWN = and_(_own.c.device_id == bindparam("server"), _own.c.device_owner == OWNER, _own.c.place.is_not(None))
+_BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE", device="{}").returning(
+    ports.c.id, exists().where(noted.c.unit.in_(select(literal("port/") + _own.c.id).where(_OWN))).label("noted"),
+    select(engines.c.number).scalar_subquery().label("number"))
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
@@ -97,8 +124,8 @@ class EmbeddedNetworks:
                  gateways: Sequence[str] = (), domain: str = "") -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
         self.quota = quotas.of(limits or {}, engine is not None)
-        self.log = ChangeLog(database, engine is not None)
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
+        self.log = ChangeLog(database, engine is not None, self._leads)
         self.host_groups = host_groups.HostGroups(database)
         network = network_resource.resource(physical_mtu if engine else None)
         port = port_resource.resource(dns.domain(domain), cards=bool(engine and engine.knows_cards))
@@ -155,6 +182,9 @@ class EmbeddedNetworks:
         self._first_network(context)
         with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested, external)
+
+    def _leads(self) -> bool:
+        return self.worker is not None and self.worker.leads
 
     def _first_network(self, context: Context) -> None:
         """Raises ``InvalidRequest``, as Nova does, where the project can have none."""
@@ -246,6 +276,25 @@ class EmbeddedNetworks:
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         self._bind(server_id, host, "ACTIVE", sure, devices)
+
+    def bind_prepared(self, server_id: str, host: str, sure: Sure = always,
+                      devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        if self.worker is None:
+            self.bind(server_id, host, sure, devices)
+            return
+        with self.worker.hears() as hearing:
+            found: Sequence[Row[Any]] = ()
+            if not devices:
+                with self.database.single() as connection:
+                    sure()
+                    found = connection.execute(_BOUND, {
+                        "server": server_id, "there": host, "updated_at": now()}).all()
+            if not found:
+                self.bind(server_id, host, sure, devices)
+                self.prepare(server_id, host, sure)
+            else:
+                self.worker.follow(changes.ports(row.id for row in found), hearing,
+                                   None if found[0].noted else found[0].number or 0)
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         self._bind(server_id, "", "DOWN", sure, {})

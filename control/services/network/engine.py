@@ -221,6 +221,9 @@ class NetworkEngine(Protocol):
     def knows_all(self) -> bool:
         """Whether this process has written everything to what the engine has now: not to one that was lost since."""
 
+    def has(self, key: str) -> bool:
+        """Whether it has a network or security group, of this key, of whatever form."""
+
     def repair(self, wanted: Wanted) -> int:
         """Make it so, in one transaction. Returns the number of the change, for ``reached``. Raises ``Incomplete``.
         Ports of ``unplaced`` stay on the chassis that they are on."""

@@ -39,6 +39,9 @@ class FakeEngine:
         self._answer()
         return self._all
 
+    def has(self, key: str) -> bool:
+        return key in self.units
+
     def repair(self, wanted: Wanted) -> int:
         self._answer()
         with self._lock:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
-from sqlalchemy import Connection, RowMapping, bindparam, exists, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, exists, func, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -34,7 +34,10 @@ from .tables import (
 MANY = 500
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
-_OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enabled", "by_engine"], subnets).join_from(
+_OF_NETWORKS = select(
+    networks.c.id.label("of"), *networks.c["port_security_enabled", "by_engine"], select(func.count()).select_from(
+        ports).where(ports.c.device_id == bindparam("server"), TAKEN).scalar_subquery().label("taken"),
+    subnets).join_from(
     networks, subnets, isouter=True).where(networks.c.id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
 _NICS = select(
@@ -66,7 +69,8 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
     host name, and the host where it is to be, which ports of the engine are told. *check* is told how many are to be
     made."""
     server_id, hostname, host = server
-    rows = connection.execute(_PLACES, {"server": server_id}).all()
+    there, taken = _networks(connection, server_id, {wanted["network_id"] for wanted in requested})
+    rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
     have = {row.id for row in rows}
     place = max((row.place for row in rows), default=-1)
     # The uuid of a port that is made follows from its server: the same, however often it is asked for.
@@ -74,7 +78,6 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
            for number, wanted in enumerate(requested)]
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
     check(sum(not wanted.get("port_id") for wanted in new))
-    there = _networks(connection, {wanted["network_id"] for wanted in new}) if new else {}
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
@@ -101,17 +104,20 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
     return [seen[id] for id in ids]
 
 
-def _networks(connection: Connection, ids: Collection[str]) -> dict[str, tuple[RowMapping, list[RowMapping]]]:
-    """Each of these networks with its subnets, oldest first. Raises ``NotFound`` for one that went meanwhile."""
+def _networks(connection: Connection, server_id: str,
+              ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
+    """Each of these networks with its subnets, oldest first; and how many ports the server has. Raises ``NotFound`` for
+    a network that went meanwhile."""
     there: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
-    wanted = sorted(ids)
-    for row in connection.execute(_OF_NETWORKS, {"ids": wanted}).mappings():
+    wanted, taken = sorted(ids), 0
+    for row in connection.execute(_OF_NETWORKS, {"ids": wanted, "server": server_id}).mappings():
+        taken = row["taken"]
         _network, choices = there.setdefault(row["of"], (row, []))
         if row["id"] is not None:
             choices.append(row)
     if gone := [id for id in wanted if id not in there]:
         raise NotFound(f"Network {gone[0]} could not be found.", type="NetworkNotFound")
-    return there
+    return there, taken
 
 
 def _take(connection: Connection, id: str, hostname: str, values: Document) -> None:

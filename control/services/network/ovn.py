@@ -30,7 +30,7 @@ from magnetar_core.errors import Unavailable
 from . import ovn_messages, ovn_servers, ovn_stream
 from .engine import EngineDifference, LogicalPort, Unit, Wanted
 from .ovn_changes import Northbound, write
-from .ovn_rows import TABLES
+from .ovn_rows import GROUP, SWITCH, TABLES
 from .southbound import CARD, Southbound
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ LOCK = "magnetar"
 #: What NB_Global has in ``external_ids``: who has written everything.
 WRITTEN = "magnetar:written"
 GLOBAL = "NB_Global"
+#: Kinds of units to the table that has a row of the unit's id.
+ROW_OF = {"network": SWITCH, "group": GROUP}
 #: Seconds after which somebody who waits for the hosts looks whether the database still answers.
 LOOK = 1.0
 #: Seconds that ovn-northd has for a change before the audit says that it does not follow.
@@ -90,6 +92,10 @@ class OvnEngine:
 
     def chassis_of(self, card: str) -> str | None:
         return None if self._south is None else self._south.chassis_of(card)
+
+    def has(self, key: str) -> bool:
+        kind, _slash, id = key.partition("/")
+        return self._read(lambda idl: (ROW_OF[kind], id) in idl.known().rows)
 
     def repair(self, wanted: Wanted) -> int:
         if cards := _on_cards(wanted):

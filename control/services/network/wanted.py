@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import Column, ColumnElement, Connection, Row, RowMapping, Select, Table, bindparam, select, true
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+    true,
+)
 
 from magnetar_control.store.tables import hosts
 from magnetar_core.hardware.pci import PAST_OVN, REMOTE
@@ -57,13 +70,21 @@ MANY = 500
 GATEWAYS = 5
 
 
-def read(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = ()) -> Wanted:
+def unknown(_key: str) -> bool:
+    """Nobody knows what the engine has."""
+    return False
+
+
+def read(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
+         there: Callable[[str], bool] = unknown) -> Wanted:
     """What is to be, of the units of these keys, with what these belong to; of all that there are without. What belongs
     to something is read before it, so that it is there. *gateways*: hosts through which routers go out; any where there
-    are none."""
+    are none. *there*: whether the engine has a network or group of a key, as it is unless *scope* has it too; else it
+    is left out."""
     keys = None if scope is None else frozenset(scope)
     found = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
-    groups = list(_groups(connection, _ids(keys, "group", {id for port in found for id in port.groups})))
+    groups = list(_groups(connection, _ids(keys, "group", {
+        id for id in {id for port in found for id in port.groups} if not there(f"group/{id}")})))
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
         groups += _groups(connection, sorted(remote - {group.id for group in groups}))
@@ -71,7 +92,8 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     sets = list(_addresses(connection, _ids(keys, "addresses", named)))
     outward = list(_routers(connection, _ids(keys, "router"), gateways))
     units: list[Unit] = [*sets, *found, *groups, *outward, *_networks(
-        connection, _ids(keys, "network", {port.network_id for port in found}))]
+        connection, _ids(keys, "network", {
+            id for id in {port.network_id for port in found} if not there(f"network/{id}")}))]
     return Wanted({key_of(unit): unit for unit in units}, keys)
 
 
@@ -110,31 +132,31 @@ def _told(table: Table) -> list[Column[Any]]:
 
 
 @cache
-def _on_engine(every: bool) -> tuple[Select[Any], Select[Any]]:
-    """The statements about the engine's ports: their addresses, and themselves."""
-    found = select(*_told(ports), networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-        "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
+def _on_engine(every: bool) -> Select[Any]:
+    """The statement about the engine's ports: a row for each address."""
+    return select(
+        *_told(ports), *addresses.c["subnet_id", "ip_address"], networks.c.admin_state_up.label("network_up"),
+        networks.c.qos_policy_id.label("network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
         *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(
         subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
-        parents, parents.c.id == trunks.c.port_id).where(
+        parents, parents.c.id == trunks.c.port_id).outerjoin(addresses, addresses.c.port_id == ports.c.id).where(
         networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN),
-        ports.c.device_owner != router_ports.FLOATING, _some(ports.c.id, every))
-    return select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
-        addresses.c.port_id.in_(found.with_only_columns(ports.c.id))).order_by(
-        addresses.c.subnet_id, addresses.c.number), found
+        ports.c.device_owner != router_ports.FLOATING, _some(ports.c.id, every)).order_by(
+        addresses.c.subnet_id, addresses.c.number)
 
 
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for every, some in _parts(ids):
-        of_them, on_engine = _on_engine(every)
+        rows: dict[str, RowMapping] = {}
         given: dict[str, list[tuple[str, str]]] = {}
-        for row in connection.execute(of_them, some):
-            given.setdefault(row.port_id, []).append((row.subnet_id, row.ip_address))
-        rows = connection.execute(on_engine, some).mappings().all()
-        policies = qos.rules_of(connection, {id for row in rows if (id := _policy(row))})
-        for port in rows:
-            yield _port(port, given.get(port["id"], []), policies.get(_policy(port) or "", ()))
+        for row in connection.execute(_on_engine(every), some).mappings():
+            held = given.setdefault(rows.setdefault(row["id"], row)["id"], [])
+            if row["subnet_id"]:
+                held.append((row["subnet_id"], row["ip_address"]))
+        policies = qos.rules_of(connection, {id for row in rows.values() if (id := _policy(row))})
+        for id, port in rows.items():
+            yield _port(port, given[id], policies.get(_policy(port) or "", ()))
 
 
 def _policy(port: RowMapping) -> str | None:
@@ -168,24 +190,25 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[Row
 
 
 @cache
-def _groups_and_rules(every: bool) -> tuple[Select[Any], Select[Any]]:
-    """The statements about security groups: themselves, and their rules."""
+def _groups_and_rules(every: bool) -> Select[Any]:
+    """The statement about security groups: a row for each rule."""
     there, rule = select(security_groups.c.id), security_group_rules.c
-    return select(*security_groups.c["id", "stateful"]).where(_some(security_groups.c.id, every)), select(
-        security_group_rules).where(
-        rule.security_group_id.in_(there.where(_some(security_groups.c.id, every))),
-        rule.remote_group_id.is_(None) | rule.remote_group_id.in_(there)).order_by(rule.id)
+    return select(security_groups.c.id.label("group"), security_groups.c.stateful, security_group_rules).outerjoin(
+        security_group_rules, and_(rule.security_group_id == security_groups.c.id, or_(
+            rule.remote_group_id.is_(None), rule.remote_group_id.in_(there)))).where(
+        _some(security_groups.c.id, every)).order_by(rule.id)
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
     for every, some in _parts(ids):
-        of_groups, of_rules = _groups_and_rules(every)
-        groups = connection.execute(of_groups, some).all()
+        stateful: dict[str, bool] = {}
         rules: dict[str, list[LogicalRule]] = {}
-        for row in connection.execute(of_rules, some):
-            rules.setdefault(row.security_group_id, []).append(_rule(row))
-        for group in groups:
-            yield LogicalGroup(group.id, group.stateful, tuple(rules.get(group.id, ())))
+        for row in connection.execute(_groups_and_rules(every), some):
+            stateful[row.group] = row.stateful
+            if row.id:
+                rules.setdefault(row.group, []).append(_rule(row))
+        for id, keeps in stateful.items():
+            yield LogicalGroup(id, keeps, tuple(rules.get(id, ())))
 
 
 def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalAddresses]:
@@ -201,25 +224,29 @@ def _rule(row: Row[Any]) -> LogicalRule:
 
 
 @cache
-def _networks_and_subnets(every: bool) -> tuple[Select[Any], Select[Any]]:
-    """The statements about the engine's networks: themselves, and their subnets."""
-    these = select(*_told(networks)).where(networks.c.by_engine, _some(networks.c.id, every))
-    return these, select(*_told(subnets)).where(subnets.c.network_id.in_(
-        these.with_only_columns(networks.c.id))).order_by(subnets.c.id)
+def _networks_and_subnets(every: bool) -> Select[Any]:
+    """The statement about the engine's networks: a row for each subnet."""
+    return select(networks.c.id.label("network"), *networks.c["name", "mtu", "bridge", "segment", "dns_domain"],
+                  *subnets.c["id", "cidr", "gateway_ip", "enable_dhcp", "dns_nameservers", "host_routes",
+                             "ipv6_address_mode"]).outerjoin(
+        subnets, subnets.c.network_id == networks.c.id).where(
+        networks.c.by_engine, _some(networks.c.id, every)).order_by(subnets.c.id)
 
 
 def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:
     for every, some in _parts(ids):
-        these, of_subnets = _networks_and_subnets(every)
+        found: dict[str, Row[Any]] = {}
         held: dict[str, list[LogicalSubnet]] = {}
-        for row in connection.execute(of_subnets, some):
-            held.setdefault(row.network_id, []).append(LogicalSubnet(
-                row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
-                tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes)),
-                row.ipv6_address_mode))
-        for network in connection.execute(these, some):
-            yield LogicalNetwork(network.id, network.name, network.mtu, tuple(held.get(network.id, ())),
-                                 network.bridge, network.segment, network.dns_domain.rstrip("."))
+        for row in connection.execute(_networks_and_subnets(every), some):
+            subnets_ = held.setdefault(found.setdefault(row.network, row).network, [])
+            if row.id:
+                subnets_.append(LogicalSubnet(
+                    row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
+                    tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes)),
+                    row.ipv6_address_mode))
+        for id, network in found.items():
+            yield LogicalNetwork(id, network.name, network.mtu, tuple(held[id]), network.bridge, network.segment,
+                                 network.dns_domain.rstrip("."))
 
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:

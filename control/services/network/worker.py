@@ -6,10 +6,11 @@ A note goes when the engine has what it says, so a crash loses nothing: the note
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
@@ -19,7 +20,7 @@ from magnetar_core.errors import MagnetarError, Unavailable
 
 from . import changes
 from .engine import EngineDifference, Incomplete, NetworkEngine
-from .wanted import read
+from .wanted import read, unknown
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks for notes: of what this process writes a bell tells.
@@ -40,7 +41,7 @@ class Wait(NamedTuple):
     hosts: float = 5.0
 
 
-class _Hearing:
+class Hearing:
     """Somebody who waits, and the notes that this process has written since it began to."""
 
     def __init__(self) -> None:
@@ -58,9 +59,11 @@ class EngineWorker:
         self._thread: threading.Thread | None = None
         self._whole = -ALL  # when everything was compared
         self._silent = False
-        self._leads = self._behind = False
+        self._behind = False
+        #: Whether this process writes what is noted.
+        self.leads = False
         self._lock = threading.Lock()
-        self._hearing: set[_Hearing] = set()
+        self._hearing: set[Hearing] = set()
 
     def start(self) -> None:
         """Begin, once."""
@@ -89,6 +92,7 @@ class EngineWorker:
             else:
                 failed = self._silent = False
             if failed:
+                self.leads = False  # as far as this process knows
                 self._over.wait(AGAIN)  # whatever is rung meanwhile
             else:
                 self.database.bell.wait(changes.BELL, seen, LOOK)
@@ -103,8 +107,8 @@ class EngineWorker:
     def round(self) -> None:
         """Write all that has changed; everything, where the engine does not know it from this process. Notes of ports
         whose place the engine cannot know yet stay for the next round; so do those that come before them meanwhile."""
-        self._leads = self.engine.leads()
-        if not self._leads:
+        self.leads = self.engine.leads()
+        if not self.leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
@@ -112,7 +116,9 @@ class EngineWorker:
         while not self._over.is_set():
             with self.database.read() as connection:
                 noted = changes.read(connection, after)
-                wanted = read(connection, noted.values(), self.gateways)
+                # What is not noted the engine has as it is, where all notes are seen.
+                there = self.engine.has if len(noted) < changes.MANY and not after else unknown
+                wanted = read(connection, noted.values(), self.gateways, there)
             if not noted:
                 return
             ready = _without(noted, self.engine.unplaced(wanted))
@@ -124,6 +130,8 @@ class EngineWorker:
             else:
                 if ready:
                     self._done(ready, number)
+            if len(noted) < changes.MANY:
+                return  # of what came meanwhile the bell tells
             if after or len(ready) < len(noted):  # else who comes before them would wait as long as others come
                 after = next(reversed(noted))
 
@@ -138,8 +146,12 @@ class EngineWorker:
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """The engine has these notes."""
+        """The engine has these notes, which those who wait hear at once: notes that a crash keeps are written again."""
+        self._tell_hearing(noted, number)
         changes.done(self.database, noted, number)
+        self._tell_hearing(noted, number)  # also who has seen them in the database since
+
+    def _tell_hearing(self, noted: Collection[str], number: int) -> None:
         with self._lock:
             for one in self._hearing:
                 one.notes.update(noted)
@@ -148,16 +160,26 @@ class EngineWorker:
 
     def settle(self, units: Collection[str]) -> None:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
-        if not units:
-            return
-        hearing = _Hearing()
+        if units:
+            with self.hears() as hearing:
+                self.follow(units, hearing)
+
+    @contextlib.contextmanager
+    def hears(self) -> Iterator[Hearing]:
+        """Within, somebody hears what is written."""
+        hearing = Hearing()
         with self._lock:
             self._hearing.add(hearing)
         try:
-            number = self._written(units, hearing)
+            yield hearing
         finally:
             with self._lock:
                 self._hearing.discard(hearing)
+
+    def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
+        """As ``settle``. *number*: that of the engine's last change, which has *units*, where that is known."""
+        if number is None:
+            number = self._written(units, hearing)
         if self.wait.hosts <= 0:
             return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
@@ -166,19 +188,19 @@ class EngineWorker:
             log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
         self._behind = behind
 
-    def _written(self, units: Collection[str], hearing: _Hearing) -> int:
+    def _written(self, units: Collection[str], hearing: Hearing) -> int:
         """Wait until the engine has *units*, and return the number of its change."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             seen = self.database.bell.count(changes.WRITTEN)
             with self.database.read() as connection:
-                notes = changes.of(connection, units)
-                if not notes:
-                    return changes.number(connection)
+                pending = changes.pending(connection, units)
+            if not pending.notes:
+                return pending.number
             look = time.monotonic() + LOOK
-            while self._leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
+            while self.leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
                 with self._lock:
-                    if notes <= hearing.notes:
+                    if pending.notes <= hearing.notes:
                         return hearing.number
                     hearing.rung.clear()
                 hearing.rung.wait(min(look, deadline) - time.monotonic())
@@ -186,7 +208,7 @@ class EngineWorker:
             if left <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
-            if not self._leads:
+            if not self.leads:
                 self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
 
     def differences(self) -> list[EngineDifference]:

@@ -46,8 +46,10 @@ from .units import (
 def test_what_is_written_is_there_and_the_same_again_changes_nothing(engine):
     assert not engine.knows_all()
     wanted = all_of(LAN, GROUP, ONE, TWO)
+    keys = [key_of(LAN), key_of(GROUP), "group/none", "network/none"]
+    assert not any(map(engine.has, keys))
     number = eventually(lambda: engine.repair(wanted))
-    assert engine.knows_all()
+    assert engine.knows_all() and [*map(engine.has, keys)] == [True, True, False, False]
     assert engine.differences(wanted) == []
     assert engine.repair(wanted) >= number
     many = [port(at, "g-1") for at in range(3, 103)]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_core.client import Client
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.counting import counted
 
 
 class SlowEngine(FakeEngine):
@@ -95,12 +97,31 @@ def test_its_host_makes_it_while_the_engine_takes_its_port(cloud, engine, calls)
         eventually(lambda: set(powers(cloud, id).values()) == {OFF})  # it is being made before
         time.sleep(0.2)
         assert set(powers(cloud, id).values()) == {OFF} and calls == [(id, OFF)]
-        assert cloud.admin.server(id)["status"] == "BUILD"
+        with counted(api=cloud.parts.store.api) as asked:
+            assert cloud.admin.server(id)["status"] == "BUILD"
+        assert not any("floating" in one for _database, one in asked), "it has no addresses yet"
     finally:
         engine.open.set()
     server = cloud.admin.settled(id)
     assert server["status"] == "ACTIVE" and calls == [(id, OFF), (id, RUNNING)]
     assert powers(cloud, id) == {server["OS-EXT-SRV-ATTR:host"]: RUNNING}
+    gone(cloud, id)
+
+
+def test_its_port_takes_few_statements(cloud, engine):
+    """Of the request, the conductor, and the writer, which may go two rounds."""
+    gone(cloud, cloud.admin.boot("first")["id"])
+    eventually(lambda: not cloud.services.network.worker.differences())
+    with counted(api=cloud.parts.store.api) as asked:
+        id = begun(cloud)
+        server = cloud.admin.settled(id)
+    assert server["status"] == "ACTIVE"
+    of_network = [one for _database, one in asked if re.search(
+        "ports|network|subnet|security_group|trunk", one) and "floating" not in one]
+    assert len(of_network) <= 17, of_network
+    with counted(api=cloud.parts.store.api) as asked:
+        cloud.admin.server(id)
+    assert any("floating" in one for _database, one in asked)
     gone(cloud, id)
 
 
@@ -130,14 +151,14 @@ def test_it_is_not_switched_off_by_a_second_attempt(cloud, engine, calls, monkey
     gone(cloud, id)
 
 
-@pytest.mark.parametrize("place", ["await_ports", "devices"])
+@pytest.mark.parametrize("place", ["bind", "devices"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_an_interrupted_build_goes_on(cloud, engine, monkeypatch, place, before):
     """The conductor stumbles between the steps: the host has made the guest, and it has not started."""
     step, done = getattr(nics, place), []
 
-    def once(*args):
-        found = None if before and not done else step(*args)
+    def once(*args, **more):
+        found = None if before and not done else step(*args, **more)
         if not done:
             done.append(1)
             raise RuntimeError("interrupted")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -80,10 +81,51 @@ def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine,
     service.worker.round()
     with counted(api=sqlite) as count:
         service.prepare(SERVER, "h1")
-    assert len(count) == 3 and not service.worker.engine.differences(
+    assert len(count) == 2 and not service.worker.engine.differences(
         Wanted(scope=frozenset())), "and nothing is written"
     with pytest.raises(Unavailable):
         service.prepare(SERVER, "h2")  # which is written, and noted
+
+
+def test_a_server_that_starts_where_it_was_made_is_bound_by_one_statement(ask, service, engine, sqlite):
+    network = new_network(ask)
+    service.worker.round()
+    (nic,) = service.allocate(ALICE, SERVER, service.check_requested(ALICE, [{"uuid": network["id"]}]), host="h1")
+    with pytest.raises(Unavailable):
+        service.bind_prepared(SERVER, "h1")  # the engine does not have it yet
+    service.worker.round()
+    with counted(api=sqlite) as count:
+        service.bind_prepared(SERVER, "h1")
+    (port,) = ask.as_(ADMIN)("GET", "/v2.0/ports")["ports"]
+    assert (port["binding:host_id"], port["status"], len(count)) == ("h1", "ACTIVE", 1)
+    other = new_server(service, network, id=str(uuid.uuid4()))  # whose notes are not waited for
+    with counted(api=sqlite) as count:
+        service.bind_prepared(SERVER, "h1")
+    assert len(count) == 1 and engine.port(other["port_id"]) is None
+    device = {nic["mac"]: {"pci_slot": "0000:c1:00.2"}}
+    service.bind_prepared(SERVER, "h1", devices=device)
+    with pytest.raises(Unavailable):
+        service.bind_prepared(SERVER, "h2", devices=device)  # which the engine is to be told
+    service.worker.round()
+    service.bind_prepared(SERVER, "h2")
+    assert engine.port(nic["port_id"]).hosts == ("h2",)
+    (port,) = ask.as_(ADMIN)("GET", f"/v2.0/ports?device_id={SERVER}")["ports"]
+    assert port["binding:profile"] == {}
+
+
+def test_nobody_binds_what_another_holds(ask, service, sqlite):
+    """Neither at once, nor in the transaction that is needed otherwise."""
+    new_server(service, new_network(ask))
+    service.worker.round()
+
+    def lost():
+        raise LookupError
+
+    for host in ("", "h1"):
+        with pytest.raises(LookupError):
+            service.bind_prepared(SERVER, host, lost)
+    (port,) = ask.as_(ADMIN)("GET", "/v2.0/ports")["ports"]
+    assert port["status"] == "DOWN"
 
 
 def test_nobody_waits_for_hosts_where_the_setting_says_so(ask, service, engine, monkeypatch):
@@ -112,6 +154,44 @@ def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
         service.worker.round()
         waiting.result(5)
     assert engine.port(nic["port_id"]).hosts == ("h1",)
+
+
+def test_who_waits_hears_before_the_notes_are_gone(ask, service, sqlite, monkeypatch):
+    """If they stay, what they say is written again."""
+    nic = new_server(service, new_network(ask))
+    service.worker.round()
+    service.worker.wait = Wait(60.0, 0.0)
+    service.bind(SERVER, "h1")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(service.worker.settle, [f"port/{nic['port_id']}"])
+
+        def kept(*_words):
+            waiting.result(5)
+            raise LookupError
+
+        with monkeypatch.context() as patched, pytest.raises(LookupError):
+            patched.setattr(changes, "done", kept)
+            time.sleep(0.1)
+            service.worker.round()
+    with sqlite.read() as connection:
+        assert changes.noted_units(connection) == {f"port/{nic['port_id']}"}
+    service.worker.round()
+    with sqlite.read() as connection:
+        assert not changes.noted_units(connection)
+
+
+def test_who_writes_himself_tells_no_others_what_is_to_be_written(ask, service, sqlite, monkeypatch):
+    told = []
+    monkeypatch.setattr(sqlite, "_notifier", SimpleNamespace(ring=told.extend, stop=lambda: None))
+    network = new_network(ask)
+    assert told == [changes.BELL] * 2, "it may be another who writes"
+    service.worker.round()
+    told.clear()
+    seen = sqlite.bell.count(changes.BELL)
+    new_server(service, network)
+    assert told == [] and sqlite.bell.count(changes.BELL) == seen + 1
+    service.worker.round()
+    assert told == [changes.WRITTEN]
 
 
 @pytest.mark.parametrize("end", ["h1", "h2"])
@@ -268,6 +348,7 @@ def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, mon
 
 def test_many_ports_take_few_statements(ask, service, engine, sqlite):
     network = new_network(ask)
+    new_port(ask, network)  # in the group that is the project's
     service.worker.round()
 
     def statements(number: int) -> int:
@@ -276,4 +357,25 @@ def test_many_ports_take_few_statements(ask, service, engine, sqlite):
             service.worker.round()
         return len(count)
 
-    assert statements(40) == statements(2)
+    assert statements(40) == statements(2) == 5  # what it is on and in has not changed
+
+
+def test_what_a_port_is_on_and_in_is_written_with_it_where_the_engine_lacks_it(ask, service, engine, monkeypatch):
+    """Also where not all is seen that has changed, so that they may have."""
+    network = new_network(ask)
+    service.worker.round()
+    new_port(ask, network)
+    for key in [key for key in engine.units if not key.startswith("port/")]:
+        del engine.units[key]
+    new_port(ask, network)
+    service.worker.round()
+    assert service.differences() == []
+    monkeypatch.setattr(changes, "MANY", 2)
+    wanted_units, repair = [], engine.repair
+    monkeypatch.setattr(engine, "repair", lambda wanted: wanted_units.append({*wanted.units}) or repair(wanted))
+    new_port(ask, network), new_port(ask, network)
+    service.worker.round()
+    new_port(ask, network)
+    service.worker.round()
+    key = f"network/{network['id']}"
+    assert [key in units for units in wanted_units] == [True, False]
