@@ -63,6 +63,7 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
     _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
+    _may_pair(context, network, "create", values)
     _check_pairs(network, values)
     check_up(network, values["admin_state_up"])
     dns.check_name(network, values["dns_name"])
@@ -109,13 +110,18 @@ def _check_pairs(network: RowMapping, values: Document) -> None:
     port's own."""
     if not values.get("pairs"):
         return
-    check_once("allowed_address_pairs", [{"mac_address": values.get("mac_address"), **one} for one in values["pairs"]])
+    check_once("allowed_address_pairs", _pairs(values, values["pairs"]))
     if not network["by_engine"]:
         raise InvalidField("allowed_address_pairs", "must be empty: they act on networks that OVN makes, and the "
                                                     f"network of this port is of type {network['type']}, without it")
     if not values["port_security_enabled"]:
         raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on a "
                        "port.", type="AddressPairAndPortSecurityRequired")
+
+
+def _pairs(port: Document, given: Sequence[Document]) -> list[Document]:
+    """The address pairs *given*, each with its MAC."""
+    return [{"mac_address": port.get("mac_address"), **one} for one in given]
 
 
 def _mac_in_use(values: Document) -> MagnetarError:
@@ -133,6 +139,14 @@ def _may_secure(context: Context, network: RowMapping, verb: str, values: Docume
     given = values.get("port_security_enabled", usual)
     if given != usual and network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden(f"{verb}_port:port_security_enabled", "the network's own project and admins may choose it")
+
+
+def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
+    """As with port security: who has address pairs can take the addresses of all others of the network. Those that a
+    *port* has may stay."""
+    given, known = _pairs(port, port["pairs"]), _pairs(port, have)
+    if any(one not in known for one in given) and network["project_id"] != context.project_id and not context.is_admin:
+        raise forbidden(f"{verb}_port:allowed_address_pairs", "the network's own project and admins may choose them")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
@@ -224,7 +238,9 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
     network = find(connection, context, NETWORK, row["network_id"])
     check_up(network, not down)
     if pairs:
-        _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
+        have = orjson.loads(row["pairs"])
+        _may_pair(context, network, "update", {**row, "pairs": have, **values}, have)
+        _check_pairs(network, {**row, "pairs": have, **values})
     if name:
         dns.check_name(network, name)
     if "qos_policy_id" in values:

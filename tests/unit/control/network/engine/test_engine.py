@@ -166,6 +166,25 @@ def test_address_pairs_need_port_security_and_a_network_of_ovn(ask):
           status=409)
 
 
+def test_address_pairs_are_for_the_networks_own_project(ask):
+    """As with Neutron: by them a guest of a shared network would send as its neighbour, or as the gateway."""
+    admin, pair = ask.as_(ADMIN), {"ip_address": "10.1.0.1"}
+    network = new_network(admin, shared=True)
+    wish = {"network_id": network["id"], "allowed_address_pairs": [pair]}
+    refused = ask("POST", "/v2.0/ports", {"port": wish}, status=403)["NeutronError"]
+    assert (refused["type"], "create_port:allowed_address_pairs" in refused["message"]) == ("PolicyNotAuthorized", True)
+    port = new_port(ask, network, allowed_address_pairs=[])
+    path = f"/v2.0/ports/{port['id']}"
+    ask("PUT", path, {"port": {"allowed_address_pairs": [pair]}}, status=403)
+    assert ask("GET", path)["port"]["allowed_address_pairs"] == []
+    other = {"ip_address": "10.1.0.9"}
+    given = admin("PUT", path, {"port": {"allowed_address_pairs": [pair, other]}})["port"]["allowed_address_pairs"]
+    ask("PUT", path, {"port": {"allowed_address_pairs": given, "name": "as it was"}})  # which clients send back
+    ask("PUT", path, {"port": {"allowed_address_pairs": [pair]}})
+    ask("PUT", path, {"port": {"allowed_address_pairs": [pair, other]}}, status=403)
+    ask("PUT", path, {"port": {"allowed_address_pairs": []}})
+
+
 def test_the_real_client(service, engine):
     """openstacksdk, unmodified."""
     with (served(network=application(service, authenticate)) as url,
