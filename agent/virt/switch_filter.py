@@ -75,6 +75,8 @@ class SwitchFilter:
                 said = self._watch()
             except HypervisorError as error:
                 said = error.message
+            except OSError as error:  # no room for another process, or no setpriv
+                said = f"Open vSwitch's bridge {self.bridge} cannot be watched ({error})."
             except Exception as error:  # the thread must live: guests are kept apart by it
                 log.exception("switch filter")
                 said = str(error)
