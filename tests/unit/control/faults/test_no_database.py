@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control import serve
 from magnetar_control.api.v1.operations import error_of
 from magnetar_control.settings_file import make
+from magnetar_control.store import database
 from magnetar_control.store.database import Database
 from magnetar_core.errors import NoSpace
 from tests.unit.control.cloud import Cloud
@@ -56,8 +57,7 @@ def full(no_room: sqlite3.OperationalError, monkeypatch: pytest.MonkeyPatch) -> 
     "/identity/v3/projects", "/image/v2/images", "/network/v2.0/networks", "/volume/v3/volumes", "/v2.1/flavors",
     "/v2.1/servers", "/placement/resource_providers", "/v1/server", "/v1/volume", "/metrics"])
 def test_every_service_says_that_the_database_is_away(cloud: Cloud, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = Database.retried
-    monkeypatch.setattr(Database, "retried", lambda database, function, _limit=0.0: usual(database, function, 0.2))
+    monkeypatch.setattr(database, "RETRY_FOR", 0.2)
     with away("api", monkeypatch):
         cloud.parts.store._read_at = float("-inf")
         reply = cloud.admin.get(path)
