@@ -130,23 +130,29 @@ def _mac_in_use(values: Document) -> MagnetarError:
 
 
 def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
-    if "mac_address" in values and network["project_id"] != context.project_id and not context.is_admin:
-        raise forbidden("create_port:mac_address", "the network's own project and admins may choose it")
+    if "mac_address" in values:
+        _check_owner(context, network, "create_port:mac_address")
+
+
+def _check_owner(context: Context, network: RowMapping, rule: str, what: str = "it") -> None:
+    """Raises an error unless the network's own project asks, or an admin."""
+    if network["project_id"] != context.project_id and not context.is_admin:
+        raise forbidden(rule, f"the network's own project and admins may choose {what}")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
     """Who turns port security off can take the addresses of all others of the network."""
     given = values.get("port_security_enabled", usual)
-    if given != usual and network["project_id"] != context.project_id and not context.is_admin:
-        raise forbidden(f"{verb}_port:port_security_enabled", "the network's own project and admins may choose it")
+    if given != usual:
+        _check_owner(context, network, f"{verb}_port:port_security_enabled")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
     """As with port security: who has address pairs can take the addresses of all others of the network. Those that a
     *port* has may stay."""
     given, known = _pairs(port, port["pairs"]), _pairs(port, have)
-    if any(one not in known for one in given) and network["project_id"] != context.project_id and not context.is_admin:
-        raise forbidden(f"{verb}_port:allowed_address_pairs", "the network's own project and admins may choose them")
+    if any(one not in known for one in given):
+        _check_owner(context, network, f"{verb}_port:allowed_address_pairs", "them")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
