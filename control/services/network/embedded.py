@@ -16,7 +16,6 @@ from sqlalchemy import (
     FromClause,
     Row,
     String,
-    and_,
     bindparam,
     case,
     delete,
@@ -62,7 +61,7 @@ from .routers import ROUTER, RouterStore
 from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
-from .tables import OWNER, TAKEN, networks, ports, security_groups, subnets
+from .tables import TAKEN, networks, ports, security_groups, subnets, taken
 from .tables import changes as noted
 from .tables import engine as engines
 from .trunks import TRUNK, TrunkStore
@@ -91,7 +90,7 @@ _MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAK
 #: Where no port of the server moves, all are bound at once; with whether something is noted of one of them, and the
 #: number of the engine's last change. In what it returns SQLite has no names of tables.
 _own = ports.alias("own")
-_OWN = and_(_own.c.device_id == bindparam("server"), _own.c.device_owner == OWNER, _own.c.place.is_not(None))
+_OWN = (_own.c.device_id == bindparam("server")) & taken(_own)
 _BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE", device="{}").returning(
     ports.c.id, exists().where(noted.c.unit.in_(select(literal("port/") + _own.c.id).where(_OWN))).label("noted"),
     select(engines.c.number).scalar_subquery().label("number"))

@@ -6,7 +6,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    FromClause,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+)
 
 from magnetar_control.store.tables import API, DOCUMENT, NAME, UUID, stamped
 
@@ -171,8 +183,15 @@ forwardings = Table(
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
-#: Ports that servers took. Only taking one gives it a place: what users write into ports makes none a server's.
-TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
+
+
+def taken(of: FromClause = ports) -> ColumnElement[bool]:
+    """Whether a server took a port, of the table. Only taking one gives it a place: what users write into ports makes
+    none a server's."""
+    return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
+
+
+TAKEN = taken()
 
 #: ``port_id``: the parent port, which has the guest's NIC.
 trunks = Table(
