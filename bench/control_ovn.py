@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from control_client import request
@@ -24,7 +23,8 @@ from figures import Figure, in_turns, spread
 from host import ROOT
 from ovsdbapp.backend.ovs_idl import connection
 
-sys.path.insert(0, str(ROOT))  # where the central is
+sys.path.insert(0, str(ROOT))  # where the central and the hosts are
+from tests.chassis import LabChassis
 from tests.northbound import LabCentral, missing
 
 __all__ = ["OvnCloud", "missing", "ovn"]
@@ -34,41 +34,7 @@ HOSTS = 4
 MANY, TIMES = 200, 5
 #: Ports of the large group.
 MEMBERS = 1000
-SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 PORTS, RULES = "/network/v2.0/ports", "/network/v2.0/security-group-rules"
-
-
-class SimulatedHost(LabCentral):
-    """Open vSwitch and ovn-controller of a host: it has flows and no packets (as ovs-sandbox(1) does it)."""
-
-    def begin_at(self, south: str, name: str, number: int) -> None:
-        """Start it as the chassis *name* of the southbound database *south*."""
-        file, socket = self.folder / "conf.db", self.folder / "db.sock"
-        self._run("ovsdb-tool", "create", str(file), str(SCHEMA))
-        self._spawn("ovsdb", "ovsdb-server", str(file), f"--remote=punix:{socket}",
-                    f"--unixctl={self.folder}/ovsdb.ctl")
-        self.vsctl("--no-wait", "init", "--", "set", "open_vswitch", ".", f"external-ids:system-id={name}",
-                   f"external-ids:hostname={name}", f"external-ids:ovn-remote={south}",
-                   "external-ids:ovn-encap-type=geneve", f"external-ids:ovn-encap-ip=127.0.0.{number}")
-        self._spawn("vswitchd", "ovs-vswitchd", f"unix:{socket}", "--enable-dummy=override", "--disable-system")
-        self._spawn("controller", "ovn-controller", f"unix:{socket}")
-
-    def vsctl(self, *words: str) -> None:
-        """Change what Open vSwitch has."""
-        self._run("ovs-vsctl", "--retry", "--timeout=60", *words)
-
-    def has(self, port: str) -> None:
-        """A guest's NIC is plugged in."""
-        self.vsctl("add-port", "br-int", "vif1", "--", "set", "interface", "vif1", "type=dummy",
-                   f"external-ids:iface-id={port}")
-
-    def rss(self) -> dict[str, float]:
-        """MiB of each process."""
-        found = {}
-        for name, process in self._processes.items():
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            found[name] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-        return found
 
 
 class OvnCloud(Cloud):
@@ -78,14 +44,14 @@ class OvnCloud(Cloud):
         super().__init__(kind, HOSTS)
 
     def _serve(self, stack: ExitStack) -> None:
-        self.central = SimulatedHost(self.folder / "ovn")
+        self.central = LabCentral(self.folder / "ovn")
         stack.callback(self.central.stop)
         self.central.start()
         self.simulated = []
         for number, name in enumerate(self.agents, 1):
-            host = SimulatedHost(self.folder / f"ovn{number}")
+            host = LabChassis(self.folder / f"ovn{number}", self.central.south, name, number)
             stack.callback(host.stop)
-            host.begin_at(self.central.south, name, number)
+            host.start()
             self.simulated.append(host)
         self.more = {"ovn_northbound": self.central.url}
         super()._serve(stack)
@@ -97,7 +63,7 @@ class OvnCloud(Cloud):
         self.ask("POST", "/network/v2.0/subnets", {"subnet": {
             "network_id": self.lan, "ip_version": 4, "cidr": "10.64.0.0/16"}})
         for host in self.simulated:
-            host.has(self.new_port())
+            host.plug(self.new_port(), "vif1")
 
     def __exit__(self, *error: object) -> None:
         self.north.close()

@@ -39,6 +39,14 @@ class LabProcesses:
         for kind in ("sock", "ctl"):
             (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
 
+    def rss(self) -> dict[str, float]:
+        """MiB of memory of each process."""
+        found = {}
+        for name, process in self._processes.items():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            found[name] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return found
+
     def stop(self) -> None:
         """End all of them."""
         for name in list(self._processes):

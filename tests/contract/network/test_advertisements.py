@@ -82,9 +82,9 @@ def test_they_are_dropped_when_ovn_controller_has_begun_anew(chassis, kept):
 
 
 def test_they_are_dropped_when_open_vswitch_has_begun_anew(chassis, kept):
-    chassis.end("switch")
+    chassis.end("vswitchd")
     eventually(lambda: "cannot be watched" in kept.reason)
-    chassis.begin("switch")
+    chassis.begin("vswitchd")
     eventually(lambda: not kept.reason)
     eventually(lambda: "actions=output" in "".join(chassis.flows("table=65")))  # ovn-controller has come, too
     eventually(lambda: chassis.flows(MARKED))
