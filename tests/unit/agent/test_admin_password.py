@@ -220,6 +220,16 @@ class Silent:
         self._set(uuid, user, password)
 
 
+def meanwhile(host: Host, what: str) -> None:
+    """The server is stopped, removed or rebuilt."""
+    if what == "off":
+        host.server(image="system", power="off")
+    elif what == "delete":
+        host.ensure("server", "web1", None)
+    else:
+        host.event("rebuild", "r2", "web1", image="system", admin_pass="Rebuilt-1")
+
+
 @pytest.mark.parametrize("what", ["off", "delete", "rebuild"])
 def test_a_server_is_not_locked_while_its_guest_agent_says_nothing(host: Host, monkeypatch: pytest.MonkeyPatch,
                                                                    what: str) -> None:
@@ -229,12 +239,7 @@ def test_a_server_is_not_locked_while_its_guest_agent_says_nothing(host: Host, m
     silent = Silent(host, monkeypatch, Conflict("No guest agent answers."))
     host.fake.agent_comes_up(id)
     assert silent.asked.wait(60)
-    if what == "off":
-        host.server(image="system", power="off")
-    elif what == "delete":
-        host.ensure("server", "web1", None)
-    else:
-        host.event("rebuild", "r1", "web1", image="system", admin_pass="Rebuilt-1")
+    meanwhile(host, what)
     tries = {one.tries for one in host.agent.admin_passwords._pending.values()}
     silent.go.set()
     if what == "rebuild":
@@ -282,12 +287,7 @@ def test_nor_while_another_password_is_asked_for(host: Host, monkeypatch: pytest
         "change_password", "r1", operation=operation, password="newer"))
     assert silent.asked.wait(60)
     assert not locks.held("server", id) and operations._places == places
-    if what == "off":
-        host.server(image="system", power="off")
-    elif what == "delete":
-        host.ensure("server", "web1", None)
-    else:
-        host.event("rebuild", "r2", "web1", image="system", admin_pass="Rebuilt-1")
+    meanwhile(host, what)
     silent.go.set()
     assert asked.wait(60)
     assert isinstance(asked.exception, NotFound if what == "delete" else Conflict)
