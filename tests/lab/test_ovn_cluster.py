@@ -21,8 +21,8 @@ import yaml
 from clients import Clients
 from hosts import LabError
 from ovn import KEYS, SOUTHBOUND
+from ovn_cloud import Beside
 from plane import SERVE, LabControl
-from test_cloud_ovn import Beside
 
 from agent import CACHE, eventually
 

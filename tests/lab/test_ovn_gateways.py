@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from test_cloud_ovn import Cloud, cloud_of
+from ovn_cloud import Cloud, cloud_of
 
 from agent import eventually
 
