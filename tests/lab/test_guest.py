@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import subprocess
@@ -54,8 +55,9 @@ class Machine:
     def connect(self, name: str) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(LIMIT)
-        until((self.folder / name).exists, name)
-        client.connect(str(self.folder / name))
+        path = str(self.folder / name)
+        # QEMU listens only some moments after the socket is in the folder.
+        until(lambda: client.connect_ex(path) not in (errno.ENOENT, errno.ECONNREFUSED), name)
         return client
 
     def wait(self, wanted: Callable[[list[str]], Any]) -> Any:
