@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from keystoneauth1 import session as keystone
@@ -14,12 +13,11 @@ from libcloud.compute.providers import get_driver
 from libcloud.compute.types import Provider
 from novaclient import client
 
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 #: The newest version that novaclient knows.
 NOVACLIENT = "2.96"
 #: Waits: a guest that is emulated may take a minute.
-until = partial(eventually, seconds=300)
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def made_by(nova: Any) -> Iterator[Any]:
     """A server that runs, of the first image and flavor."""
     made = nova.servers.create("nova1", image=nova.glance.list()[0], flavor=nova.flavors.list()[0], nics="none",
                                meta={"a": "b"})
-    until(lambda: nova.servers.get(made.id).status == "ACTIVE")
+    eventually(lambda: nova.servers.get(made.id).status == "ACTIVE")
     yield made
     made.delete()
 
@@ -51,9 +49,9 @@ def nova_life(nova: Any, server: Any) -> None:
                         (lambda: server.rebuild(image), "ACTIVE"), (server.shelve, "SHELVED_OFFLOADED"),
                         (server.unshelve, "ACTIVE")):
         act()
-        until(lambda: _settled(nova.servers.get(server.id), status))  # noqa: B023 - it is called at once
+        eventually(lambda: _settled(nova.servers.get(server.id), status))  # noqa: B023 - it is called at once
     made = server.create_image("of nova1")
-    until(lambda: next(one for one in nova.glance.list() if one.id == made).status == "active")
+    eventually(lambda: next(one for one in nova.glance.list() if one.id == made).status == "active")
     assert [one.action for one in nova.instance_action.list(server)][-1] == "create"
     assert nova.instance_action.get(server, nova.instance_action.list(server)[0].request_id).events
 
@@ -76,7 +74,7 @@ def libcloud_life(port: int, password: str) -> None:
     for act, state in ((driver.ex_stop_node, "stopped"), (driver.ex_start_node, "active"),
                        (driver.ex_pause_node, "paused"), (driver.ex_unpause_node, "active")):
         assert act(node)
-        until(lambda: driver.ex_get_node_details(node.id).extra["vm_state"] == state)  # noqa: B023 - it is called at once
+        eventually(lambda: driver.ex_get_node_details(node.id).extra["vm_state"] == state)  # noqa: B023 - it is called at once
     driver.ex_set_metadata(node, {"a": "b"})
     assert driver.ex_get_metadata(node) == {"a": "b"}
     assert driver.create_image(node, "of cloud1").name == "of cloud1"
@@ -86,4 +84,4 @@ def libcloud_life(port: int, password: str) -> None:
         assert listed()
     assert driver.list_volumes() == [] and driver.ex_list_floating_ips() == []
     assert driver.destroy_node(node)
-    until(lambda: node.id not in [one.id for one in driver.list_nodes()])
+    eventually(lambda: node.id not in [one.id for one in driver.list_nodes()])

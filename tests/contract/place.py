@@ -7,20 +7,17 @@ import json
 import re
 import subprocess
 import tempfile
-import time
 import uuid as uuids
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hypervisor import DomainEvent, DomainSpec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt import reservations
 from magnetar_agent.virt.domain import render_device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import eventually
 
 MIB = 2**20
 HOSTILE = "<&>\"' ]]> ünï \N{SNOWMAN}"
@@ -183,14 +180,3 @@ class Place:
 
     def happened(self, uuid: str, what: str) -> DomainEvent:
         return eventually(lambda: next((e for e in self.events if e.uuid == uuid and e.what == what), None))
-
-
-def eventually(find: Callable[[], Any], seconds: float = 60) -> Any:
-    """What *find* gives, as soon as it gives something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = find()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")

@@ -11,8 +11,9 @@ from contextlib import suppress
 import pytest
 
 from magnetar_core.errors import Conflict
+from tests.waiting import eventually
 
-from .place import Place, eventually
+from .place import Place
 
 OPEN = (("open_graphics", "vnc"), ("open_graphics", "spice"), ("open_serial",))
 #: How a SPICE client begins its main channel: magic, version 2.2, size of what follows; session 0, channel type 1,

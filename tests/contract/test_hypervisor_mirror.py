@@ -10,8 +10,9 @@ import pytest
 
 from magnetar_agent.storage import Disk, Export, Mirror, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
+from tests.waiting import eventually
 
-from .place import MIB, Place, eventually
+from .place import MIB, Place
 
 
 def disk(place: Place, folder: Path, name: str, format: str, size: int = 8 * MIB) -> Disk:

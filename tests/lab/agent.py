@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import guest
 import libvirt
@@ -30,31 +31,16 @@ from magnetar_agent.virt import reservations
 from magnetar_agent.virt.port_filter import NftPortFilter
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests import waiting
+from tests.waiting import LIMIT
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = CHECKOUT / ".cache"
-LIMIT = 240.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
+#: Waits; also for an agent that is away or refuses.
+eventually = partial(waiting.eventually, passing=(MagnetarError,), pause=0.1)
 
 # libvirt writes every error to stderr too, also those that are asked for here.
 libvirt.registerErrorHandler(lambda *_: None, None)
-
-
-def eventually(find: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
-    """What `find` gives, as soon as it gives something; MagnetarErrors in between are passed over."""
-    end, seen = time.monotonic() + limit, None
-    while time.monotonic() < end:
-        try:
-            seen = find()
-        except MagnetarError as error:
-            seen = error
-        else:
-            if seen:
-                return seen
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {limit:g} s; last seen: {seen!r}")
 
 
 class LabAgent:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import Any, Self
 
 from websockets.sync.client import connect
 
+from tests.waiting import LIMIT, eventually
+
 PROGRAM = "chromium-headless-shell"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
          "--remote-debugging-port=0", "--window-size=1024,700")
-LIMIT = 120.0
 #: Keys that are no letters: the name of the key, and what it types.
 OTHERS = {" ": ("Space", " "), "\n": ("Enter", "\r"), "/": ("Slash", "/")}
 
@@ -40,7 +40,7 @@ class Browser:
             self._end.callback(process.wait)
             # Debian's program is a script that waits for Chromium, which has processes of its own.
             self._end.callback(os.killpg, process.pid, signal.SIGKILL)
-            port = until(lambda: _port(folder), "Chromium listens")
+            port = eventually(lambda: _port(folder), "Chromium listens")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=LIMIT) as answer:
                 page = next(one for one in json.load(answer) if one["type"] == "page")
             self._talk = self._end.enter_context(connect(
@@ -84,16 +84,6 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         """What is to be seen now, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
-
-
-def until(ready: Any, what: str) -> Any:
-    """What *ready* gives, as soon as it gives something."""
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
-        if found := ready():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {LIMIT:g} s")
 
 
 def _port(folder: Path) -> str | None:

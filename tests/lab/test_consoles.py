@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from browser import Browser, until
+from browser import Browser
 from plane import SERVE, LabControl
 
 from agent import CACHE, LIMIT, LabAgent, eventually
@@ -104,16 +104,16 @@ def lab(guest_image: dict[str, Path]) -> Iterator[Lab]:
 def test_the_screen_in_a_browser(lab: Lab, tmp_path: Path, kind: str, canvas: str) -> None:
     with Browser() as browser:
         browser.open(lab.openstack(f"console url show --{kind} web1 -f value -c url"))
-        until(lambda: browser.ask(READY[canvas]), "the page is connected")
-        until(lambda: lab.shown(browser, canvas), "the browser shows the guest's screen")
+        eventually(lambda: browser.ask(READY[canvas]), "the page is connected")
+        eventually(lambda: lab.shown(browser, canvas), "the browser shows the guest's screen")
         browser.screenshot(tmp_path / "login.png")
         browser.ask(f"document.querySelector('{canvas}').focus()")
         browser.type(f"\ntouch {kind}\n")
         lab.has(f"/run/{kind}")
-        until(lambda: lab.shown(browser, canvas), "the browser shows what was typed")
+        eventually(lambda: lab.shown(browser, canvas), "the browser shows what was typed")
         browser.screenshot(tmp_path / "typed.png")
         browser.open(browser.ask("window.location.href"))
-        until(lambda: browser.ask(OVER[canvas]), "the URL is not good twice")
+        eventually(lambda: browser.ask(OVER[canvas]), "the URL is not good twice")
 
 
 def test_the_serial_console_in_a_browser(lab: Lab, tmp_path: Path) -> None:
@@ -122,10 +122,11 @@ def test_the_serial_console_in_a_browser(lab: Lab, tmp_path: Path) -> None:
     base, _console, rest = found.replace("ws://", "http://").partition("/console/")
     with Browser() as browser:
         browser.open(f"{base}/console/serial.html?path=console/{quote(rest)}")
-        until(lambda: browser.ask("document.getElementById('status')?.textContent") == "connected", "it is connected")
+        said = "document.getElementById('status')?.textContent"
+        eventually(lambda: browser.ask(said) == "connected", "it is connected")
         browser.type("sh touch /run/serial\n")
         lab.has("/run/serial")
-        until(lambda: browser.ask(DRAWN), "the page shows what the guest said")
+        eventually(lambda: browser.ask(DRAWN), "the page shows what the guest said")
         browser.screenshot(tmp_path / "serial.png")
 
 

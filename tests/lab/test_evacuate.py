@@ -5,18 +5,18 @@ it runs no second copy, loses what it had of the server, and starts the one that
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import select
 
 from magnetar_control.store import tables
 from tests.unit.control.cloud import Cloud
+from tests.waiting import LIMIT, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from bare import Site
 
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 #: Seconds for anything that is waited for.
-LIMIT = 240.0
 
 
 class OverSite(Cloud):
@@ -62,15 +61,6 @@ class OverSite(Cloud):
                 tables.migrations.c.server_id == id)).scalars())
 
 
-def until(what: Callable[[], Any], why: str) -> Any:
-    """What *what* returns as soon as it is true."""
-    deadline = time.monotonic() + LIMIT
-    while not (found := what()):
-        assert time.monotonic() < deadline, why
-        time.sleep(0.2)
-    return found
-
-
 @pytest.fixture
 def cloud(three_hosts: Site, guest_image: dict[str, Path]) -> Iterator[OverSite]:
     with OverSite(three_hosts) as found:
@@ -92,17 +82,17 @@ def test_a_host_without_power_comes_back(cloud: OverSite) -> None:
     assert {gone, kept} <= set(cloud.running("bare1").split())
     assert admin.act(gone, "evacuate", {}, "2.94").status == 400
     dead.cut_power()
-    until(lambda: admin.act(gone, "evacuate", {}, "2.94").status == 200, "the host does not count as down")
+    eventually(lambda: admin.act(gone, "evacuate", {}, "2.94").status == 200, "the host does not count as down")
     server = admin.settled(gone, LIMIT)
     assert server and (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "bare2"), server
     assert cloud.running("bare2").split() == [gone] and cloud.migrations(gone) == ["done"]
     dead.power_on()
-    until(lambda: cloud.migrations(gone) == ["completed"], "the host is not cleaned")
-    until(lambda: cloud.running("bare1").split() == [kept], "what is its own does not run")
+    eventually(lambda: cloud.migrations(gone) == ["completed"], "the host is not cleaned")
+    eventually(lambda: cloud.running("bare1").split() == [kept], "what is its own does not run")
     assert cloud.domains("bare1").split() == [kept]
     assert dead.run(["ls", "/var/lib/magnetar/servers"]).stdout.split() == [kept]
     logs = " ".join(f"/var/log/libvirt/qemu/magnetar-{id}.log" for id in (gone, kept))
     journal = dead.run(["sh", "-c", f"cat {logs} | grep -c 'starting up' || true"]).stdout
     assert int(journal) == 3, journal  # both before, and one of them again
     assert cloud.running("bare2").split() == [gone]
-    until(lambda: admin.server(kept)["status"] == "ACTIVE", "the server is not active")
+    eventually(lambda: admin.server(kept)["status"] == "ACTIVE", "the server is not active")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 import uuid as uuids
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,28 +22,17 @@ from magnetar_agent.storage import Disk
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import CRASHED, OFF, RUNNING
+from tests.waiting import LIMIT, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 
-LIMIT = 240.0  # seconds for anything that is waited for; a guest boots in 3 to 7 on idle cores
 LIBVIRTD = (
     "mkdir -p /run/libvirt && for d in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt; do "
     "mkdir -p $d && mount -t tmpfs none $d; done && exec libvirtd -f {0}/libvirtd.conf -p {0}/pid"
 )
-
-
-def eventually(find: Callable[[], Any], what: str) -> Any:
-    """What *find* gives, as soon as it gives something."""
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
-        found = find()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {LIMIT:g} s")
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from magnetar_control.services.network.engine import (
@@ -23,6 +22,10 @@ from magnetar_control.services.network.engine import (
     key_of,
 )
 from magnetar_core.errors import Unavailable
+from tests import waiting
+
+#: Waits; also for an engine that is away.
+eventually = partial(waiting.eventually, passing=(Unavailable,))
 
 LAN = LogicalNetwork("n1", "lan", 1442, (LogicalSubnet("s1", "10.1.0.0/24", "10.1.0.1"),))
 SSH = LogicalRule("r1", "ingress", "IPv4", "tcp", 22, 22)
@@ -67,16 +70,3 @@ def all_of(*units: Unit) -> Wanted:
 def some(*units: Unit, gone: tuple[str, ...] = ()) -> Wanted:
     """These, whatever else there is; and no more those of the keys *gone*."""
     return Wanted({key_of(unit): unit for unit in units}, frozenset({*map(key_of, units), *gone}))
-
-
-def eventually(look: Callable[[], Any]) -> Any:
-    """What *look* returns when that is true; ``Unavailable`` is waited for."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if found := look():
-                return found
-        except Unavailable:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

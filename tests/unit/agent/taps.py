@@ -8,14 +8,13 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from magnetar_agent.networks import Tap
+from tests.waiting import eventually
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,7 +52,7 @@ class Guest:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "600"])
         self.name, self.device, self.mac = name, f"eth-{name}", mac
         ours, its = (Path(f"/proc/{process}/ns/net") for process in ("thread-self", self.process.pid))
-        until(lambda: its.readlink() != ours.readlink())
+        eventually(lambda: its.readlink() != ours.readlink())
         ip(f"link add tap-{name} type veth peer name {self.device} netns {self.process.pid}")
         ip(f"link set tap-{name} {f'master {bridge}' if bridge else ''} up")
         self.sh(f"ip link set {self.device} address {mac} up; ip link set lo up; "
@@ -84,10 +83,3 @@ class Guest:
 
 def index(device: str) -> int:
     return int(ip(f"-o link show {device}").partition(":")[0])
-
-
-def until(check: Callable[[], Any], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -13,7 +13,7 @@ import pytest
 from magnetar_agent.documents import Documents
 from magnetar_agent.servers import admin_password, spec
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, NotFound
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 from .conftest import SMALL, Host
 from .pair import Pair

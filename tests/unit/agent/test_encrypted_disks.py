@@ -12,7 +12,7 @@ from magnetar_agent.servers import encryption
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, HypervisorError, ImageRefused, InvalidField
 from magnetar_core.image_format import SECRET_UUID, qcow2_header
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 from .conftest import Host
 from .pair import Pair

@@ -18,8 +18,9 @@ from magnetar_agent.virt.conntrack import Flow, FlowEnd, flows
 from magnetar_agent.virt.group_filter import ended, lessened
 from magnetar_agent.virt.port_filter import NftPortFilter, _bridges_follow, replacement
 from magnetar_core.errors import HypervisorError
+from tests.waiting import eventually
 
-from .taps import Guest, in_own_network, ip, needs, until
+from .taps import Guest, in_own_network, ip, needs
 
 pytestmark = [needs, pytest.mark.slow]
 
@@ -75,7 +76,7 @@ class Site:
     def serve(self, guest: Guest, kind: str, port: int) -> None:
         self.servers.append(subprocess.Popen(["nsenter", "-t", str(guest.process.pid), "-n", sys.executable, "-c",
                                               ANSWERER, kind, str(port)]))
-        until(lambda: f":{port} " in guest.sh("ss -Hlntu"))
+        eventually(lambda: f":{port} " in guest.sh("ss -Hlntu"))
 
     def asks(self, guest: Guest, kind: str, port: int, address: str = "", patience: float = 0.6, size: int = 1) -> bool:
         there = address or ("10.9.9.2" if guest is self.one else "10.9.9.1")
@@ -150,7 +151,7 @@ def test_what_goes_out() -> None:
             made.serve(made.two, "tcp", 8080)
             answers = subprocess.Popen([sys.executable, "-c", ANSWERER, "udp", "53"])
             made.servers.append(answers)
-            until(lambda: ":53 " in subprocess.run(["ss", "-Hlnu"], check=True, capture_output=True, text=True).stdout)
+            eventually(lambda: b":53 " in subprocess.run(["ss", "-Hlnu"], check=True, capture_output=True).stdout)
             rule = GroupRule("egress", 4, 6, 8080, 8080, group=OTHER)
             group, every = PortGroup(WEB, (rule,)), GroupRule("ingress", 4)
             made.load(one(WEB), two(PEERS), groups=(group, PortGroup(PEERS, (every,)), PortGroup(OTHER)))
@@ -184,7 +185,7 @@ def test_members_of_a_group_and_connections_that_are_open() -> None:
             before = drops()["group_ingress"]
             line.stdin.write(b"second\n")
             line.stdin.flush()
-            until(lambda: drops()["group_ingress"] > before)  # an open connection of one that is no member ends
+            eventually(lambda: drops()["group_ingress"] > before)  # an open connection of one that is no member ends
             assert not made.pings(made.one, "10.9.9.2") and made.pings(made.two, "10.9.9.254")
             made.load(one(PEERS), two(PEERS), groups=(both,))
             assert line.stdout.readline() == b"second\n"
@@ -228,7 +229,7 @@ def test_answers_that_go_on_end_with_the_rule_that_let_them_be_asked_for() -> No
 
             load(asked, wide)
             started(made, made.two, STREAM)
-            until(lambda: ":7000 " in made.two.sh("ss -Hlnu"))
+            eventually(lambda: ":7000 " in made.two.sh("ss -Hlnu"))
             hearer = started(made, made.one, HEARER)
             assert hearer.stdout and hearer.stdout.readline() == b"heard\n"
             load(wide)
@@ -238,7 +239,7 @@ def test_answers_that_go_on_end_with_the_rule_that_let_them_be_asked_for() -> No
             assert [hearer.stdout.readline() for _time in range(100)] == [b"heard\n"] * 100
             load()
             before = drops()["group_egress"]  # of what neighbours say there are a few
-            until(lambda: drops()["group_egress"] > before + 50)
+            eventually(lambda: drops()["group_egress"] > before + 50)
 
     in_own_network(act)
 
@@ -391,12 +392,12 @@ def test_a_tap_that_nobody_has_told_of_hears_nothing() -> None:
                 "import socket\nline = socket.socket(type=socket.SOCK_DGRAM)\nline.bind(('', 9))\n"
                 "print(line.recv(9).decode(), flush=True)\n")], stdout=subprocess.PIPE)
             made.servers.append(got)
-            until(lambda: ":9 " in made.two.sh("ss -Hlnu"))
+            eventually(lambda: ":9 " in made.two.sh("ss -Hlnu"))
             made.two.sh("ip neigh add 10.9.9.1 lladdr " + ONE + f" dev {made.two.device}")
             send = f"ip neigh replace 10.9.9.2 lladdr {TWO} dev {made.one.device}; echo -n %s >/dev/udp/10.9.9.2/9"
             made.load(one(WEB), groups=(PortGroup(WEB, OUT),))
             made.one.sh(f"bash -c '{send % 'early'}'")
-            until(lambda: drops()["unknown_tap"] > 0)
+            eventually(lambda: drops()["unknown_tap"] > 0)
             made.load(one(WEB), two(PEERS), groups=(
                 PortGroup(WEB, OUT), PortGroup(PEERS, (GroupRule("ingress", 4),))))
             made.one.sh(f"bash -c '{send % 'later'}'")

@@ -19,9 +19,10 @@ import pytest
 from magnetar_agent.metadata import guest_process
 from magnetar_agent.metadata import process as guest_side
 from magnetar_core.errors import HypervisorError
+from tests.waiting import eventually
 
 from .conftest import SMALL, Host
-from .taps import Guest, in_own_network, index, ip, needs, until
+from .taps import Guest, in_own_network, index, ip, needs
 
 pytestmark = [needs, pytest.mark.slow]
 OTHER_PORTS = [f"169.254.169.254:{port}" for port in (22, 81, 443)]
@@ -43,7 +44,7 @@ def two_guests(host: Host) -> Iterator[list[Guest]]:
         host.restart()
         host.fake.plugged_taps = [guest.tap for guest in guests]
         host.agent.metadata._todo.put(("all", ""))
-        until(lambda: guests[0].get("/openstack") and guests[2].get("/openstack"))
+        eventually(lambda: guests[0].get("/openstack") and guests[2].get("/openstack"))
         yield guests
     finally:
         host.agent.close()
@@ -61,7 +62,7 @@ def test_each_guest_gets_its_own_and_nobody_elses(host: Host) -> None:
         with two_guests(host) as (one, two, three):
             assert [name_of(guest) for guest in (one, two, three)] == ["one", "two", "three"]
             for guest, name in ((one, "one"), (two, "two"), (three, "three")):  # once each knows that its own is unique
-                until(lambda guest=guest: guest.get("/openstack", host=f"[fe80::a9fe:a9fe%25{guest.device}]"))
+                eventually(lambda guest=guest: guest.get("/openstack", host=f"[fe80::a9fe:a9fe%25{guest.device}]"))
                 assert name_of(guest, host=f"[fe80::a9fe:a9fe%25{guest.device}]") == name
             # No header says who somebody is.
             for header in ("X-Forwarded-For: 10.9.9.2", f"X-Instance-ID: {two.tap.server}", "Host: two",
@@ -93,12 +94,12 @@ def test_taps_that_open_vswitch_has(host: Host) -> None:
             host.restart()
             host.fake.plugged_taps = [guest.tap for guest in guests]
             host.agent.metadata._todo.put(("all", ""))
-            until(lambda: one.get("/openstack") and two.get("/openstack"))
+            eventually(lambda: one.get("/openstack") and two.get("/openstack"))
             assert [name_of(guest) for guest in guests] == ["one", "two"]
             assert host.agent.metadata.status() == {"bridges": ["br-int"], "reason": ""}
             for guest in guests:
                 there = f"[fe80::a9fe:a9fe%25{guest.device}]"
-                until(lambda guest=guest, there=there: guest.get("/openstack", host=there))
+                eventually(lambda guest=guest, there=there: guest.get("/openstack", host=there))
                 assert name_of(guest, host=there) == guest.name
                 assert guest.hears_nothing(*OTHER_PORTS)
             # By a gateway, and by an address more.
@@ -111,7 +112,7 @@ def test_taps_that_open_vswitch_has(host: Host) -> None:
             host.fake.plugged_taps = [two.tap]
             subprocess.run(["nft", "flush", "ruleset"], check=True)
             host.agent.metadata._todo.put(("taps", two.tap.server))
-            until(lambda: two.get("/openstack"))
+            eventually(lambda: two.get("/openstack"))
             host.agent.close()
             assert host.agent.metadata._steering.device not in ip("link")
             assert "magnetar" not in subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True,
@@ -165,7 +166,7 @@ def test_strangers_and_other_ports(host: Host) -> None:
                 # A guest that has gone is nobody, and whoever comes is served.
                 host.fake.plugged_taps = [one.tap]
                 host.agent.metadata._todo.put(("all", ""))
-                until(lambda: two.get("/openstack") == "")
+                eventually(lambda: two.get("/openstack") == "")
                 assert name_of(one) == "one"
             finally:
                 stranger.end()
@@ -179,18 +180,18 @@ def test_what_is_flushed_or_killed_comes_back_and_nothing_is_left(host: Host, mo
     def act() -> None:
         with two_guests(host) as (one, two, _three):
             subprocess.run(["nft", "flush", "ruleset"], check=True)
-            until(lambda: one.get("/openstack"))
+            eventually(lambda: one.get("/openstack"))
             assert name_of(one) == "one"
             process = host.agent.metadata._process
             assert process is not None
             os.kill(process.child.pid, signal.SIGKILL)
-            until(lambda: one.get("/openstack"))
+            eventually(lambda: one.get("/openstack"))
             assert name_of(two) == "two"
             assert host.agent.metadata.status() == {"bridges": ["br0", "br1"], "reason": ""}
             ip("link delete br1")
             host.fake.plugged_taps = [one.tap, two.tap]
             host.agent.metadata._todo.put(("all", ""))
-            until(lambda: host.agent.metadata.status()["bridges"] == ["br0"])
+            eventually(lambda: host.agent.metadata.status()["bridges"] == ["br0"])
             # Another agent over the same state, as after an end.
             host.agent.close()
             assert host.agent.metadata._steering.device not in ip("link")
@@ -200,7 +201,7 @@ def test_what_is_flushed_or_killed_comes_back_and_nothing_is_left(host: Host, mo
             host.restart()
             host.fake.plugged_taps = [one.tap, two.tap]
             host.agent.metadata._todo.put(("all", ""))
-            until(lambda: one.get("/openstack"))
+            eventually(lambda: one.get("/openstack"))
             assert name_of(one) == "one"
             assert index("br0")
 
@@ -245,7 +246,7 @@ def test_the_process_as_a_unit(host: Host, tmp_path: Path, monkeypatch: pytest.M
     def act() -> None:
         with subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd="/") as process:
             try:
-                until(Path(path).exists)
+                eventually(Path(path).exists)
                 with two_guests(host) as guests:
                     assert [name_of(guest) for guest in guests] == ["one", "two", "three"]
                     about = Path(f"/proc/{process.pid}")

@@ -19,7 +19,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import source
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 from .pair import WAY, Held, Kvm, Pair, brief, killed, quiet
 

@@ -14,10 +14,10 @@ from magnetar_agent.migrations import target
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.flows.migrate import abort
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from .full import FullDisk
 from .pair import Kvm, Pair, quiet
-from .taps import until
 from .test_migration_volumes import Trio, behind_is_closed
 
 pytestmark = pytest.mark.slow
@@ -221,7 +221,7 @@ def freed(trio: Trio) -> None:
     for host in (trio.one, trio.two, trio.three):
         documents = host.agent.host.documents
         # Where the volume's host did not answer at once, it is told as soon as it does.
-        until(lambda documents=documents: not documents.list("volume_attachment"))
+        eventually(lambda documents=documents: not documents.list("volume_attachment"))
         for export in documents.list("volume_export"):
             host.side().client.delete("volume_export", export.id)
             assert behind_is_closed(host, export.id)

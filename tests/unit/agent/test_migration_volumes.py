@@ -20,8 +20,8 @@ from magnetar_agent.volumes.attaching import identity
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Migrate, abort
-from tests.contract.place import eventually
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from .pair import WAY, Killer, Kvm, Pair, killed
 from .test_export import behind

@@ -30,8 +30,8 @@ from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import WAY, Pair
 from tests.unit.agent.serving import served
-from tests.unit.agent.taps import until
 from tests.unit.agent.test_cloud_init import SCHEMA
+from tests.waiting import eventually
 
 MAC = "52:54:00:00:00:77"
 ONE, TWO = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002"
@@ -112,20 +112,20 @@ def test_its_packets_are_left_to_ovn(host: Host) -> None:
     """The filter of the host's bridges has no rule of it; the table is there for what the host itself would take."""
     host.server(networks=[{"port": ONE, "mac": MAC}])
     tap = tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)
-    until(lambda: host.fake.filtered and host.fake.filtered.ports == {Port(tap, MAC, switched=True)})
+    eventually(lambda: host.fake.filtered and host.fake.filtered.ports == {Port(tap, MAC, switched=True)})
     assert host.agent.host.port_security_status() == {"ports": 0, "reason": ""}
 
 
 def test_the_bridge_drops_what_guests_advertise(host: Host) -> None:
     """From the first port on, and again when the agent has begun anew."""
     host.server(networks=[{"bridge": "br0", "mac": MAC}])
-    until(lambda: host.fake.filtered)
+    eventually(lambda: host.fake.filtered)
     assert not host.fake.filtered_switch
     host.server(networks=[{"port": ONE, "mac": "52:54:00:00:00:78"}])
-    until(lambda: host.fake.filtered_switch == "br-int")
+    eventually(lambda: host.fake.filtered_switch == "br-int")
     host.fake.filtered_switch = ""
     host.restart()
-    until(lambda: host.fake.filtered_switch == "br-int")
+    eventually(lambda: host.fake.filtered_switch == "br-int")
     host.fake.switch_lacks = "br-int cannot be watched"
     assert host.agent.host.port_security_status() == {"ports": 0, "reason": "br-int cannot be watched"}
 

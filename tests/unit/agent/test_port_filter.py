@@ -19,8 +19,9 @@ from magnetar_agent.networks import Port, PortFilter
 from magnetar_agent.virt import port_filter
 from magnetar_agent.virt.port_filter import NftPortFilter
 from magnetar_core.addresses import link_local
+from tests.waiting import eventually
 
-from .taps import Guest, in_own_network, ip, needs, until
+from .taps import Guest, in_own_network, ip, needs
 
 pytestmark = [needs, pytest.mark.slow]
 
@@ -207,7 +208,7 @@ def test_ports_of_the_host_are_closed(prefix: str) -> None:
             subprocess.run(["nft", "add table inet o; add chain inet o i { type filter hook input priority -200; }; "
                             "add rule inet o i accept"], check=True)
             for one in both:
-                until(lambda one=one: "1 packets received" in one.sh("busybox ping -c 1 -W 1 10.9.9.254", check=False))
+                eventually(lambda one=one: "1 packets rec" in one.sh("busybox ping -c 1 -W 1 10.9.9.254", check=False))
                 assert [reached(one, port) for port in (22, 80, 6553, 3141, 3142)] == [False] * 4 + [True]
                 assert [reached(one, port, "udp") for port in (53, 8001, 8003)] == [True, True, False]
 
@@ -224,7 +225,7 @@ def test_the_host_takes_nothing_from_taps_of_open_vswitch() -> None:
             before = drops()[port_filter.CLOSED]
             assert "0 packets received" in one.sh("busybox ping -c 2 -W 1 10.9.8.254", check=False)
             assert drops()[port_filter.CLOSED] > before
-            until(lambda: "1 packets received" in two.sh("busybox ping -c 1 -W 1 10.9.9.254", check=False))
+            eventually(lambda: "1 packets received" in two.sh("busybox ping -c 1 -W 1 10.9.9.254", check=False))
 
     in_own_network(act)
 
@@ -237,7 +238,7 @@ def test_a_firewall_that_is_loaded_anew_is_heard_of() -> None:
             watch.on_filters_gone(lambda: heard.append(1))
             assert watch.filters_ports(PREFIX)
             subprocess.run(["nft", "flush", "ruleset"], check=True)
-            until(lambda: heard)
+            eventually(lambda: heard)
             assert not watch.filters_ports(PREFIX)
             watch.end_filters()
 
@@ -258,7 +259,7 @@ def test_what_dhcp_gives_passes(tmp_path: Path) -> None:
                 ["dnsmasq", "-k", "-p0", "--interface=br0", "--dhcp-range=10.9.9.50,10.9.9.99,1h", "-u", "root",
                  f"--dhcp-leasefile={tmp_path / 'leases'}", "--pid-file=", "--no-ping", "--conf-file=/dev/null"])
             try:
-                until(lambda: "10.9.9." in one.sh(
+                eventually(lambda: "10.9.9." in one.sh(
                     f"busybox udhcpc -i {one.device} -n -q -f -t 3 -s {script}; ip addr", check=False))
                 given = (tmp_path / "leases").read_text().split()[2]
                 assert dropped(one, ipv4(ONE, given)) == "" and dropped(one, arp(ONE, ONE, given)) == ""

@@ -13,9 +13,9 @@ from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.networks import GroupRule, Lease, Port, PortGroup, tap_name
 from magnetar_agent.port_security import PortSecurity
 from magnetar_core.errors import HypervisorError, InvalidField
+from tests.waiting import eventually
 
 from .conftest import Host
-from .taps import until
 
 MAC = "52:54:00:00:00:77"
 
@@ -28,7 +28,7 @@ def ports(host: Host) -> set[Port]:
 def becomes(host: Host, **port: Any) -> None:
     """Wait until the server's one NIC is filtered so."""
     tap = tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)
-    until(lambda: ports(host) == {Port(tap, MAC, **port)})
+    eventually(lambda: ports(host) == {Port(tap, MAC, **port)})
 
 
 def test_a_nic_follows_its_document(host: Host) -> None:
@@ -47,7 +47,7 @@ def test_a_nic_follows_its_document(host: Host) -> None:
     assert done.changed and host.show()["power_state"] == "running"
     becomes(host, ipv4=("192.0.2.7",), ipv6=None)  # left out, an address stays
     host.ensure("server", "web1", None)
-    until(lambda: not ports(host))
+    eventually(lambda: not ports(host))
 
 
 def test_nobody_looks_where_nics_stay_as_they_are(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_network_of_the_agents(host: Host) -> None:
     assert host.fake.filtered and host.fake.filtered.bridges == {"magbr0"}
     host.fake.lease("lan", Lease(MAC, "10.9.9.77", 4))
     host.fake.flush_filters()
-    until(lambda: host.fake.leased)
+    eventually(lambda: host.fake.leased)
     becomes(host, dhcp=True)
     assert [address for _tap, address in host.fake.leased] == ["10.9.9.77"]
     host.server(networks=[{"network": "lan", "mac": MAC, "address": "10.9.9.7"}])
@@ -109,14 +109,14 @@ def test_security_groups(host: Host) -> None:
     named = {"direction": "egress", "ethertype": "IPv6", "remote_group": other}
     host.ensure("group_filter", web, {"name": web, "revision": 2, "rules": [rule, named], "members": ["192.0.2.9"]})
     told = (GroupRule("ingress", 4, 6, 22, 22, "192.0.2.0/24"), GroupRule("egress", 6, group=other))
-    until(lambda: groups()[web] == PortGroup(web, told, mine | {"192.0.2.9"}))
+    eventually(lambda: groups()[web] == PortGroup(web, told, mine | {"192.0.2.9"}))
     assert groups()[other] == PortGroup(other)
     host.ensure("group_filter", web, {"name": web, "revision": 1, "rules": []})  # which is older
     host.ensure("group_filter", other, {"name": other, "members": ["2001:db8::7"]})
-    until(lambda: groups()[other].members == {"2001:db8::7"})
+    eventually(lambda: groups()[other].members == {"2001:db8::7"})
     assert groups()[web].rules == told
     host.ensure("group_filter", web, None)
-    until(lambda: groups()[web].rules == ())
+    eventually(lambda: groups()[web].rules == ())
     host.server(networks=[{"bridge": "br0", "mac": MAC, "security_groups": None}])
     becomes(host, ipv4=("192.0.2.7",), ipv6=None)
     assert groups() == {}
@@ -145,10 +145,10 @@ def test_groups_without_port_security(host: Host) -> None:
 def test_one_that_cannot_be_loaded_is_told_of_and_tried_again(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     host.fake.fail_next("filter_ports", HypervisorError("nft is not there"))
     host.server(networks=[{"bridge": "br0", "mac": MAC}])
-    until(lambda: "not filtered as they should be: nft is not there" in caplog.text)
+    eventually(lambda: "not filtered as they should be: nft is not there" in caplog.text)
     host.agent.port_security._todo.put("there")  # a look of its own
     becomes(host, ipv4=None, ipv6=None)
-    until(lambda: host.agent.port_security.status() == {"ports": 1, "reason": ""})
+    eventually(lambda: host.agent.port_security.status() == {"ports": 1, "reason": ""})
 
 
 @pytest.mark.parametrize(("of", "look"), [("port_security", "there"), ("metadata", ("all", ""))])
@@ -166,7 +166,7 @@ def test_an_agent_that_ends_waits_for_no_more_changes(host: Host, monkeypatch: p
         return begun.is_set()
 
     host.server(networks=[{"bridge": "br0", "mac": MAC}])
-    until(gathers)
+    eventually(gathers)
     host.agent.close()
     assert not keeper._thread.is_alive()
     becomes(host, ipv4=None, ipv6=None)

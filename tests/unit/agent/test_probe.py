@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from magnetar_agent.virt import probe
+from tests.waiting import eventually
 
 #: Stands for a QEMU that hangs, and says who it is.
 HANGS = "#!/bin/sh\necho $$ > {place}/began.part\nmv {place}/began.part {place}/began\nexec sleep 600\n"
@@ -28,13 +27,6 @@ def program(tmp_path: Path) -> Path:
     made.write_text(HANGS.format(place=tmp_path))
     made.chmod(0o755)
     return made
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def ended(pid: int) -> bool:
@@ -55,9 +47,9 @@ def test_it_is_told_and_ended(program: Path, tmp_path: Path, monkeypatch: pytest
 def test_it_ends_with_an_agent_that_is_killed(program: Path, tmp_path: Path) -> None:
     agent = subprocess.Popen([sys.executable, "-c", AGENT, program], env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
-        until((tmp_path / "began").exists)
+        eventually((tmp_path / "began").exists)
     finally:
         agent.send_signal(signal.SIGKILL)
         agent.wait()
     pid = int((tmp_path / "began").read_text())
-    until(lambda: ended(pid))
+    eventually(lambda: ended(pid))

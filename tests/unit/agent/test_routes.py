@@ -27,9 +27,9 @@ from magnetar_agent.streams import tail
 from magnetar_control.agents import Agents
 from magnetar_core.client import Client as Core
 from magnetar_core.errors import HypervisorError, InvalidRequest, NotFound
+from tests.waiting import eventually
 
 from .serving import Client, Unix, served
-from .taps import until
 from .test_volume import image
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def test_metrics(client: Client) -> None:
     assert 'magnetar_servers{state="running"} 1.0' in text
     assert "magnetar_libvirt_up 1.0" in text
     ended = 'magnetar_operations_total{name="ensure",status="succeeded"} 1.0'
-    until(lambda: ended in client.raw("GET", "/metrics")[1].decode())  # counted after its answer
+    eventually(lambda: ended in client.raw("GET", "/metrics")[1].decode())  # counted after its answer
 
 
 def test_clients_name_no_metrics(client: Client) -> None:

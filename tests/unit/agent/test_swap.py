@@ -14,7 +14,7 @@ from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InUse, InvalidField, MagnetarError
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
-from tests.unit.control.attachments.asking import until
+from tests.waiting import eventually
 
 from .conftest import SMALL, Host
 from .test_crash import lives
@@ -150,7 +150,7 @@ class Held:
         patch.setattr(host.fake, "mirror", lambda *args: (found := looks(*args)) and found._replace(ready=False))
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
-        until(lambda: self.operation.progress["total"] or self.failed)
+        eventually(lambda: self.operation.progress["total"] or self.failed)
 
     def _run(self) -> None:
         try:

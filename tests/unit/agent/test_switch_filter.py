@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_agent.virt import switch_filter
 from magnetar_agent.virt.switch_filter import SwitchFilter
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 
 def test_a_machine_that_starts_no_process_is_told_of_once(monkeypatch: pytest.MonkeyPatch,

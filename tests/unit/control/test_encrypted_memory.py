@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from .attachments.asking import until
+from tests.waiting import eventually
+
 from .moves.clouds import at, remove
 from .moves.inside import Inside
 from .test_hardware import LIVE, act, image
@@ -49,9 +50,9 @@ def test_all_of_it(cloud: Inside) -> None:
     assert "no host here has a CPU that encrypts it" in refused(flavorRef="plain", imageRef=hiding)
     for name in ("kvm2", "kvm3"):
         cloud.kvm[name].fake.memory_encryption, cloud.kvm[name].fake._kvm = {"amd-sev": SEV}, True
-    until(lambda: used(cloud) == {"kvm2": (1, 0), "kvm3": (1, 0)})
+    eventually(lambda: used(cloud) == {"kvm2": (1, 0), "kvm3": (1, 0)})
     assert "needs firmware uefi" in refused(imageRef=image(caller, "bios"))
-    until(lambda: all("memory_encryption" in cloud.parts.working.states.hosts[name].profile.capabilities
+    eventually(lambda: all("memory_encryption" in cloud.parts.working.states.hosts[name].profile.capabilities
                       for name in ("kvm2", "kvm3")))
     made = [caller.boot(f"s{number}", flavorRef=flavor, imageRef=ref, networks="none")
             for number, (flavor, ref) in enumerate((("hidden", efi), ("plain", hiding), ("hidden", efi)))]

@@ -14,8 +14,8 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_control.conductor import audit
 from magnetar_control.store import hosts
 from magnetar_core.hardware.numa import HostCell
+from tests.waiting import eventually
 
-from .attachments.asking import until
 from .moves.inside import Inside
 from .test_hardware import act
 from .test_pci_providers import call, candidates, get, ids_of
@@ -62,7 +62,7 @@ def heard(cloud: Inside, wanted: dict[str, set[str]]) -> None:
         with cloud.parts.api_database.read() as connection:
             told = {row["name"]: orjson.loads(row["info"])["providers"] for row in hosts.every(connection)}
         return all({id for one in each for id in one["held"]} == wanted.get(name, set()) for name, each in told.items())
-    until(seen)
+    eventually(seen)
 
 
 def usages(cloud: Inside, name: str) -> dict[str, int]:

@@ -12,8 +12,8 @@ import pytest
 
 from magnetar_control.store import hosts
 from tests.unit.agent.test_pci import GPU, device
+from tests.waiting import eventually
 
-from .attachments.asking import until
 from .evacuate.evacuating import Evacuating
 from .moves.clouds import check, claims, remove
 from .moves.inside import Inside
@@ -112,7 +112,7 @@ def test_a_resize_to_an_alias_that_nobody_knows(cloud: Equipped, servers: Server
 
 def test_administrators_read_what_is_lacking(cloud: Equipped, servers: Servers) -> None:
     servers.make("gpu", "kvm1")
-    until(lambda: cloud.parts.working.states.hosts["kvm1"].pci.told["gpu"]["free"] == 1)  # it has been heard
+    eventually(lambda: cloud.parts.working.states.hosts["kvm1"].pci.told["gpu"]["free"] == 1)  # it has been heard
     servers.make("both", status="ERROR")
     fault = cloud.admin.server(servers.ids[-1])["fault"]["details"]
     assert "PCI devices of alias gpu: the server needs 2, and 1 of 2 are free" in fault, fault
@@ -201,6 +201,6 @@ def test_an_evacuated_server_gets_another_device(cloud: Equipped, servers: Serve
         assert claims(cloud, id)["server"][0] == "kvm1"
     finally:
         admin.up("kvm2")
-    until(lambda: free(cloud) == {"kvm1": 1, "kvm2": 1})
-    until(lambda: "migration" not in claims(cloud, id))
+    eventually(lambda: free(cloud) == {"kvm1": 1, "kvm2": 1})
+    eventually(lambda: "migration" not in claims(cloud, id))
     assert servers.has(id) == ("kvm1", ["0000:10:00.0"])

@@ -19,9 +19,9 @@ from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.store import allocations, hosts
 from tests.unit.agent.test_pci import GPU, device
 from tests.unit.agent.test_pci_providers import PF, physical
+from tests.waiting import eventually
 
 from .api.test_placement import OPENSTACK
-from .attachments.asking import until
 from .moves.inside import Inside
 from .test_hardware import act
 
@@ -108,7 +108,7 @@ def heard(cloud: Equipped, *ids: str) -> None:
         with cloud.parts.api_database.read() as connection:
             told = [orjson.loads(row["info"]).get("providers") or () for row in hosts.every(connection)]
         return {id for each in told for one in each for id in one["held"]} == set(ids)
-    until(seen)
+    eventually(seen)
 
 
 def candidates(cloud: Equipped, query: str, version: str = "1.39") -> list[dict[str, dict[str, int]]]:
@@ -188,11 +188,11 @@ def test_a_move_holds_devices_of_both_hosts(cloud: Equipped, server: Any) -> Non
     id = server("gpu", "kvm1")
     heard(cloud, id)
     act(cloud.admin, id, "migrate", None, "VERIFY_RESIZE")
-    until(lambda: used(cloud) == {FIRST: 1, "kvm2_0000:20:00.0": 1})
+    eventually(lambda: used(cloud) == {FIRST: 1, "kvm2_0000:20:00.0": 1})
     held = get(cloud, f"/allocations/{id}")["allocations"]
     assert ids_of(cloud)["kvm2_0000:20:00.0"] in held and ids_of(cloud)[FIRST] not in held
     act(cloud.admin, id, "confirmResize", None, "ACTIVE")
-    until(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
+    eventually(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
 
 
 def test_a_live_move_takes_devices_of_the_other_host(cloud: Equipped, server: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_live_move_takes_devices_of_the_other_host(cloud: Equipped, server: An
     assert cloud.admin.act(id, "os-migrateLive", body, "2.100").status == 202
     found = cloud.admin.settled(id)
     assert found and (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm2"), found
-    until(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
+    eventually(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
 
 
 def test_by_hand_devices_can_be_given_up_only(cloud: Equipped, server: Any) -> None:

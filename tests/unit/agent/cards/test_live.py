@@ -13,9 +13,9 @@ from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import pci
 from magnetar_core.errors import HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
-from tests.contract.place import eventually
 from tests.unit.agent.conftest import SMALL
 from tests.unit.agent.pair import WAY, Kvm, Pair, killed, quiet
+from tests.waiting import eventually
 
 from .made_up import MAC, give, nic, noted, part, plugged, port_nic, whole
 

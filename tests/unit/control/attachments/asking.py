@@ -3,23 +3,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests.unit.control.cloud import Caller, Cloud, Reply
+from tests.waiting import eventually
 
 VOLUMES = "/volume/v3"
-
-
-def until(what: Callable[[], Any], limit: float = 120.0) -> Any:
-    """What *what* returns as soon as it is true."""
-    deadline = time.monotonic() + limit
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
-    return found
 
 
 class Owner:
@@ -37,7 +28,7 @@ class Owner:
         reply = self.call.post(f"{self.api}/volumes", {"volume": {"size": size, **more}})
         assert reply.status == 202, reply
         id = str(reply.json["volume"]["id"])
-        until(lambda: self.state(id) == "available")
+        eventually(lambda: self.state(id) == "available")
         return id
 
     def _at(self, host: str, size: int, more: dict[str, Any]) -> str:
@@ -111,14 +102,14 @@ class Owner:
         """Remove servers, then volumes; nothing of them is left on the hosts."""
         for one in self.call.get("/v2.1/servers").json["servers"]:
             self.call.delete(f"/v2.1/servers/{one['id']}")
-        until(lambda: not self.call.get("/v2.1/servers").json["servers"])
+        eventually(lambda: not self.call.get("/v2.1/servers").json["servers"])
         for one in self.call.get(f"{self.api}/snapshots").json["snapshots"]:
             self.call.delete(f"{self.api}/snapshots/{one['id']}")
-        until(lambda: not self.call.get(f"{self.api}/snapshots").json["snapshots"])
+        eventually(lambda: not self.call.get(f"{self.api}/snapshots").json["snapshots"])
         for one in self.call.get(f"{self.api}/volumes").json["volumes"]:
-            until(lambda id=one["id"]: self.state(id) not in ("attaching", "detaching", "creating"))
+            eventually(lambda id=one["id"]: self.state(id) not in ("attaching", "detaching", "creating"))
             self.call.delete(f"{self.api}/volumes/{one['id']}")
-        until(lambda: not self.call.get(f"{self.api}/volumes").json["volumes"])
+        eventually(lambda: not self.call.get(f"{self.api}/volumes").json["volumes"])
         for host in self.cloud.hosts:
             for noun in ("volume_attachment", "volume_export", "volume"):
                 assert self.on_host(noun, host) == []

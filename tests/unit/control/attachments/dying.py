@@ -16,8 +16,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.tables import actions
 from magnetar_core.client import Client
 from tests.unit.control.cloud import Cloud
-
-from .asking import until
+from tests.waiting import eventually
 
 
 class Died(BaseException):
@@ -65,7 +64,7 @@ class Fuse:
         """What happens when the lease of a dead conductor has ended: the action is taken anew."""
         conductor = self.cloud.parts.working
         assert conductor
-        until(lambda: not conductor._held)
+        eventually(lambda: not conductor._held)
         for _cell, database in self.cloud.parts.store.databases():
             with database.write() as connection:
                 connection.execute(update(actions).where(actions.c.state == "running").values(
@@ -83,10 +82,10 @@ class Fuse:
 
     def survive(self) -> bool:
         """Let what was asked for come to its end, with a death in between; False when there was none."""
-        until(lambda: self.blown.is_set() or self.idle())
+        eventually(lambda: self.blown.is_set() or self.idle())
         died = self.blown.is_set()
         if died:
             self.again()
-            until(self.idle)
+            eventually(self.idle)
         self.at = 0
         return died

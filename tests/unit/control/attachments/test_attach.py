@@ -14,8 +14,9 @@ from magnetar_control.conductor import attach_interface, attach_volume
 from magnetar_control.conductor.work import HostDown
 from magnetar_control.store.tables import actions
 from magnetar_core.errors import Conflict, MagnetarError
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["same host", "other host"])
@@ -28,7 +29,7 @@ def test_a_volume_is_attached_and_detached(owner: Owner, near: bool) -> None:
     assert reply.status == 200, reply
     assert reply.json["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "tag": "db",
                                               "device": "/dev/vdb", "delete_on_termination": False}
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     seen = owner.seen(volume)
     assert seen and [(one["server_id"], one["device"]) for one in seen["attachments"]] == [(server, "/dev/vdb")]
     [one] = owner.attached(server)
@@ -40,8 +41,8 @@ def test_a_volume_is_attached_and_detached(owner: Owner, near: bool) -> None:
     assert owner.call.server(server)["os-extended-volumes:volumes_attached"] == [
         {"id": volume, "delete_on_termination": False}]
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
-    until(lambda: owner.attached(server) == [])
+    eventually(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.attached(server) == [])
     assert owner.on_host("volume_attachment", host) == owner.on_host("volume_export", place) == []
 
 
@@ -62,7 +63,7 @@ def test_since_2_101_the_answer_is_empty(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     reply = owner.attach(server, volume, "2.101")
     assert (reply.status, reply.content) == (202, b"")
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
 
 
 def test_lists_have_pages(owner: Owner) -> None:
@@ -76,7 +77,7 @@ def test_lists_have_pages(owner: Owner) -> None:
     assert [one["device"] for one in owner.attached(server)] == ["/dev/vdb", "/dev/vdc", "/dev/vdd"]
     assert owner.call.get(path + "?limit=-1").status == 400
     assert owner.call.get(path + "?sort=x", "2.75").status == 400
-    until(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 3)
+    eventually(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 3)
 
 
 def test_whether_a_volume_goes_with_its_server_can_change(owner: Owner) -> None:
@@ -85,7 +86,7 @@ def test_whether_a_volume_goes_with_its_server_can_change(owner: Owner) -> None:
     owner.attach(server, goes)
     path = f"/v2.1/servers/{server}/os-volume_attachments/"
     for volume, flag in ((stays, False), (goes, True)):
-        until(lambda volume=volume: owner.state(volume) == "in-use")
+        eventually(lambda volume=volume: owner.state(volume) == "in-use")
         body = {"volumeAttachment": {"volumeId": volume, "delete_on_termination": flag}}
         assert owner.call.put(path + volume, body, "2.85").status == 202
         assert owner.call.get(path + volume, "2.85").json["volumeAttachment"]["delete_on_termination"] is flag
@@ -95,8 +96,8 @@ def test_whether_a_volume_goes_with_its_server_can_change(owner: Owner) -> None:
         assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, version).status == 400
     assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": stays, "tag": "x"}}, "2.84").status == 400
     owner.call.delete(f"/v2.1/servers/{server}")
-    until(lambda: owner.state(goes) is None)
-    until(lambda: owner.state(stays) == "available")
+    eventually(lambda: owner.state(goes) is None)
+    eventually(lambda: owner.state(stays) == "available")
 
 
 @pytest.mark.parametrize(("body", "version", "status"), [
@@ -128,9 +129,9 @@ def test_a_volume_is_in_one_server_only_unless_made_for_several(owner: Owner) ->
     assert owner.attach(one, several, "2.59").status == 400
     for server in (one, two):
         assert owner.attach(server, several, "2.60").status == 200
-        until(lambda server=server: _in(owner, several, server) and owner.state(several) == "in-use")
+        eventually(lambda server=server: _in(owner, several, server) and owner.state(several) == "in-use")
     assert owner.detach(one, several).status == 202
-    until(lambda: not _in(owner, several, one))
+    eventually(lambda: not _in(owner, several, one))
     assert owner.state(several) == "in-use"
 
 
@@ -149,9 +150,9 @@ def test_others_volumes_are_not_there(owner: Owner) -> None:
     assert stranger.attach(server, theirs).status == 404
     assert owner.attach(server, mine).status == 200
     assert stranger.call.delete(f"{path}/{mine}").status == 404
-    until(lambda: owner.state(mine) == "in-use")
+    eventually(lambda: owner.state(mine) == "in-use")
     stranger.call.delete(f"{stranger.api}/volumes/{theirs}")
-    until(lambda: stranger.state(theirs) is None)
+    eventually(lambda: stranger.state(theirs) is None)
 
 
 def test_states_that_do_not_allow_it(owner: Owner) -> None:
@@ -166,9 +167,9 @@ def test_states_that_do_not_allow_it(owner: Owner) -> None:
     owner.call.act(server, "os-stop")
     owner.call.settled(server)
     assert owner.attach(server, volume).status == 200  # while it is off, too
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
 
 
 def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,15 +180,15 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
 
     monkeypatch.setattr("magnetar_control.conductor.attach_volume.connect", refused)
     assert owner.attach(server, volume).status == 200
-    until(lambda: owner.state(volume) == "available")
-    until(lambda: owner.attached(server) == [])
+    eventually(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.attached(server) == [])
     assert owner.call.server(server)["status"] == "ACTIVE"
 
 
 def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
 
     def refused(*_args: Any, **_more: Any) -> Any:
         raise Conflict("The guest did not let go of it.")
@@ -195,12 +196,12 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", refused)
         assert owner.detach(server, volume).status == 202
-        until(lambda: _last(owner, server)["message"] == "Error")
+        eventually(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"
     assert owner.state(volume) == "in-use"
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
 
 
 def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
@@ -208,7 +209,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
     """The volume is the guest's no longer: it must not stay in use."""
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     real, tried = attach_volume.agent_flow.detach, []
 
     def fails_once(*args: Any, **more: Any) -> Any:
@@ -220,7 +221,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
 
     monkeypatch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", fails_once)
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
     assert owner.attached(server) == [] and len(tried) == 2
 
 
@@ -239,8 +240,8 @@ def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
 
     monkeypatch.setattr(attach_interface, "_release", fails_once)
     assert owner.call.call("DELETE", f"{path}/{port}").status == 202
-    until(lambda: port not in [one["port_id"] for one in owner.call.get(path).json["interfaceAttachments"]])
-    until(lambda: len(tried) == 2)
+    eventually(lambda: port not in [one["port_id"] for one in owner.call.get(path).json["interfaceAttachments"]])
+    eventually(lambda: len(tried) == 2)
 
 
 @pytest.mark.parametrize("verb", ["attach", "detach"])
@@ -250,7 +251,7 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
     server, volume, begun, go = owner.server()["id"], owner.volume(), threading.Event(), threading.Event()
     if verb == "detach":
         owner.attach(server, volume)
-        until(lambda: owner.state(volume) == "in-use")
+        eventually(lambda: owner.state(volume) == "in-use")
 
     def silent(*_args: Any, **_more: Any) -> Any:
         begun.set()
@@ -262,8 +263,8 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
     assert begun.wait(30)
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
     go.set()
-    until(lambda: owner.state(volume) == "available", 30.0)
-    until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404, 30.0)
+    eventually(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     database = owner.cloud.parts.working.database
     with database.read() as connection:
         said = connection.execute(select(actions.c.message).where(
@@ -287,20 +288,20 @@ def test_one_request_id_may_come_with_many_requests(owner: Owner) -> None:
                                 {"volumeAttachment": {"volumeId": volume}}, "2.60", headers)
         assert reply.status == 200, reply
         assert reply.headers["x-openstack-request-id"] != headers["X-OpenStack-Request-ID"]
-    until(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 2)
+    eventually(lambda: [owner.state(volume) for volume in volumes] == ["in-use"] * 2)
 
 
 def test_the_volume_service_frees_nothing_that_a_server_has(owner: Owner) -> None:
     """Its host would go on with the disk, and the next server gets it (CVE-2023-2088)."""
     server, volume = owner.server()["id"], owner.volume()
     assert owner.attach(server, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     id = owner.attached(server)[0]["attachment_id"]
     latest = {"OpenStack-API-Version": "volume 3.70"}
     refused = owner.call.call("DELETE", f"{owner.api}/attachments/{id}", headers=latest)
     assert refused.status == 409 and server in refused.json["conflictingRequest"]["message"]
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
     made = owner.call.call("POST", f"{owner.api}/attachments", {"attachment": {
         "volume_uuid": volume, "instance_uuid": server}}, headers=latest).json["attachment"]
     assert owner.call.call("DELETE", f"{owner.api}/attachments/{made['id']}", headers=latest).status == 200
@@ -310,7 +311,7 @@ def test_an_attachment_of_a_locked_server_stays_as_it_is(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     member = owner.cloud.caller("locksmith", "admin", "member")
     assert owner.attach(server, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
     body = {"volumeAttachment": {"volumeId": volume, "delete_on_termination": True}}
     owner.call.act(server, "lock")
@@ -329,7 +330,7 @@ def test_no_server_has_more_disks_than_the_settings_say(owner: Owner, monkeypatc
     refused = owner.attach(server, volumes[1])
     assert refused.status == 403 and "maximum allowed number of disk" in refused.json["forbidden"]["message"]
     assert owner.state(volumes[1]) == "available"
-    until(lambda: owner.state(volumes[0]) == "in-use")
+    eventually(lambda: owner.state(volumes[0]) == "in-use")
     blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
     made = {"name": "x", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image()}
     for count, status in ((2, 403), (1, 202)):

@@ -12,8 +12,9 @@ import pytest
 from magnetar_agent.fake.disks import read
 from magnetar_control.agents import AgentClient
 from magnetar_control.conductor import block_devices, nics
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 
 
 def block(source: str, uuid_: str | None = None, **more: Any) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
     refused = owner.detach(server["id"], one["volumeId"])
     assert refused.status == 400 and "root device" in refused.json["badRequest"]["message"]
     owner.call.delete(f"/v2.1/servers/{server['id']}")
-    until(lambda: owner.state(one["volumeId"]) is None)
+    eventually(lambda: owner.state(one["volumeId"]) is None)
 
 
 def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +75,14 @@ def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:
         assert owner.host_of(server) == host
         assert owner.state(volume) == "in-use"
         owner.call.delete(f"/v2.1/servers/{server}")
-        until(lambda volume=volume: owner.state(volume) == "available")
+        eventually(lambda volume=volume: owner.state(volume) == "available")
 
 
 def test_what_is_not_bootable_boots_no_server(owner: Owner) -> None:
     volume = owner.volume()
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "name": "s"}})
     snapshot = made.json["snapshot"]["id"]
-    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    eventually(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
     for source, id in (("volume", volume), ("snapshot", snapshot)):
         blocks = [block(source, id, boot_index=0)]
         refused = owner.call.post("/v2.1/servers", {"server": {
@@ -96,7 +97,7 @@ def test_volumes_of_all_kinds_come_with_a_server(owner: Owner) -> None:
     near, far = (owner.volume(host=host, name=host) for host in ("kvm1", "kvm2"))
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": near, "name": "s"}})
     snapshot = made.json["snapshot"]["id"]
-    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    eventually(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
     blocks = [root(owner), block("volume", near, tag="near"), block("volume", far, tag="far"),
               block("snapshot", snapshot, delete_on_termination=True),
               block("blank", volume_size=3, delete_on_termination=True, disk_bus="scsi")]
@@ -113,7 +114,7 @@ def test_volumes_of_all_kinds_come_with_a_server(owner: Owner) -> None:
     [shown] = owner.on_host("server", host)
     assert shown["power_state"] == "running"
     owner.call.delete(f"/v2.1/servers/{server}")
-    until(lambda: [owner.state(one["volumeId"]) for one in found] == ["available", "available", None, None])
+    eventually(lambda: [owner.state(one["volumeId"]) for one in found] == ["available", "available", None, None])
 
 
 def test_a_failed_build_gives_volumes_back(owner: Owner) -> None:
@@ -124,7 +125,7 @@ def test_a_failed_build_gives_volumes_back(owner: Owner) -> None:
     assert server["status"] == "ERROR"
     assert "Quota" in server["fault"]["message"] or "quota" in server["fault"]["message"]
     assert owner.attached(server["id"]) == []
-    until(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
+    eventually(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
     assert owner.state(kept) == "available"
 
 
@@ -138,7 +139,7 @@ def test_volumes_of_the_flavor_can_have_tags(owner: Owner) -> None:
     assert owner.attached(server) == []
     volume = owner.volume()
     assert owner.attach(server, volume).json["volumeAttachment"]["device"] == "/dev/vdd"
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
 
 
 SCRATCH = {"source_type": "blank", "destination_type": "local"}
@@ -164,7 +165,7 @@ def test_several_ephemeral_disks_and_a_smaller_swap_disk(owner: Owner) -> None:
     assert owner.attach(server, owner.volume()).json["volumeAttachment"]["device"] == "/dev/vde"
     for action, state in (("shelve", "SHELVED_OFFLOADED"), ("unshelve", "ACTIVE")):
         owner.call.act(server, action)
-        until(lambda state=state: owner.call.server(server)["status"] == state)
+        eventually(lambda state=state: owner.call.server(server)["status"] == state)
     assert _disks(owner, server) == made
     swap = {**SCRATCH, "guest_format": "swap", "volume_size": 16}
     other = owner.server(flavorRef="large", block_device_mapping_v2=[root(owner), swap], imageRef=owner.call.image())
@@ -225,7 +226,7 @@ def test_an_image_that_nova_made_of_a_server_on_volumes_boots(owner: Owner) -> N
     _large(owner)
     volume = owner.volume(imageRef=owner.call.image())
     snapshot = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume}}).json["snapshot"]["id"]
-    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    eventually(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
     empty = dict.fromkeys(("attachment_id", "connection_info", "device_name", "encrypted", "encryption_format",
                            "guest_format", "image_id", "no_device", "tag", "volume_id", "volume_type"))
     local = {**empty, "source_type": "blank", "destination_type": "local", "disk_bus": "scsi", "device_type": "disk",
@@ -270,7 +271,7 @@ def test_a_resize_does_not_shrink_ephemeral_disks(owner: Owner) -> None:
     refused = owner.call.settled(server)
     assert refused and (refused["status"], refused["flavor"]["original_name"]) == ("ACTIVE", "large")
     owner.call.act(server, "resize", {"flavorRef": "fits"})
-    until(lambda: owner.call.server(server)["status"] == "VERIFY_RESIZE")
+    eventually(lambda: owner.call.server(server)["status"] == "VERIFY_RESIZE")
     assert _disks(owner, server) == {"disk": 1024, "disk.ephemeral": 1024, "disk.ephemeral1": 2048}
 
 

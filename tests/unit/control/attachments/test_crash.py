@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from magnetar_control.compute import held_action
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .dying import Fuse
 from .test_build import block, root
 
@@ -86,7 +87,7 @@ def test_an_api_that_dies_leaves_nothing_behind(owner: Owner, monkeypatch: pytes
 
     monkeypatch.setattr(owner.cloud.services.volume, "reserve", dies)
     assert owner.attach(server, volume).status == 500
-    until(lambda: owner.state(volume) == "in-use")  # a conductor goes on with it
+    eventually(lambda: owner.state(volume) == "in-use")  # a conductor goes on with it
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
 
 
@@ -99,7 +100,7 @@ def test_deleting_a_server_with_volumes(owner: Owner, fuse: Fuse) -> None:
         assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
         died = fuse.survive()
         assert owner.call.get(f"/v2.1/servers/{server}").status == 404, at
-        until(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
+        eventually(lambda: [one["id"] for one in owner.call.get(f"{owner.api}/volumes").json["volumes"]] == [kept])
         assert owner.state(kept) == "available"
         for host in owner.cloud.hosts:
             assert owner.on_host("volume_attachment", host) == owner.on_host("volume_export", host) == []

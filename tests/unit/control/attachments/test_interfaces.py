@@ -12,8 +12,9 @@ import pytest
 from magnetar_control.conductor import attach_interface, retry
 from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .dying import Fuse
 
 NETWORK = "/network/v2.0"
@@ -69,8 +70,8 @@ def test_a_nic_is_plugged_and_unplugged(owner: Owner) -> None:
     shown = owner.call.get(path(server, one["port_id"]), "2.70").json["interfaceAttachment"]
     assert shown == one
     assert owner.call.delete(path(server, one["port_id"])).status == 202
-    until(lambda: owner.call.get(path(server, one["port_id"])).status == 404)
-    until(lambda: "second" not in owner.call.server(server)["addresses"])
+    eventually(lambda: owner.call.get(path(server, one["port_id"])).status == 404)
+    eventually(lambda: "second" not in owner.call.server(server)["addresses"])
     assert one["mac_addr"] not in macs(owner, server)
     assert one["port_id"] not in ports(owner)
 
@@ -83,7 +84,7 @@ def test_a_port_that_was_made_beforehand_stays(owner: Owner) -> None:
     assert reply.json["interfaceAttachment"]["port_id"] == port
     assert owner.call.post(path(server), {"interfaceAttachment": {"port_id": port}}).status == 409
     assert owner.call.delete(path(server, port)).status == 202
-    until(lambda: owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["device_id"] == "")
+    eventually(lambda: owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["device_id"] == "")
     owner.call.delete(f"{NETWORK}/ports/{port}")
 
 
@@ -186,13 +187,13 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
         patch.setattr(attach_interface, "_unplug", unplugged)
         asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})
-        until(lambda: len(tried) > 3)
+        eventually(lambda: len(tried) > 3)
         [port] = set(ports(owner)) - set(before)
         away.clear()
         assert asked.result(60).status == 200
     assert len(macs(owner, server)) == 2
     assert owner.call.delete(path(server, port)).status == 202
-    until(lambda: port not in ports(owner))
+    eventually(lambda: port not in ports(owner))
 
 
 def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,5 +212,5 @@ def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypa
         assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status >= 400
     [port] = set(ports(owner)) - set(before)
     assert owner.call.delete(path(server, port)).status == 202
-    until(lambda: port not in ports(owner))
+    eventually(lambda: port not in ports(owner))
     assert len(macs(owner, server)) == 1

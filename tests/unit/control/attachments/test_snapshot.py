@@ -16,8 +16,9 @@ from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers, tables
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, HypervisorDown
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .dying import Fuse
 from .test_build import block
 
@@ -158,7 +159,7 @@ def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
               block("blank", volume_size=1, delete_on_termination=True, tag="data")]
     server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]
     id = make(maker, server)
-    until(lambda: image(maker, id)["status"] == "active")
+    eventually(lambda: image(maker, id)["status"] == "active")
     made = image(maker, id)
     mapping = json.loads(made["block_device_mapping"])
     assert (made["size"], made["bdm_v2"], made["root_device_name"]) == (0, "True", "/dev/vda")
@@ -174,7 +175,7 @@ def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
         volume = maker.seen(one["volumeId"])
         assert volume and volume["snapshot_id"] in snapshots
     maker.call.delete(f"/v2.1/servers/{copy}")
-    until(lambda: len(maker.call.get(f"{maker.api}/volumes").json["volumes"]) == 2)
+    eventually(lambda: len(maker.call.get(f"{maker.api}/volumes").json["volumes"]) == 2)
 
 
 @pytest.mark.parametrize("on_volume", [False, True])
@@ -205,9 +206,9 @@ def test_a_volume_of_another_host_cannot_be_copied(maker: Owner) -> None:
     server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]
     far = maker.volume(host=maker.other(maker.host_of(server)))
     maker.attach(server, far)
-    until(lambda: maker.state(far) == "in-use")
+    eventually(lambda: maker.state(far) == "in-use")
     id = make(maker, server)
-    until(lambda: image(maker, id)["status"] == "killed", 60)
+    eventually(lambda: image(maker, id)["status"] == "killed")
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
 
@@ -263,9 +264,9 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
     monkeypatch.setattr("magnetar_control.conductor.snapshot.upload", away)
     monkeypatch.setattr("magnetar_control.conductor.retry.AGAIN", pause)
     id = make(maker, server)
-    until(lambda: tried)
+    eventually(lambda: tried)
     maker.call.delete(f"/v2.1/servers/{server}")
-    until(lambda: image(maker, id)["status"] == "killed")
+    eventually(lambda: image(maker, id)["status"] == "killed")
 
 
 def test_snapshots_of_an_image_that_fails_go(maker: Owner) -> None:
@@ -276,8 +277,8 @@ def test_snapshots_of_an_image_that_fails_go(maker: Owner) -> None:
     assert maker.call.put(quota, {"quota_set": {"snapshots": 1}}).status == 200
     try:
         id = make(maker, server)
-        until(lambda: image(maker, id)["status"] == "killed")
-        until(lambda: maker.call.get(f"{maker.api}/snapshots").json["snapshots"] == [])
+        eventually(lambda: image(maker, id)["status"] == "killed")
+        eventually(lambda: maker.call.get(f"{maker.api}/snapshots").json["snapshots"] == [])
         assert maker.on_host("volume_snapshot", maker.host_of(server)) == []
     finally:
         maker.call.put(quota, {"quota_set": {"snapshots": 10}})
@@ -297,7 +298,7 @@ def test_images_of_servers_are_within_the_quota(maker: Owner) -> None:
         assert refused.status == 403 and "image_count_total is over limit" in str(refused.json), refused
         limited(image_count_total=None, image_size_total=0)
         id = make(maker, server)
-        until(lambda: image(maker, id)["status"] == "killed")
+        eventually(lambda: image(maker, id)["status"] == "killed")
         maker.call.settled(server)
         assert leftovers(maker) == []
     finally:
@@ -308,7 +309,7 @@ def test_an_image_of_a_server_never_fills_the_disk(maker: Owner, monkeypatch: py
     server = maker.server()["id"]
     monkeypatch.setattr(maker.cloud.services.image.files, "reserve", 2**60)
     id = make(maker, server)
-    until(lambda: image(maker, id)["status"] == "killed")
+    eventually(lambda: image(maker, id)["status"] == "killed")
     maker.call.settled(server)
     assert not list(maker.cloud.services.image.files.folder.glob(f"{id}*"))
 
@@ -359,7 +360,7 @@ def test_an_image_whose_server_is_deleted_before_it_is_made_is_killed(maker: Own
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         id = make(maker, server)
-        until(lambda: queued(maker, server, "createImage"))
+        eventually(lambda: queued(maker, server, "createImage"))
     assert image(maker, id)["status"] == "queued"
     assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
     assert maker.call.settled(server) is None
@@ -371,7 +372,7 @@ def test_a_volume_whose_server_is_deleted_before_it_has_it_is_free(maker: Owner)
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         assert maker.attach(server, volume).status == 200
-        until(lambda: queued(maker, server, "attach_volume"))
+        eventually(lambda: queued(maker, server, "attach_volume"))
     assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
     assert maker.call.settled(server) is None
     assert maker.state(volume) == "available"
@@ -384,16 +385,16 @@ def test_a_reset_of_the_state_leaves_nothing_behind(maker: Owner) -> None:
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         assert maker.attach(server, volume).status == 200
-        until(lambda: queued(maker, server, "attach_volume"))
+        eventually(lambda: queued(maker, server, "attach_volume"))
         id = make(maker, server)
         assert maker.call.act(server, "os-resetState", {"state": "active"}).status == 202
     go_on(maker, server)
-    until(lambda: image(maker, id)["status"] in ("active", "killed"))
-    until(lambda: maker.state(volume) in ("in-use", "available"))
+    eventually(lambda: image(maker, id)["status"] in ("active", "killed"))
+    eventually(lambda: maker.state(volume) in ("in-use", "available"))
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         assert maker.call.delete(f"/v2.1/servers/{server}").status == 204
-        until(lambda: queued(maker, server, "delete"))
+        eventually(lambda: queued(maker, server, "delete"))
         assert maker.call.act(server, "os-resetState", {"state": "active"}).status == 202
         assert maker.call.server(server)["OS-EXT-STS:task_state"] == "deleting"
         assert queued(maker, server, "delete")

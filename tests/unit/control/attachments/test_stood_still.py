@@ -20,8 +20,9 @@ from magnetar_control.services import Context
 from magnetar_control.store import actions
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.moves.dying import Stall, ask, take, turn
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .test_interfaces import NETWORK, macs, network, path, server_on
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,7 @@ def test_a_nic_that_was_attached(owner: Owner, stalls: Callable[..., bool]) -> N
 
         def undone(port: str = port) -> None:
             assert owner.call.delete(path(server, port)).status == 202
-            until(lambda: not user(owner, port))
+            eventually(lambda: not user(owner, port))
 
         stood = stalls(at, ask(owner.cloud, server, "attach_interface", wish={**wish, "tag": None}),
                        "attach_interface", undone)
@@ -124,7 +125,7 @@ def test_a_volume_that_was_attached(owner: Owner, stalls: Callable[..., bool]) -
 
         def undone() -> None:
             assert owner.detach(server, volume).status == 202
-            until(lambda: owner.state(volume) == "available" and not kept(owner, server, "volumes", "volume_id"))
+            eventually(lambda: owner.state(volume) == "available" and not kept(owner, server, "volumes", "volume_id"))
 
         stood = stalls(at, number, "attach_volume", undone)
         has = volume in kept(owner, server, "volumes", "volume_id")
@@ -139,7 +140,7 @@ def test_a_volume_that_was_detached(owner: Owner, stalls: Callable[..., bool]) -
 
     def attached() -> None:
         assert owner.attach(server, volume).status == 200
-        until(lambda: owner.state(volume) == "in-use")
+        eventually(lambda: owner.state(volume) == "in-use")
 
     attached()
     for at in acts():

@@ -15,8 +15,9 @@ from magnetar_control.services.volume.tables import volumes
 from magnetar_core.errors import Cancelled
 from magnetar_core.flows import attach
 from magnetar_core.flows.migrate import Side
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 
 
 def given(owner: Owner, size: int = 1) -> tuple[str, str]:
@@ -24,7 +25,7 @@ def given(owner: Owner, size: int = 1) -> tuple[str, str]:
     server = owner.server()["id"]
     old = owner.volume(size, name="old", host=owner.host_of(server))
     assert owner.attach(server, old).status == 200
-    until(lambda: owner.state(old) == "in-use")
+    eventually(lambda: owner.state(old) == "in-use")
     return server, old
 
 
@@ -36,7 +37,7 @@ def last(owner: Owner, server: str) -> dict[str, Any]:
     def ended() -> Any:
         found = owner.call.get(f"{path}/{id}", "2.84").json["instanceAction"]
         return found if all(one["finish_time"] for one in found["events"]) and found["events"] else None
-    return dict(until(ended))
+    return dict(eventually(ended))
 
 
 def nothing_swaps(owner: Owner) -> None:
@@ -54,13 +55,13 @@ def test_another_volume_takes_its_place(owner: Owner, from_: str, to: str, power
     hosts = {"near": host, "far": owner.other(host)}
     old, new = owner.volume(host=hosts[from_]), owner.volume(host=hosts[to], size=1 if to == "far" else 2)
     owner.attach(server, old, tag="db", delete_on_termination=True)
-    until(lambda: owner.state(old) == "in-use")
+    eventually(lambda: owner.state(old) == "in-use")
     if power == "paused":
         owner.call.act(server, "pause")
         assert owner.call.settled(server)["status"] == "PAUSED"
     [before] = owner.attached(server)
     assert owner.swap(server, old, new).status == 202
-    until(lambda: owner.state(old) == "available" and owner.state(new) == "in-use")
+    eventually(lambda: owner.state(old) == "available" and owner.state(new) == "in-use")
     [after] = owner.attached(server)
     moved = {"volumeId", "attachment_id"}
     assert {name: after[name] for name in after if name not in moved} == {
@@ -77,7 +78,7 @@ def test_another_volume_takes_its_place(owner: Owner, from_: str, to: str, power
         "swap_volume", "compute_swap_volume", "Success")
     nothing_swaps(owner)
     owner.call.delete(f"/v2.1/servers/{server}")
-    until(lambda: owner.state(new) is None)
+    eventually(lambda: owner.state(new) is None)
     assert owner.state(old) == "available"
 
 
@@ -87,7 +88,7 @@ def test_refused(owner: Owner) -> None:
     small, several, used = owner.volume(), owner.volume(size=2, multiattach=True), owner.volume()
     other = owner.server(name="other")["id"]
     owner.attach(other, used)
-    until(lambda: owner.state(used) == "in-use")
+    eventually(lambda: owner.state(used) == "in-use")
     for new, word in ((small, "same size or larger"), (several, "multi-attach"), (used, "must be detached"),
                       (str(uuid.uuid4()), "could not be found")):
         reply = owner.swap(server, old, new)
@@ -117,14 +118,14 @@ def test_what_fails_leaves_the_old_volume(owner: Owner) -> None:
     with owner.lost(old):
         assert owner.swap(server, old, new).status == 202
         assert "no file" in last(owner, server)["events"][0]["details"]
-    until(lambda: owner.state(new) == "available")
+    eventually(lambda: owner.state(new) == "available")
     assert owner.state(old) == "in-use"
     [one] = owner.attached(server)
     assert one["volumeId"] == old
     assert owner.call.server(server)["status"] == "ACTIVE"
     nothing_swaps(owner)
     assert owner.swap(server, old, new).status == 202
-    until(lambda: owner.state(old) == "available" and owner.state(new) == "in-use")
+    eventually(lambda: owner.state(old) == "available" and owner.state(new) == "in-use")
 
 
 def test_a_server_that_is_deleted_meanwhile(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +152,5 @@ def test_a_server_that_is_deleted_meanwhile(owner: Owner, monkeypatch: pytest.Mo
         assert reply.status == 400 and "being swapped" in reply.json["badRequest"]["message"]
     assert owner.attach(server, new).status == 400
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
-    until(lambda: owner.state(old) == owner.state(new) == "available")
+    eventually(lambda: owner.state(old) == owner.state(new) == "available")
     nothing_swaps(owner)

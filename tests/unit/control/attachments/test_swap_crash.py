@@ -10,8 +10,9 @@ import pytest
 
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .dying import Fuse
 
 pytestmark = [engines("volumes and images, postgres"), pytest.mark.slow]
@@ -36,7 +37,7 @@ def test_swapping(owner: Owner, fuse: Fuse, near: bool) -> None:
     host = owner.host_of(server)
     old, new = (owner.volume(host=one) for one in (host, host if near else owner.other(host)))
     assert owner.attach(server, old).status == 200
-    until(lambda: owner.state(old) == "in-use")
+    eventually(lambda: owner.state(old) == "in-use")
     deaths = 0
     for at in range(1, 100):
         fuse.light(at)
@@ -60,7 +61,7 @@ def test_a_swap_that_fails(owner: Owner, fuse: Fuse) -> None:
     host = owner.host_of(server)
     old, new = owner.volume(host=host), owner.volume(host=host)
     assert owner.attach(server, old).status == 200
-    until(lambda: owner.state(old) == "in-use")
+    eventually(lambda: owner.state(old) == "in-use")
     for at in range(1, 100, 2):
         fuse.light(at)
         with owner.lost(old):

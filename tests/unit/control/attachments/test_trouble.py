@@ -14,8 +14,9 @@ from magnetar_control.conductor.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace, TimedOut
+from tests.waiting import eventually
 
-from .asking import Owner, until
+from .asking import Owner
 from .test_build import block, root
 
 
@@ -35,7 +36,7 @@ def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch
     assert first != second == owner.host_of(server)
     assert drawn[0] == drawn_again[0] == kept and drawn[1] != drawn_again[1]
     assert [one["volumeId"] for one in owner.attached(server)] == drawn_again
-    until(lambda: owner.state(drawn[1]) is None)
+    eventually(lambda: owner.state(drawn[1]) is None)
     assert owner.state(kept) == "in-use"
     assert {one["server"] for one in owner.on_host("volume_attachment", second)} == {server}
     assert owner.on_host("volume_attachment", first) == []
@@ -53,8 +54,8 @@ def test_an_attachment_waits_for_an_agent_that_is_away(owner: Owner) -> None:
     finally:
         owner.cloud.start_agent(host)
         owner.cloud.wait_agent(host)
-    until(lambda: owner.state(volume) == "in-use")
-    until(lambda: owner.cloud.parts.working.is_up(host))
+    eventually(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.cloud.parts.working.is_up(host))
 
 
 def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +63,11 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
     host = owner.host_of(server)
     far = owner.volume(host=owner.other(host))
     owner.attach(server, far)
-    until(lambda: owner.state(far) == "in-use")
+    eventually(lambda: owner.state(far) == "in-use")
     with monkeypatch.context() as patch:
         patch.setattr(delete_server, "_delete_on", lambda _work, _host, moves: None)  # nobody there hears of it
         owner.call.delete(f"/v2.1/servers/{server}")
-        until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+        eventually(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(far) == "available"
     assert owner.on_host("volume_export", owner.other(host)) == []
     with owner.cloud.parts.agents.client(owner.cloud.hosts[host]) as client:
@@ -80,7 +81,7 @@ def test_a_server_goes_while_a_volume_comes(owner: Owner, monkeypatch: pytest.Mo
 
     def deleted_meanwhile(*args: Any, **more: Any) -> Any:
         owner.call.delete(f"/v2.1/servers/{server}")
-        until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+        eventually(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
         return reserve(*args, **more)
 
     monkeypatch.setattr(owner.cloud.services.volume, "reserve", deleted_meanwhile)
@@ -92,25 +93,25 @@ def test_a_volume_that_cannot_go_stays_when_its_server_goes(owner: Owner) -> Non
     server = owner.server()["id"]
     volume = owner.volume(host=owner.host_of(server))
     owner.attach(server, volume, delete_on_termination=True)
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "force": True}})
     snapshot = made.json["snapshot"]["id"]
-    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    eventually(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
     owner.call.delete(f"/v2.1/servers/{server}")
-    until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
+    eventually(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(volume) == "available"
 
 
 def test_a_volume_that_is_gone_can_be_detached(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     host = owner.host_of(server)
     with owner.cloud.parts.api_database.write() as connection:  # somebody with more power than sense
         connection.execute(delete(attachments).where(attachments.c.volume_id == volume))
         connection.execute(delete(rows).where(rows.c.id == volume))
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.attached(server) == [])
+    eventually(lambda: owner.attached(server) == [])
     assert owner.on_host("volume_attachment", host) == []
     for name in owner.cloud.hosts:
         with owner.cloud.parts.agents.client(owner.cloud.hosts[name]) as client:
@@ -123,7 +124,7 @@ def test_many_come_and_go_at_once(owner: Owner) -> None:
     with ThreadPoolExecutor(6) as threads:
         replies = list(threads.map(lambda id: owner.attach(server, id), ids))
         assert [reply.status for reply in replies] == [200] * 6
-        until(lambda: [owner.state(id) for id in ids] == ["in-use"] * 6)
+        eventually(lambda: [owner.state(id) for id in ids] == ["in-use"] * 6)
         kept = owner.attached(server)
         assert {one["volumeId"] for one in kept} == set(ids)
         assert len({one["device"] for one in kept}) == 6
@@ -132,8 +133,8 @@ def test_many_come_and_go_at_once(owner: Owner) -> None:
             (one["volumeId"], one["device"]) for one in kept}
         statuses = sorted(reply.status for reply in threads.map(lambda id: owner.detach(server, id), [*ids, *ids]))
         assert statuses[:6] == [202] * 6 and set(statuses[6:]) <= {202, 400, 404}
-    until(lambda: [owner.state(id) for id in ids] == ["available"] * 6)
-    until(lambda: owner.attached(server) == [])
+    eventually(lambda: [owner.state(id) for id in ids] == ["available"] * 6)
+    eventually(lambda: owner.attached(server) == [])
 
 
 @pytest.mark.parametrize("trouble", [HostDown("The connection was cut."), NoSpace("The disk of the host is full.")])
@@ -161,13 +162,13 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
         monkeypatch.setattr(retry, name, value)
     assert owner.attach(server, volume).status == 200
-    until(lambda: len(tried) > 3)
+    eventually(lambda: len(tried) > 3)
     assert owner.state(volume) in ("reserved", "attaching")
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
     away.clear()
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
 
 
 def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,10 +185,10 @@ def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch
         patch.setattr(attach_volume, "connect", plugged)
         patch.setattr(attach_volume, "disconnect", unplugged)
         assert owner.attach(server, volume).status == 200
-        until(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
+        eventually(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
             "message"] == "Error")
     assert owner.state(volume) in ("reserved", "attaching")
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
     assert owner.detach(server, volume).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
     assert owner.on_host("volume_attachment", owner.host_of(server)) == []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.agent.cards.made_up import netdev
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import remove
+from tests.waiting import eventually
 
 from .equipped import Equipped, Functions, found_nothing, free, have_told, held, serving
 
@@ -31,7 +31,7 @@ def some(cloud: Equipped) -> Iterator[Functions]:
     for id in found.made:
         assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
     assert held(cloud) == {}
-    until(lambda: found_nothing(cloud))
+    eventually(lambda: found_nothing(cloud))
     assert free(cloud) == {"kvm1": 2, "kvm2": 1}
     # The next test begins with what agents have told, and nothing that came and went before they told of it.
     have_told(cloud)
@@ -47,5 +47,5 @@ def more(cloud: Equipped, some: Functions) -> Functions:
     if not (sysfs / "bus/pci/devices/0000:21:02.0/net").exists():
         netdev(sysfs, "0000:21:02.0", "ens1f0v0")
     told = cloud.parts.working.states.hosts["kvm2"].pci
-    until(lambda: told.told.get("vdpa:rp_tunnelled", {}).get("free") == 1)
+    eventually(lambda: told.told.get("vdpa:rp_tunnelled", {}).get("free") == 1)
     return some

@@ -17,9 +17,9 @@ from magnetar_control import serve
 from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import card, netdev, plugged, switched
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import at
 from tests.unit.control.moves.inside import Inside
+from tests.waiting import eventually
 
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/virtual_functions.yml").read_text(encoding="utf-8"))
 NAME = "type-VF:physnet0"
@@ -141,7 +141,7 @@ def have_told(cloud: Equipped) -> None:
     """Wait until the conductor knows what is free."""
     hosts = cloud.parts.working.states.hosts
     wanted = [*((name, NAME, count) for name, count in free(cloud).items()), ("kvm3", CARDS, 1)]
-    until(lambda: all(name in hosts and hosts[name].pci.told.get(word, {}).get("free") == count
+    eventually(lambda: all(name in hosts and hosts[name].pci.told.get(word, {}).get("free") == count
                       for name, word, count in wanted))
 
 

@@ -18,10 +18,10 @@ from magnetar_core.errors import HypervisorError
 from tests.unit.agent.cards.made_up import card, netdev
 from tests.unit.control.api.test_placement import get
 from tests.unit.control.api.test_placement_writes import call
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at, remove
 from tests.unit.control.test_hardware import act
+from tests.waiting import eventually
 
 from .equipped import LIVE, Functions, WithCards, found_nothing, policy, serving
 
@@ -76,7 +76,7 @@ def cloud() -> Iterator[TwoCards]:
 def some(cloud: TwoCards) -> Iterator[Promised]:
     found = Promised(cloud)
     yield found
-    until(lambda: found_nothing(cloud))
+    eventually(lambda: found_nothing(cloud))
     remove(cloud, found.servers)
     for id in found.made:
         assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
@@ -134,7 +134,7 @@ def test_attached_and_detached(some: Promised) -> None:
     refused = admin.post(path, {"interfaceAttachment": {"port_id": third}})
     assert refused.status == 400 and "has not 6000 kbit/s egress on physnet0" in str(refused.json)
     assert admin.call("DELETE", f"{path}/{first}").status == 202
-    until(lambda: used(some.cloud) == {"kvm1_physnet0/ens2": 6000})
+    eventually(lambda: used(some.cloud) == {"kvm1_physnet0/ens2": 6000})
     assert "allocation" not in some.shown(first)["binding:profile"]
     assert admin.post(path, {"interfaceAttachment": {"port_id": third}}).status == 200
     assert some.on(third)[:2] == ("kvm1_physnet0/ens1", "0000:11:02.0")
@@ -181,7 +181,7 @@ def test_evacuated(some: Promised) -> None:
         assert some.on(port)[:2] == ("kvm1_physnet0/ens1", "0000:11:02.0")
     finally:
         admin.up("kvm2")
-    until(lambda: used(some.cloud) == {"kvm1_physnet0/ens1": 6000})
+    eventually(lambda: used(some.cloud) == {"kvm1_physnet0/ens1": 6000})
 
 
 def test_a_build_that_fails_goes_to_a_card_of_another_host(some: Promised) -> None:
@@ -233,7 +233,7 @@ def test_what_was_changed_by_hand_is_found_and_healed(some: Promised, gone: bool
     if gone:
         assert call(cloud, "DELETE", f"/allocations/{id}").status == 204
         assert cloud.admin.delete(f"/v2.1/servers/{some.servers.pop(0)}").status == 204
-        until(lambda: used(cloud) == {})
+        eventually(lambda: used(cloud) == {})
     else:
         wrong = {**{one: {"resources": amounts["resources"]} for one, amounts in held.items() if one != mine},
                  other: {"resources": {EGRESS: 1}}}

@@ -15,9 +15,9 @@ from magnetar_control.services.network.engine import LogicalFunction
 from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import part, plugged
 from tests.unit.agent.test_pci import device
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import at
 from tests.unit.control.test_hardware import act
+from tests.waiting import eventually
 
 from .equipped import LIVE, Functions, held
 
@@ -28,7 +28,7 @@ VDPA = {"binding:vnic_type": "vdpa"}
 def test_a_vdpa_port(more: Functions) -> None:
     """It is OVN's, and its host has the virtual function's representor plugged in as a tap would be."""
     port, worker, fake = more.port("tunnelled", **VDPA), more.cloud.services.network.worker, more.cloud.kvm["kvm2"].fake
-    until(lambda: f"port/{port}" in worker.engine.units)
+    eventually(lambda: f"port/{port}" in worker.engine.units)
     id = more.make(port)
     shown = more.shown(port)
     assert shown["port_security_enabled"] and shown["security_groups"]
@@ -59,8 +59,8 @@ def test_a_vdpa_port_is_attached_and_detached(more: Functions) -> None:
     assert held(more.cloud)[id] == [("kvm2", {"vdpa:rp_tunnelled": 1})]
     assert list(more.cloud.kvm["kvm2"].fake.representors) == ["ens1f0_0"]
     assert admin.call("DELETE", f"{path}/{port}").status == 202
-    until(lambda: more.shown(port)["device_id"] == "" and not more.cloud.kvm["kvm2"].fake.representors)
-    until(lambda: held(more.cloud)[id] == [("kvm2", {})])
+    eventually(lambda: more.shown(port)["device_id"] == "" and not more.cloud.kvm["kvm2"].fake.representors)
+    eventually(lambda: held(more.cloud)[id] == [("kvm2", {})])
 
 
 def test_a_vdpa_port_moves_cold_only_where_there_is_another(more: Functions) -> None:
@@ -82,7 +82,7 @@ def smart(more: Functions) -> Iterator[Functions]:
     engine = engine_of(more.cloud)
     engine.cards = {"CARD-kvm1": "dpu1"}
     hosts = more.cloud.parts.working.states.hosts
-    until(lambda: all(hosts[name].pci.told.get(FUNCTION, {}).get("free") == 1 for name in ("kvm1", "kvm3")))
+    eventually(lambda: all(hosts[name].pci.told.get(FUNCTION, {}).get("free") == 1 for name in ("kvm1", "kvm3")))
     yield more
     engine.cards = {}
 
@@ -102,7 +102,7 @@ def on_card(cloud: Any, port: str) -> tuple[Any, ...]:
 def test_a_remote_managed_port(smart: Functions) -> None:
     """Its guest starts when OVN has been told of which card it is; its host needs no Open vSwitch."""
     cloud, port = smart.cloud, smart.port("tunnelled", **REMOTE)
-    until(lambda: engine_of(cloud).port(port) is not None)
+    eventually(lambda: engine_of(cloud).port(port) is not None)
     assert on_card(cloud, port) == ((), "", None)
     kvm1, network = cloud.kvm["kvm1"].fake, cloud.services.network
     with patch.object(kvm1, "integration_bridge", lambda name: IntegrationBridge(name, reason="no")), \
@@ -125,7 +125,7 @@ def test_a_remote_managed_port(smart: Functions) -> None:
     assert cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "vdpa"}}).status == 409
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
-    until(lambda: on_card(cloud, port) == ((), "", None))
+    eventually(lambda: on_card(cloud, port) == ((), "", None))
 
 
 def test_a_card_without_a_chassis(smart: Functions) -> None:
@@ -153,11 +153,11 @@ def test_it_follows_its_server(smart: Functions) -> None:
     engine_of(cloud).cards["CARD-kvm3"] = "dpu3"
     act(cloud.admin, id, "migrate", {"host": "kvm3"}, "VERIFY_RESIZE")
     there = ((), "CARD-kvm3", LogicalFunction("0c:42:a1:00:00:03", 0, 1442))
-    until(lambda: on_card(cloud, port) == there)
+    eventually(lambda: on_card(cloud, port) == there)
     act(cloud.admin, id, "revertResize", None, "ACTIVE")
-    until(lambda: on_card(cloud, port) == ((), "CARD-kvm1", LogicalFunction("0c:42:a1:00:00:01", 0, 1442)))
+    eventually(lambda: on_card(cloud, port) == ((), "CARD-kvm1", LogicalFunction("0c:42:a1:00:00:01", 0, 1442)))
     act(cloud.admin, id, "os-migrateLive", {"host": "kvm3", **LIVE}, "ACTIVE")
-    until(lambda: on_card(cloud, port) == there)
+    eventually(lambda: on_card(cloud, port) == there)
 
 
 def test_a_remote_managed_port_is_attached_and_detached(smart: Functions) -> None:
@@ -169,10 +169,10 @@ def test_a_remote_managed_port_is_attached_and_detached(smart: Functions) -> Non
         reply = cloud.admin.post(path, {"interfaceAttachment": {"port_id": port}})
         assert reply.status == status, reply
         if status == 500:
-            until(lambda: smart.shown(port)["device_id"] == "")
+            eventually(lambda: smart.shown(port)["device_id"] == "")
     assert on_card(cloud, port)[1] == "CARD-kvm1" and held(cloud)[id] == [("kvm1", {FUNCTION: 1})]
     assert cloud.admin.call("DELETE", f"{path}/{port}").status == 202
-    until(lambda: on_card(cloud, port) == ((), "", None))
+    eventually(lambda: on_card(cloud, port) == ((), "", None))
 
 
 def test_its_subports_are_where_it_is(smart: Functions) -> None:
@@ -182,7 +182,7 @@ def test_its_subports_are_where_it_is(smart: Functions) -> None:
         {"port_id": carried, "segmentation_type": "vlan", "segmentation_id": 7}]}})
     assert reply.status == 201, reply
     id = smart.make(parent, host="kvm1")
-    until(lambda: on_card(cloud, carried) == ((), "CARD-kvm1", None))
+    eventually(lambda: on_card(cloud, carried) == ((), "CARD-kvm1", None))
     admin.delete(f"/v2.1/servers/{id}")
     assert admin.settled(id) is None
     assert admin.delete(f"/network/v2.0/trunks/{reply.json['trunk']['id']}").status == 204
@@ -201,7 +201,7 @@ def test_a_function_that_is_gone_at_the_next_start(smart: Functions) -> None:
     try:
         act(cloud.admin, id, "os-start", None, "ACTIVE")
         assert smart.shown(port)["binding:profile"]["vf_num"] == 1
-        until(lambda: on_card(cloud, port)[2].number == 1)
+        eventually(lambda: on_card(cloud, port)[2].number == 1)
     finally:
         cloud.admin.delete(f"/v2.1/servers/{id}")
         assert cloud.admin.settled(id) is None

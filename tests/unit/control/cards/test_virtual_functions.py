@@ -11,11 +11,11 @@ import pytest
 
 from magnetar_control.store import hosts
 from tests.unit.agent.cards.made_up import plugged
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at
 from tests.unit.control.test_encrypted_memory import used
 from tests.unit.control.test_hardware import act, image
+from tests.waiting import eventually
 
 from .equipped import CASES, LIVE, NAME, Equipped, Functions, free, held
 
@@ -48,9 +48,9 @@ def test_ovn_is_not_told_of_it(some: Functions) -> None:
     seen = {key for key in worker.engine.units if key.startswith("port/")}
     assert f"port/{port}" not in seen
     assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "normal"}}).status == 200
-    until(lambda: f"port/{port}" in worker.engine.units)
+    eventually(lambda: f"port/{port}" in worker.engine.units)
     assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "direct"}}).status == 200
-    until(lambda: f"port/{port}" not in worker.engine.units)
+    eventually(lambda: f"port/{port}" not in worker.engine.units)
 
 
 def test_a_server_with_one(some: Functions) -> None:
@@ -95,8 +95,8 @@ def test_attached_and_detached(some: Functions) -> None:
     assert "has not a free virtual function of physical network physnet0 left" in refused.json["badRequest"]["message"]
     assert some.shown(third)["device_id"] == ""
     assert admin.call("DELETE", f"{path}/{first}").status == 202
-    until(lambda: some.shown(first)["device_id"] == "" and free(some.cloud)["kvm1"] == 1)
-    until(lambda: held(some.cloud)[id] == [("kvm1", {NAME: 1})])
+    eventually(lambda: some.shown(first)["device_id"] == "" and free(some.cloud)["kvm1"] == 1)
+    eventually(lambda: held(some.cloud)[id] == [("kvm1", {NAME: 1})])
     assert some.has(id) == ("kvm1", {macs[1]: "0x11 0x1 vlan 7"})
     assert admin.post(path, {"interfaceAttachment": {"port_id": third}}).status == 200
 
@@ -153,7 +153,7 @@ def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
 
     place = {"guests": 1, "cbitpos": 47, "reduced_phys_bits": 1}
     with patch.object(fake, "memory_encryption", {"amd-sev": place}), patch.object(fake, "_kvm", True):
-        until(lambda: used(cloud) and cloud.parts.working.states.hosts["kvm2"].profile.capabilities[
+        eventually(lambda: used(cloud) and cloud.parts.working.states.hosts["kvm2"].profile.capabilities[
             "memory_encryption"])
         body = {"name": "vault", "flavorRef": "small", "imageRef": efi, "networks": [{"port": port}]}
         refused("", {"server": body})
@@ -196,5 +196,5 @@ def test_evacuated(some: Functions) -> None:
         assert some.shown(port)["binding:profile"]["pci_slot"] == "0000:11:02.0"
     finally:
         admin.up("kvm2")
-    until(lambda: free(some.cloud) == {"kvm1": 1, "kvm2": 1} and len(held(some.cloud)[id]) == 1)
+    eventually(lambda: free(some.cloud) == {"kvm1": 1, "kvm2": 1} and len(held(some.cloud)[id]) == 1)
     assert some.has(id) == ("kvm1", {mac: "0x11 0x0"})

@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 
 from magnetar_control.compute import consoles
 from magnetar_control.store.tables import console_tokens
+from tests.waiting import eventually
 
 LIMIT = 120.0
 VNC, SERIAL, SPICE = ("vnc", "novnc"), ("serial", "serial"), ("spice", "spice-html5")
@@ -23,14 +24,7 @@ ANYWHERE = {"host": None, "block_migration": "auto"}
 
 def nothing_open(cloud):
     """Wait until no console is open."""
-    until(lambda: cloud.server.mounts and not application(cloud).proxy.count())
-
-
-def until(ready):
-    deadline = time.monotonic() + LIMIT
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: cloud.server.mounts and not application(cloud).proxy.count())
 
 
 def application(cloud):

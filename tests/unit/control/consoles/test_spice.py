@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar_control.compute import consoles
+from tests.waiting import eventually
 
 from .sockets import (
     ANYWHERE,
@@ -26,7 +27,6 @@ from .sockets import (
     nothing_open,
     refusal,
     token_of,
-    until,
     url,
 )
 
@@ -44,7 +44,7 @@ def spice(cloud):
 @pytest.fixture
 def server(cloud, server):
     """The uuid of a running server whose host has said that there is SPICE."""
-    until(lambda: cloud.admin.post(f"/v2.1/servers/{server}/remote-consoles", BODY, "2.6").status == 200)
+    eventually(lambda: cloud.admin.post(f"/v2.1/servers/{server}/remote-consoles", BODY, "2.6").status == 200)
     return server
 
 

@@ -11,11 +11,12 @@ from sqlalchemy import select, update
 
 from magnetar_control.store import hosts, tables
 from magnetar_control.store.database import now
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Caller
 from tests.unit.control.engines import engines
 from tests.unit.control.moves.clouds import at, claims, moves, row
 from tests.unit.control.moves.inside import Inside
+from tests.waiting import eventually
 
 ENGINES = engines("evacuate, postgres")
 LONG_AGO = "2026-01-01T00:00:00.000000"
@@ -37,7 +38,7 @@ class Evacuating(Owner):
         self.cloud.kvm[name].stop()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("magnetar_core.client.RETRY_FOR", 0.2)  # the watcher says it at once
-            until(lambda: self.state_of(name).problem)
+            eventually(lambda: self.state_of(name).problem)
         with self.cloud.parts.working.database.write() as connection:
             connection.execute(update(tables.host_states).where(tables.host_states.c.host == name).values(
                 seen_at=LONG_AGO))
@@ -106,10 +107,11 @@ class Evacuating(Owner):
 
     def clean(self, id: str, host: str) -> None:
         """The server is whole on *host*, nothing else has anything of it, and its migrations have ended."""
-        until(lambda: list(at(self.cloud, id)) == [host])
-        until(lambda: claims(self.cloud, id).keys() == {"server"})
+        eventually(lambda: list(at(self.cloud, id)) == [host])
+        eventually(lambda: claims(self.cloud, id).keys() == {"server"})
         assert row(self.cloud, id).host == host
-        until(lambda: {one.status for one in moves(self.cloud, id)} <= {"completed", "confirmed", "error", "failed"})
+        over = {"completed", "confirmed", "error", "failed"}
+        eventually(lambda: {one.status for one in moves(self.cloud, id)} <= over)
         for name, kvm in self.cloud.kvm.items():
             assert (kvm.fake.domain(id) is not None) is (name == host), name
             assert not kvm.knows(id) or name == host

@@ -5,10 +5,10 @@ import pytest
 
 from magnetar_control.conductor import host_return
 from magnetar_core.errors import HypervisorError
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.moves.dying import Died, Fate, through
 from tests.unit.control.moves.test_crashes import until_none
+from tests.waiting import eventually
 
 from .evacuating import ENGINES
 
@@ -53,7 +53,7 @@ def test_a_host_that_refuses(admin, id, late):
     target = next(name for name in admin.cloud.hosts if name != host)
     volume = admin.volume(host=target)
     assert admin.attach(id, volume).status == 200
-    until(lambda: admin.state(volume) == "in-use")
+    eventually(lambda: admin.state(volume) == "in-use")
     fake = admin.cloud.kvm[target].fake
     define, before = fake.define, claims(admin.cloud, id)
 

@@ -9,9 +9,9 @@ import pytest
 from magnetar_control.conductor import retry
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.test_iso import read
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
 from tests.unit.control.moves.clouds import claims, disabled, row
+from tests.waiting import eventually
 
 from .evacuating import ENGINES
 
@@ -124,7 +124,7 @@ def test_a_host_that_fails(admin, dead, named, monkeypatch):
             assert stayed == [id]  # its ports are not on their way any more
     if not named:
         admin.evacuated(id)
-        until(lambda: admin.call.settled(id))
+        eventually(lambda: admin.call.settled(id))
     server = admin.evacuated(id) if named else admin.call.server(id)
     assert server["OS-EXT-SRV-ATTR:host"] in (one, two)
     assert admin.statuses(id)[-1][3] == "done"
@@ -172,7 +172,7 @@ def test_a_reset_takes_it_back(admin, dead):
     with disabled(admin.cloud, one), disabled(admin.cloud, two):
         assert admin.evacuate(id).status == 200
         assert admin.call.act(id, "os-resetState", {"state": "active"}).status == 202
-        until(lambda: admin.statuses(id) and admin.statuses(id)[0][3] == "error")
+        eventually(lambda: admin.statuses(id) and admin.statuses(id)[0][3] == "error")
     assert claims(admin.cloud, id) == {"server": (host, SMALL)}
 
 
@@ -195,7 +195,7 @@ def test_volumes_of_other_hosts_come_along(admin):
     volumes = [admin.volume(host=name) for name in others(admin, host)]
     for volume in volumes:
         assert admin.attach(id, volume).status == 200
-    until(lambda: {admin.state(volume) for volume in volumes} == {"in-use"})
+    eventually(lambda: {admin.state(volume) for volume in volumes} == {"in-use"})
     before = {one["volumeId"]: one["device"] for one in admin.attached(id)}
     admin.down(host)
     there = admin.evacuated(id)["OS-EXT-SRV-ATTR:host"]
@@ -217,14 +217,14 @@ def test_volumes_are_given_back_where_it_fails(admin):
     one, two = others(admin, host)
     volume = admin.volume(host=two)
     assert admin.attach(id, volume).status == 200
-    until(lambda: admin.state(volume) == "in-use")
+    eventually(lambda: admin.state(volume) == "in-use")
     admin.down(host)
     admin.cloud.kvm[one].fake.fail_next("define", HypervisorError("libvirt could not define the domain: no."))
     assert admin.evacuated(id, host=one)["OS-EXT-SRV-ATTR:host"] == host
     assert [found["peers"] for found in admin.on_host("volume_export", two)] == [[host]]
     admin.boots(host)
     admin.up(host)
-    until(lambda: admin.cloud.kvm[host].runs(id))
+    eventually(lambda: admin.cloud.kvm[host].runs(id))
 
 
 def test_a_volume_on_the_dead_host_is_not_lost(admin):
@@ -232,7 +232,7 @@ def test_a_volume_on_the_dead_host_is_not_lost(admin):
     host = admin.host_of(id)
     volume = admin.volume(host=host)
     assert admin.attach(id, volume).status == 200
-    until(lambda: admin.state(volume) == "in-use")
+    eventually(lambda: admin.state(volume) == "in-use")
     admin.down(host)
     try:
         reply = admin.evacuate(id)
@@ -250,7 +250,7 @@ def test_a_root_disk_that_is_a_volume(admin):
     assert admin.call.act(id, "migrate").status == 202
     assert admin.call.settled(id)["status"] == "VERIFY_RESIZE"
     assert admin.call.act(id, "confirmResize").status == 204
-    until(lambda: admin.call.server(id)["status"] == "ACTIVE")
+    eventually(lambda: admin.call.server(id)["status"] == "ACTIVE")
     before, host = admin.attached(id), admin.host_of(id)
     assert host != place
     admin.down(host)

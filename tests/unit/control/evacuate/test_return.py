@@ -8,9 +8,9 @@ import pytest
 from magnetar_control.conductor import evacuate, host_return
 from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.test_specs import flavor
+from tests.waiting import eventually
 
 from .evacuating import ENGINES
 
@@ -52,10 +52,10 @@ def test_a_host_that_comes_back(admin, two, boots):
     started = Starts(admin.cloud.kvm[host])
     admin.up(host)
     assert not admin.cloud.kvm[host].knows(gone) and admin.cloud.kvm[host].fake.domain(gone) is None
-    until(lambda: admin.cloud.kvm[host].runs(kept))
+    eventually(lambda: admin.cloud.kvm[host].runs(kept))
     assert started.ids == ([kept] if boots else [])
     admin.clean(gone, there)
-    until(lambda: row(admin.cloud, kept).vm_state == "active")
+    eventually(lambda: row(admin.cloud, kept).vm_state == "active")
     assert admin.host_of(kept) == host and claims(admin.cloud, kept).keys() == {"server"}
 
 
@@ -67,13 +67,13 @@ def test_a_boot_without_the_cloud_starts_nothing_of_it(admin, two, monkeypatch):
     admin.up(host)
     kvm = admin.cloud.kvm[host]
     assert {one: kvm.runs(one) for one in (first, second)} == {first: False, second: False}
-    until(lambda: admin.call.server(first)["status"] == "ACTIVE")  # nobody takes them for stopped
+    eventually(lambda: admin.call.server(first)["status"] == "ACTIVE")  # nobody takes them for stopped
     kvm.restart()
     assert not kvm.runs(first)
     monkeypatch.undo()
     admin.down(host)
     admin.up(host)
-    until(lambda: kvm.runs(first) and kvm.runs(second))
+    eventually(lambda: kvm.runs(first) and kvm.runs(second))
 
 
 def test_a_host_counts_as_up_only_when_it_is_clean(admin, two, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_host_counts_as_up_only_when_it_is_clean(admin, two, monkeypatch):
         assert refused.wait(120)
         assert not admin.heard(host, began)
         assert admin.statuses(gone)[0][3] == "done"
-    until(lambda: admin.heard(host, began))
+    eventually(lambda: admin.heard(host, began))
     admin.clean(gone, there)
 
 
@@ -129,7 +129,7 @@ def test_a_host_that_returns_meanwhile(admin, two, monkeypatch, fails, boots):
     server = admin.call.settled(gone)
     assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host if fails else target)
     if fails:
-        until(lambda: kvm.runs(gone))
+        eventually(lambda: kvm.runs(gone))
     admin.clean(gone, host if fails else target)
 
 
@@ -176,8 +176,8 @@ def test_a_guest_with_a_tpm_starts_where_its_secret_is_to_be_had(admin, security
     admin.boots(host)
     admin.up(host)
     if security == "user":
-        until(lambda: admin.call.server(id)["status"] == "SHUTOFF")
+        eventually(lambda: admin.call.server(id)["status"] == "SHUTOFF")
         assert not admin.cloud.kvm[host].runs(id)
         assert admin.call.act(id, "os-start").status == 202
-    until(lambda: admin.cloud.kvm[host].runs(id))
-    until(lambda: admin.call.server(id)["status"] == "ACTIVE")
+    eventually(lambda: admin.cloud.kvm[host].runs(id))
+    eventually(lambda: admin.call.server(id)["status"] == "ACTIVE")

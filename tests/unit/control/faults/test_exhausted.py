@@ -11,10 +11,10 @@ from http.client import HTTPConnection
 import pytest
 
 from magnetar_core import client
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Caller, Cloud, Reply
 from tests.unit.control.v1 import test_servers
 from tests.unit.control.v1.test_servers import ensure
+from tests.waiting import eventually
 
 from .test_silent_host import hangs
 
@@ -42,7 +42,7 @@ def uploading(caller: Caller, image: str) -> Iterator[None]:
         for name, value in {**OCTETS, "X-Auth-Token": str(caller.token), "Content-Length": "1024"}.items():
             connection.putheader(name, value)
         connection.endheaders(b"\1" * 512)
-        until(lambda: caller.get(f"/image/v2/images/{image}").json["status"] == "saving", 60)
+        eventually(lambda: caller.get(f"/image/v2/images/{image}").json["status"] == "saving")
         yield
 
 
@@ -91,4 +91,4 @@ def cancels(ann: Caller, other: Caller, rea: Caller, ids: list[str]) -> None:
     seen = rea.get(last).json
     assert (seen["status"], seen["cancelling"]) == ("running", False), seen["error"]
     assert ann.delete(last).json["cancelling"] and other.delete(f"/v1/operations/{ids[-2]}").json["cancelling"]
-    until(lambda: {ann.get(f"/v1/operations/{id}").json["status"] for id in ids[-2:]} == {"cancelled"}, 60)
+    eventually(lambda: {ann.get(f"/v1/operations/{id}").json["status"] for id in ids[-2:]} == {"cancelled"})

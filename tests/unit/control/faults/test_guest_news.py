@@ -12,8 +12,8 @@ from magnetar_control.conductor import guest_news
 from magnetar_control.conductor.guest_news import GuestNews
 from magnetar_control.store.tables import servers
 from magnetar_core.errors import Conflict, Unreachable
-from tests.contract.place import eventually
 from tests.unit.control.cloud import Cloud
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.tables import host_states
 from magnetar_control.store.timeouts import statement_timeout
 from tests.unit.control.api.compute import Compute
+from tests.waiting import eventually
 from tools import postgres as server
 
 from .swallowing import Swallowing
@@ -61,13 +62,6 @@ def timed(function, *given):
     began = time.monotonic()
     found = function(*given)
     return found, time.monotonic() - began
-
-
-def until(ready, limit=120.0):
-    deadline = time.monotonic() + limit
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def statuses(reply):
@@ -143,8 +137,8 @@ def test_lists_and_shows_while_a_cell_hangs(compute, way):
         assert timed(compute.alice.get, "/limits")[1] < TIMEOUT + BUSY
         hosts = compute.cloud.hosts.all(fresh=True)
         assert hosts["kvm-cell1"].up and not hosts["kvm-cell2"].up
-    until(lambda: set(statuses(compute.alice.get("/servers/detail", "2.96")).values()) == {"ACTIVE"})
-    until(lambda: compute.cloud.hosts.all(fresh=True)["kvm-cell2"].up)
+    eventually(lambda: set(statuses(compute.alice.get("/servers/detail", "2.96")).values()) == {"ACTIVE"})
+    eventually(lambda: compute.cloud.hosts.all(fresh=True)["kvm-cell2"].up)
     assert compute.alice.get(f"/servers/{lost}", "2.96").json["server"]["status"] == "ACTIVE"
 
 
@@ -165,7 +159,7 @@ def test_many_at_once_while_a_cell_hangs(compute, way):
         for future in asked[60:]:
             reply, took = future.result(60)
             assert reply.status == 200 and took < 2 * limit + 2 * BUSY
-    until(lambda: statuses(compute.alice.get("/servers/detail", "2.96")) == {well: "ACTIVE", lost: "ACTIVE"})
+    eventually(lambda: statuses(compute.alice.get("/servers/detail", "2.96")) == {well: "ACTIVE", lost: "ACTIVE"})
 
 
 def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
@@ -181,7 +175,7 @@ def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
             assert reply.status == 200 and took < 30.0
         reply, took = timed(compute.alice.get, "/servers/detail", "2.96")
         assert statuses(reply) == {well: "ACTIVE", lost: "UNKNOWN"} and took < BUSY
-    until(lambda: set(statuses(compute.alice.get("/servers/detail", "2.96")).values()) == {"ACTIVE"})
+    eventually(lambda: set(statuses(compute.alice.get("/servers/detail", "2.96")).values()) == {"ACTIVE"})
 
 
 def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
@@ -210,7 +204,7 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
         watch._round()
         return conductor.is_up("kvm-cell2")
 
-    until(well)
+    eventually(well)
 
 
 def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, way, monkeypatch):
@@ -234,7 +228,7 @@ def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, 
                 conductor._thread("beat", partial(conductor._beat, database))
             for _beat in range(5):
                 before = lease()
-                until(lambda before=before: lease() > before)
+                eventually(lambda before=before: lease() > before)
     finally:
         conductor.over.set()
         for thread in conductor._threads:
@@ -255,7 +249,7 @@ def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, mo
         with ThreadPoolExecutor(2 * timeouts.MANY) as threads:
             with way.swallows():
                 asked = [threads.submit(ask) for _at in range(timeouts.MANY)]
-                until(lambda: database.breaker.hangs)
+                eventually(lambda: database.breaker.hangs)
                 refused = 0
                 for _at in range(5):
                     future = threads.submit(ask)
@@ -265,7 +259,7 @@ def test_a_database_that_hangs_is_asked_from_time_to_time_only(postgres, way, mo
                 assert refused >= 4  # one may have been let through
             results = [future.exception(30) for future in asked]
             assert None in results
-        until(lambda: ask() == 1)
+        eventually(lambda: ask() == 1)
         assert not database.breaker.hangs
     finally:
         database.close()

@@ -11,8 +11,8 @@ import pytest
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.store import servers
 from magnetar_core.power import number
-from tests.contract.place import eventually
 from tests.unit.control.cloud import Cloud
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from sqlalchemy import select
 
 from magnetar_control.store.tables import actions
 from magnetar_core import client
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud, Reply
 from tests.unit.control.v1.test_servers import ensure
+from tests.waiting import eventually
 
 from .test_silent_host import HOST, hangs
 
@@ -71,13 +72,13 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
     assert all(cloud.admin.settled(id) for id in (*there, elsewhere) if id)
     with hangs(cloud):
         asked = [ask(HOST, server) for server in there]
-        until(lambda: busy(cloud) >= SHARE, 60)
+        eventually(lambda: busy(cloud) >= SHARE)
         assert cloud.admin.settled(ask("kvm2", elsewhere), 60)
         assert busy(cloud) <= SHARE
         assert cloud.admin.get("/healthz").status == 200
         assert all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, asked))
     assert all(cloud.admin.settled(id) for id in asked)
-    until(lambda: busy(cloud) == 0, 60)
+    eventually(lambda: busy(cloud) == 0)
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
 
 
@@ -92,11 +93,11 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
         for at, server in enumerate(servers):
             reply = owner.attach(server, volumes[at]) if volumes else cloud.admin.act(server, what, None, "2.56")
             assert reply.status in (200, 202), reply
-        until(lambda: busy(cloud) >= 1, 60)
+        eventually(lambda: busy(cloud) >= 1)
         assert cloud.admin.act(other, "os-stop").status == 202
         found = cloud.admin.settled(other)
         assert found and found["status"] == "SHUTOFF"
-    until(lambda: busy(cloud) == 0 and not waiting(cloud), 60)
+    eventually(lambda: busy(cloud) == 0 and not waiting(cloud))
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
     owner.clear()
 
@@ -114,7 +115,7 @@ def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: C
             asked = [ensure(cloud.admin, f"server/{id}", OFF, wait=0) for id in there]
         assert {one.status for one in asked} == {202}, asked
         operations = [one.json["operation"]["id"] for one in asked]
-        until(lambda: all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, there)), 60)
+        eventually(lambda: all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, there)))
         done = ensure(cloud.admin, f"server/{elsewhere}", OFF, wait=60)
         assert done.status == 200 and done.json["changed"], done
         assert {cloud.admin.get(f"/v1/operations/{id}").json["status"] for id in operations} == {"running"}

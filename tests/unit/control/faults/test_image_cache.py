@@ -12,9 +12,9 @@ from magnetar_control.conductor.image_cache import ATTEMPTS, ImageCache
 from magnetar_control.store import tables
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, HypervisorDown
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines
+from tests.waiting import eventually
 
 CACHE = "/v2.1/os-aggregates/{}/images"
 pytestmark = engines("volumes and images, postgres")
@@ -74,7 +74,7 @@ def test_a_conductor_brings_them_by_itself(cloud):
     cloud.admin.post(f"/v2.1/os-aggregates/{made}/action", {"add_host": {"host": "kvm2"}}, "2.81")
     image = cloud.admin.image("by-itself")
     ask(cloud, made, image)
-    until(lambda: image in on(cloud, "kvm2") and not waiting(cloud), 60)
+    eventually(lambda: image in on(cloud, "kvm2") and not waiting(cloud))
     assert image not in on(cloud, "kvm1")
     cloud.admin.post(f"/v2.1/os-aggregates/{made}/action", {"remove_host": {"host": "kvm2"}}, "2.81")
     assert cloud.admin.delete(f"/v2.1/os-aggregates/{made}").status == 200

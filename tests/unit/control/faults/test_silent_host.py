@@ -12,9 +12,10 @@ import pytest
 from magnetar_control.conductor import retry
 from magnetar_core import client
 from magnetar_core.errors import HypervisorDown
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.inside import Inside
+from tests.waiting import eventually
 
 Silent = Callable[[], contextlib.AbstractContextManager[None]]
 HOST = "kvm1"
@@ -39,7 +40,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def owner(cloud: Cloud) -> Iterator[Owner]:
     """Whose servers and volumes go with the test. The host is up again after what the test before did to it."""
     found = Owner(cloud)
-    until(lambda: cloud.parts.working.is_up(HOST), 60)
+    eventually(lambda: cloud.parts.working.is_up(HOST))
     yield found
     found.clear()
 
@@ -69,19 +70,19 @@ def tried(owner: Owner, server: str, event: str) -> Callable[[], bool]:
 def test_a_server_goes_and_its_volume_is_free(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     assert owner.attach(server, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     with hangs(owner.cloud):
         assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
         assert owner.call.settled(server) is None
         assert owner.state(volume) == "available"
-    until(lambda: owner.on_host("server", HOST) == [], 60)
+    eventually(lambda: owner.on_host("server", HOST) == [])
 
 
 def test_a_rebuild_is_done_when_the_host_is_back(owner: Owner) -> None:
     server, image = owner.server()["id"], owner.call.image("another", b"\1" * 65536)
     with hangs(owner.cloud):
         assert owner.call.act(server, "rebuild", {"imageRef": image}).status == 202
-        until(tried(owner, server, "rebuild"), 60)
+        eventually(tried(owner, server, "rebuild"))
         assert owner.call.server(server)["status"] == "REBUILD"
     found = owner.call.settled(server)
     assert found and (found["status"], found["image"]["id"]) == ("ACTIVE", image), found
@@ -93,9 +94,9 @@ def test_a_volume_comes_when_the_host_is_back(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     with hangs(owner.cloud):
         assert owner.attach(server, volume).status == 200
-        until(tried(owner, server, "attach_volume"), 60)
+        eventually(tried(owner, server, "attach_volume"))
         assert [one["volumeId"] for one in owner.attached(server)] == [volume]
-    until(lambda: owner.state(volume) == "in-use", 60)
+    eventually(lambda: owner.state(volume) == "in-use")
 
 
 def test_a_stop_is_given_up_with_a_fault_and_the_server_is_no_wreck(owner: Owner) -> None:

@@ -18,8 +18,8 @@ from magnetar_control.conductor import build
 from magnetar_control.store import tables
 from tests.unit.agent.test_cloud_init import SCHEMA
 from tests.unit.agent.test_iso import read
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Caller, Cloud
+from tests.waiting import eventually
 
 from .targets import Targets, serving
 
@@ -166,10 +166,10 @@ def test_the_guest_agent_sets_it(cloud: Cloud) -> None:
                    admin.boot(networks="none", adminPass=SECRET)):
         log = cloud.folder / server["OS-EXT-SRV-ATTR:host"] / "log"
         if server["image"]["id"] == image:
-            until(lambda log=log, id=server["id"]: f'"server": "{id}"' in "".join(
+            eventually(lambda log=log, id=server["id"]: f'"server": "{id}"' in "".join(
                 line for line in log.read_text().splitlines() if "has set the password of cloud" in line))
         assert SECRET not in log.read_text()
-    until(lambda: SECRET not in kept(cloud))
+    eventually(lambda: SECRET not in kept(cloud))
     assert SECRET in str(document(cloud, server["id"]))
 
 
@@ -196,7 +196,7 @@ def test_a_resize_and_a_move_write_it_again(cloud: Cloud, targets: Targets) -> N
     host = next(one for one in ("kvm1", "kvm2") if one != admin.server(id)["OS-EXT-SRV-ATTR:host"])
     number = aggregate["aggregate"]["id"]
     assert admin.post(f"/v2.1/os-aggregates/{number}/action", {"add_host": {"host": host}}).status == 200
-    until(lambda: cloud.parts.working.zone(host) == "az2")  # the conductor reads zones now and then
+    eventually(lambda: cloud.parts.working.zone(host) == "az2")  # the conductor reads zones now and then
     done(admin, id, "migrate", {"host": host}, "2.60")
     assert admin.server(id)["OS-EXT-SRV-ATTR:host"] == host
     assert document(cloud, id)["availability_zone"] == "az2"

@@ -4,7 +4,6 @@
 import contextlib
 import http.client
 import threading
-import time
 from urllib.parse import urlsplit
 
 import orjson
@@ -16,19 +15,13 @@ from magnetar_control.web.asgi import MORE
 from magnetar_control.web.transfers import Clock, Pace, Places, Transfers
 from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
 from tests.unit.control.identity.cloud import served
+from tests.waiting import eventually
 
 from .glance import MIB, OCTETS, RAW, USERS
 
 #: More than the sockets of both sides hold.
 LARGE = 32 * MIB
 PACE = Pace()
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -89,7 +82,7 @@ def test_uploads_of_one_project_leave_places_to_others(small, site):
     slow = [connect() for _id in ids]
     for connection, name, id in zip(slow[:2], who, ids, strict=False):
         begin(connection, name, id, 2 * len(RAW))
-    until(lambda: all(small.show(id)["status"] == "saving" for id in ids[:2]))
+    eventually(lambda: all(small.show(id)["status"] == "saving" for id in ids[:2]))
     refused, third = connect(), small.make("ann")
     begin(refused, "ann", third)
     answer = refused.getresponse()
@@ -98,14 +91,14 @@ def test_uploads_of_one_project_leave_places_to_others(small, site):
     assert small.show(third)["status"] == "queued"
     for connection, id in zip(slow[2:], ids[2:], strict=True):
         begin(connection, "bob", id, 2 * len(RAW))
-    until(lambda: all(small.show(id)["status"] == "saving" for id in ids))
+    eventually(lambda: all(small.show(id)["status"] == "saving" for id in ids))
     refused, fifth = connect(), small.make("eve")
     begin(refused, "eve", fifth)
     answer = refused.getresponse()
     assert (answer.status, answer.getheader("Retry-After")) == (503, "10")
     assert "All 4 uploads" in orjson.loads(answer.read())["message"]
     begin(own := connect(), "admin", admins := small.make("admin"), 2 * len(RAW))
-    until(lambda: small.show(admins)["status"] == "saving")
+    eventually(lambda: small.show(admins)["status"] == "saving")
     for connection in (*slow, own):
         connection.send(RAW)
         assert connection.getresponse().status == 204
@@ -134,7 +127,7 @@ def test_downloads_of_one_project_leave_places_to_others(small, site):
     assert ask(connect(), "bob", f"/{id}/file").status == 200
     small.put(small.ann, small.make("ann"), RAW, 204)
     assert [len(one.read()) for one in reading] == [LARGE, LARGE]
-    until(lambda: ask(connect(), "ann", f"/{id}/file").status == 200)
+    eventually(lambda: ask(connect(), "ann", f"/{id}/file").status == 200)
 
 
 def test_an_upload_that_is_too_slow_is_ended_and_may_come_again(small, site):
@@ -152,7 +145,7 @@ def test_an_upload_that_is_too_slow_is_ended_and_may_come_again(small, site):
 def test_a_download_that_nobody_reads_is_ended(small, site):
     connect, id = site(share=1, pace=Pace(LARGE, 1.0)), large(small)
     answer = read_nothing(connect, "ann", id)
-    until(lambda: ask(connect(), "ann", f"/{id}/file").status == 200)
+    eventually(lambda: ask(connect(), "ann", f"/{id}/file").status == 200)
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         answer.read()
 

@@ -2,12 +2,12 @@
 """Content over a real connection."""
 
 import http.client
-import time
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.unit.control.identity.cloud import served
+from tests.waiting import eventually
 
 from .glance import MIB, OCTETS, RAW
 
@@ -36,19 +36,12 @@ def begin(connection, id, length=MIB):
     connection.send(RAW)
 
 
-def until(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_slow_upload_keeps_nobody_waiting(small, connect):
     ids = [small.make("ann") for _one in range(3)]
     slow = [connect() for _id in ids]
     for connection, id in zip(slow, ids, strict=True):
         begin(connection, id, 2 * len(RAW))
-    until(lambda: all(small.show(id)["status"] == "saving" for id in ids))
+    eventually(lambda: all(small.show(id)["status"] == "saving" for id in ids))
     quick = connect()
     quick.request("GET", "/image/v2/images", headers={"X-Auth-Token": "ann"})
     assert quick.getresponse().status == 200
@@ -61,10 +54,10 @@ def test_a_slow_upload_keeps_nobody_waiting(small, connect):
 def test_a_connection_that_is_cut_leaves_the_image_queued(small, connect):
     id, connection = small.make("ann"), connect()
     begin(connection, id)
-    until(lambda: small.show(id)["status"] == "saving")
+    eventually(lambda: small.show(id)["status"] == "saving")
     connection.close()
-    until(lambda: small.show(id)["status"] == "queued")
-    until(lambda: small.files() == [])  # which goes after the image is said to be queued
+    eventually(lambda: small.show(id)["status"] == "queued")
+    eventually(lambda: small.files() == [])  # which goes after the image is said to be queued
 
 
 def test_content_goes_out_with_its_length(small, connect):

@@ -16,9 +16,9 @@ from magnetar_control.conductor import audit, repair
 from magnetar_control.store import cell_moves, servers
 from magnetar_control.store.database import Database
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.attachments.asking import until as until_true
 from tests.unit.control.engines import engines
 from tests.unit.control.v1.test_servers import ensure
+from tests.waiting import eventually
 from tools import postgres
 
 from .clouds import at, claims, disabled, flavors
@@ -130,7 +130,7 @@ def test_volumes_and_ports_come_along(cloud, id):
     volumes = [owner.volume(host=host) for host in CELLS]
     for volume in volumes:
         assert owner.attach(id, volume).status == 200
-        until_true(lambda volume=volume: owner.state(volume) == "in-use")
+        eventually(lambda volume=volume: owner.state(volume) == "in-use")
     ports = cloud.admin.get(f"/v2.1/servers/{id}/os-interface").json
     for action, args, host in (("resize", {"flavorRef": "large"}, "kvm2"), ("revertResize", None, "kvm1")):
         assert cloud.admin.act(id, action, args).status == 202
@@ -143,7 +143,7 @@ def test_volumes_and_ports_come_along(cloud, id):
         assert {one["binding:host_id"] for one in bound} == {host}
     for volume in volumes:
         assert owner.detach(id, volume).status == 202
-        until_true(lambda volume=volume: owner.state(volume) == "available")
+        eventually(lambda volume=volume: owner.state(volume) == "available")
     check(cloud, id, "kvm1")
 
 

@@ -10,7 +10,7 @@ import pytest
 from magnetar_control.conductor import host_groups
 from magnetar_control.conductor.host_groups import GroupNews
 from magnetar_core.errors import InvalidField, Unreachable
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 from .clouds import row
 from .inside import with_flavors  # noqa: F401 - the fixture cloud
@@ -64,8 +64,8 @@ def nic(cloud, host, id):
 
 
 def filtered(cloud, host, id):
-    """What the host's kernel filters a server by: the groups of its port. ``None``: it does not know the port yet, which
-    sends and hears nothing till then."""
+    """What the host's kernel filters a server by: the groups of its port. ``None``: it does not know the port yet,
+    which sends and hears nothing till then."""
     mac, known = nic(cloud, host, id)["mac"], cloud.kvm[host].fake.filtered
     return next((port.groups for port in (known.ports if known else ()) if port.mac == mac), None)
 

@@ -2,11 +2,11 @@
 """Guests that take their time to shut down: what images say, what comes over the wait, and whom it keeps waiting."""
 
 import dataclasses
-import time
 
 import pytest
 
 from magnetar_agent.servers import shutdown
+from tests.waiting import eventually
 
 from .clouds import check, flavors, row
 from .inside import Inside
@@ -40,14 +40,6 @@ def deaf(cloud):
         kvm.agent.host.settings = usual[name]
 
 
-def until(true, limit=60):
-    deadline = time.monotonic() + limit
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
 def asked_to_shut_down(cloud, id):
     """The agents' operations that wait for the guest."""
     return [one for kvm in cloud.kvm.values() for one in kvm.agent.host.operations.list()
@@ -66,7 +58,7 @@ def test_a_deletion_does_not_wait_for_the_guest(cloud, server, deaf, action):
     deaf(id)
     reply = cloud.admin.act(id, action, body(cloud, id, action))
     assert reply.status in (200, 202), reply
-    begun = until(lambda: asked_to_shut_down(cloud, id))
+    begun = eventually(lambda: asked_to_shut_down(cloud, id))
     assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 204
     assert cloud.admin.settled(id) is None
     assert [one.status for one in begun] == ["cancelled"]
@@ -80,7 +72,7 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
         deaf(id)
         assert cloud.admin.act(id, "os-stop").status == 202
     for id in slow:
-        until(lambda id=id: asked_to_shut_down(cloud, id))
+        eventually(lambda id=id: asked_to_shut_down(cloud, id))
     assert cloud.admin.act(other, "os-stop").status == 202
     assert cloud.admin.settled(other)["status"] == "SHUTOFF"
     assert all(row(cloud, id).task_state == "powering-off" for id in slow)
@@ -90,8 +82,8 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
         assert cloud.admin.settled(id)["status"] == "SHUTOFF"
         check(cloud, id)
     shares = cloud.parts.working.shares
-    until(lambda: not shares._hosts and not shares._others)
-    until(lambda: cloud.parts.working._free._value == WORKERS)
+    eventually(lambda: not shares._hosts and not shares._others)
+    eventually(lambda: cloud.parts.working._free._value == WORKERS)
 
 
 @pytest.mark.parametrize("boots", ["image", "volume"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
+from tests.waiting import eventually
 
 from .clouds import at, check, row
 from .inside import with_flavors  # noqa: F401 - the fixture cloud
@@ -14,7 +15,7 @@ from .inside import with_flavors  # noqa: F401 - the fixture cloud
 def move(cloud, id, action, args=None):
     """Do it, and wait."""
     assert cloud.admin.act(id, action, args, "2.30").status in (202, 204)
-    until(lambda: cloud.admin.server(id)["OS-EXT-STS:task_state"] is None
+    eventually(lambda: cloud.admin.server(id)["OS-EXT-STS:task_state"] is None
           and not (action == "confirmResize" and cloud.admin.server(id)["status"] == "VERIFY_RESIZE"))
     return cloud.admin.server(id)
 
@@ -26,7 +27,7 @@ def test_volumes_come_along(cloud):
     for volume in volumes:
         assert owner.attach(id, volume).status == 200
     cloud.admin.settled(id)
-    until(lambda: len(at(cloud, id)[row(cloud, id).host]["volumes_attached"]) == 2)
+    eventually(lambda: len(at(cloud, id)[row(cloud, id).host]["volumes_attached"]) == 2)
     for action, args in (("os-migrateLive", {"host": None, "block_migration": "auto"}), ("migrate", None),
                          ("revertResize", None), ("resize", {"flavorRef": "large"}), ("confirmResize", None)):
         before = row(cloud, id).host
@@ -38,7 +39,7 @@ def test_volumes_come_along(cloud):
         assert {owner.state(volume) for volume in volumes} == {"in-use"}
     for volume in volumes:
         assert owner.detach(id, volume).status == 202
-        until(lambda volume=volume: owner.state(volume) == "available")
+        eventually(lambda volume=volume: owner.state(volume) == "available")
     check(cloud, id)
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None

@@ -19,6 +19,7 @@ from magnetar_core.client import Client
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
+from tests.waiting import eventually
 
 
 class SlowEngine(FakeEngine):
@@ -77,14 +78,6 @@ def powers(cloud, id):
         with cloud.parts.agents.client(endpoint) as client:
             for one in client.list("server", id=id):
                 found[name] = one["power_state"]
-    return found
-
-
-def eventually(look):
-    deadline = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
     return found
 
 

@@ -17,13 +17,14 @@ from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.conductor.work import HostDown
 from magnetar_control.store import tables
 from magnetar_core.actions import ACTIONS
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import flavors
 from tests.unit.control.moves.dying import LONG, Fate, ask, take, through
 from tests.unit.control.moves.inside import Inside
+from tests.waiting import eventually
 
 from .receiving import Receiving, receiving
 
@@ -106,7 +107,7 @@ class Doing:
         return self._volume(self.owner.detach(self.id, self.volumes[1]), "available", 1)
 
     def _volume(self, reply: Any, state: str, which: int) -> Any:
-        until(lambda: self.owner.state(self.volumes[which]) == state)
+        eventually(lambda: self.owner.state(self.volumes[which]) == state)
         return reply
 
     def do_attach_interface(self) -> Any:
@@ -115,7 +116,7 @@ class Doing:
     def do_detach_interface(self) -> Any:
         ports = self.admin.get(f"/v2.1/servers/{self.id}/os-interface").json["interfaceAttachments"]
         reply = self.admin.delete(f"/v2.1/servers/{self.id}/os-interface/{ports[-1]['port_id']}")
-        until(lambda: len(self.admin.get(
+        eventually(lambda: len(self.admin.get(
             f"/v2.1/servers/{self.id}/os-interface").json["interfaceAttachments"]) < len(ports))
         return reply
 
@@ -124,7 +125,7 @@ class Doing:
 
     def do_detach_share(self) -> Any:
         shares = f"/v2.1/servers/{self.id}/shares"
-        until(lambda: self.admin.get(shares, "2.97").json["shares"][0]["status"] == "inactive")
+        eventually(lambda: self.admin.get(shares, "2.97").json["shares"][0]["status"] == "inactive")
         return self.admin.delete(f"{shares}/{SHARE}", "2.97")
 
     def do_evacuate(self) -> Any:

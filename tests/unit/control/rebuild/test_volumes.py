@@ -5,7 +5,7 @@ import pytest
 
 from magnetar_control.conductor import block_devices
 from magnetar_core.client import Client
-from tests.unit.control.attachments.asking import until
+from tests.waiting import eventually
 
 from .rebuilding import ENGINES
 
@@ -107,10 +107,10 @@ def test_the_action_of_the_volume_service(owner):
     assert owner.call.call("POST", path, body, headers={"OpenStack-API-Version": "volume 3.67"}).status == 404
     assert owner.call.call("POST", path, {"os-reimage": {}}, headers=new).status == 400
     assert owner.call.call("POST", path, body, headers=new).status == 202
-    until(lambda: owner.state(volume) == "available")
+    eventually(lambda: owner.state(volume) == "available")
     assert owner.seen(volume)["volume_image_metadata"]["image_id"] == other
     id = owner.server(imageRef=owner.call.image())["id"]
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     refused = owner.call.call("POST", path, body, headers=new)
     assert refused.status == 400 and "available or error" in refused.json["badRequest"]["message"]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.test_iso import read
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.dying import Fuse
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.v1.test_servers import ensure, verbs
+from tests.waiting import eventually
 
 FILES, MISSING, UNKNOWN = (f"{digit * 8}-447a-4376-a10a-4cd9122d7986" for digit in "abc")
 VERSION = "2.97"
@@ -68,7 +68,7 @@ def told(cloud: Cloud, server: str) -> list[dict[str, Any]]:
 
 def settled(cloud: Cloud, server: str) -> list[dict[str, Any]]:
     """The shares when nothing is done about them any more."""
-    until(lambda: not any(one["status"].endswith("ing") for one in shown(cloud, server)))
+    eventually(lambda: not any(one["status"].endswith("ing") for one in shown(cloud, server)))
     return shown(cloud, server)
 
 

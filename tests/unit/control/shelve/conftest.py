@@ -3,9 +3,10 @@
 
 import pytest
 
-from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.clouds import flavors
+from tests.waiting import eventually
 
 from .shelving import Shelving
 
@@ -28,4 +29,4 @@ def owner(cloud):
     for one in found.images():
         if one["id"] != kept:
             found.call.delete(f"/image/v2/images/{one['id']}")
-    until(lambda: [one["id"] for one in found.images()] == [kept])
+    eventually(lambda: [one["id"] for one in found.images()] == [kept])

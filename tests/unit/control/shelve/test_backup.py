@@ -8,12 +8,12 @@ import pytest
 from magnetar_control.conductor import snapshot
 from magnetar_control.services import Context
 from magnetar_core.errors import Conflict, Unavailable
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_snapshot import queued, unreachable
 from tests.unit.control.moves.clouds import check, flavors
 from tests.unit.control.moves.dying import through
 from tests.unit.control.moves.inside import Inside
 from tests.unit.control.moves.test_crashes import until_none
+from tests.waiting import eventually
 
 from .shelving import ENGINES
 from .test_trouble import failing
@@ -159,7 +159,7 @@ def test_a_server_that_is_deleted_before_its_backup_is_made(owner):
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         reply = owner.call.act(id, "createBackup", {"name": "d2", "backup_type": "daily", "rotation": 1}, "2.45")
-        until(lambda: queued(owner, id, "createBackup"))
+        eventually(lambda: queued(owner, id, "createBackup"))
     assert owner.call.delete(f"/v2.1/servers/{id}").status == 204
     assert owner.call.settled(id) is None
     assert owner.call.get(f"/image/v2/images/{reply.json['image_id']}").json["status"] == "killed"

@@ -13,13 +13,13 @@ from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
 from magnetar_core.image_format import qcow2_header
 from magnetar_core.power import OFFLOADED, SHELVED
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
 from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Fate, Stall, ask, take, through, turn
 from tests.unit.control.moves.inside import Inside
 from tests.unit.control.moves.test_crashes import until_none
 from tests.unit.control.test_specs import flavor
+from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 
@@ -60,7 +60,7 @@ def test_a_server_that_leaves_its_host_at_once(owner, late):
     id = owner.server(networks="auto", flavorRef="small")["id"]
     volume = owner.volume(host="kvm2")
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
 
     def there(fate):
         assert shelve(owner, id, fate).vm_state == OFFLOADED, (fate.number, row(owner.cloud, id).fault)
@@ -174,7 +174,7 @@ def test_a_conductor_that_stood_still_undoes_nothing(owner, key):
     cloud, id = owner.cloud, owner.server(networks="auto", flavorRef="small")["id"]
     volume = owner.volume(host="kvm2")
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     other = copy.copy(cloud.parts.working)
     other.holder = "another"
     for at_ in range(1, 80, 2):

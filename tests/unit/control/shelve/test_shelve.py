@@ -4,8 +4,8 @@
 import orjson
 import pytest
 
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
+from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 
@@ -131,7 +131,7 @@ def test_an_administrator_shelves_the_server_of_another_project(owner):
         [image] = other.named("web1-shelved")
         assert image["owner"] == other.call.project_id
         assert other.act(id, "unshelve")["status"] == "ACTIVE"
-        until(lambda: other.named("web1-shelved") == [])
+        eventually(lambda: other.named("web1-shelved") == [])
     finally:
         other.clear()
         other.call.delete(f"/image/v2/images/{source}")

@@ -11,9 +11,9 @@ from magnetar_control.conductor.work import Work
 from magnetar_control.store import tables
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, NoSpace
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_snapshot import go_on, queued, unreachable
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
+from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 
@@ -128,7 +128,7 @@ def test_a_build_that_fails_is_tried_on_another_host(owner, monkeypatch):
     volume = owner.volume(host="kvm1")
     id = owner.server(networks="auto", flavorRef="small")["id"]
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     owner.act(id, "shelve")
     refused = failing(HypervisorDown("libvirt does not answer."))
     refused.then = nics.networks
@@ -146,7 +146,7 @@ def test_a_build_that_fails_everywhere_leaves_it_offloaded(owner, monkeypatch):
     volume = owner.volume(host="kvm1")
     id = owner.server(networks="auto", flavorRef="small")["id"]
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     owner.act(id, "shelve")
     with monkeypatch.context() as patched:
         patched.setattr(block_devices, "finish_build", failing(HypervisorDown("libvirt does not answer."), 9))
@@ -185,7 +185,7 @@ def test_a_deletion_while_it_is_shelved_or_unshelved_goes_first(owner, monkeypat
             unreachable(patched)
             assert owner.call.act(id, "unshelve" if away else "shelve").status == 202
             if not away:
-                until(lambda id=id: queued(owner, id, "shelve"))
+                eventually(lambda id=id: queued(owner, id, "shelve"))
         assert owner.call.delete(f"/v2.1/servers/{id}").status == 204
         assert owner.call.settled(id) is None
         assert owner.named("web1-shelved") == [] and claims(owner.cloud, id) == {} and at(owner.cloud, id) == {}
@@ -198,10 +198,10 @@ def test_a_reset_of_the_state_leaves_nothing_behind(owner, state):
     with pytest.MonkeyPatch.context() as patched:
         unreachable(patched)
         assert owner.call.act(id, "shelve").status == 202
-        until(lambda: queued(owner, id, "shelve"))
+        eventually(lambda: queued(owner, id, "shelve"))
         assert owner.call.act(id, "os-resetState", {"state": state}).status == 202
     go_on(owner, id)
-    until(lambda: row(owner.cloud, id).shelved_image_id is None)
+    eventually(lambda: row(owner.cloud, id).shelved_image_id is None)
     assert owner.named("web1-shelved") == []
     owner.call.act(id, "os-resetState", {"state": "active"})
     owner.act(id, "shelve")
@@ -210,11 +210,11 @@ def test_a_reset_of_the_state_leaves_nothing_behind(owner, state):
         with disabled(owner.cloud, "kvm1"), disabled(owner.cloud, "kvm2"):
             owner.cloud.parts.working.settling, kept = (lambda: True), owner.cloud.parts.working.settling
             assert owner.call.act(id, "unshelve").status == 202
-            until(lambda: queued(owner, id, "unshelve"))
+            eventually(lambda: queued(owner, id, "unshelve"))
             assert owner.call.act(id, "os-resetState", {"state": state}).status == 202
             owner.cloud.parts.working.settling = kept
     go_on(owner, id)
-    until(lambda: row(owner.cloud, id).vm_state == "shelved_offloaded")
+    eventually(lambda: row(owner.cloud, id).vm_state == "shelved_offloaded")
     owner.call.settled(id)
     owner.check_offloaded(id)
     assert owner.act(id, "unshelve")["status"] == "ACTIVE"

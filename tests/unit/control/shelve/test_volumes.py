@@ -3,9 +3,9 @@
 
 import pytest
 
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block, root
 from tests.unit.control.moves.clouds import at, disabled, row
+from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 
@@ -52,7 +52,7 @@ def test_volumes_of_all_hosts_come_back_as_they_were(owner):
     id = owner.server(imageRef=owner.call.image(), block_device_mapping_v2=blocks, flavorRef="small")["id"]
     late = owner.volume(host="kvm2")
     assert owner.attach(id, late, device="/dev/vdh").status == 200
-    until(lambda: owner.state(late) == "in-use")
+    eventually(lambda: owner.state(late) == "in-use")
     before, host = owner.attached(id), owner.host_of(id)
     owner.act(id, "shelve")
     owner.check_offloaded(id)
@@ -74,11 +74,11 @@ def test_volumes_are_given_to_an_offloaded_server_and_taken_from_it(owner):
     first, second = owner.volume(host="kvm1"), owner.volume(host="kvm2")
     id = owner.server(flavorRef="small")["id"]
     assert owner.attach(id, first).status == 200
-    until(lambda: owner.state(first) == "in-use")
+    eventually(lambda: owner.state(first) == "in-use")
     owner.act(id, "shelve")
     assert owner.attach(id, second).status == 200
     assert owner.call.delete(f"/v2.1/servers/{id}/os-volume_attachments/{first}", "2.20").status == 202
-    until(lambda: owner.state(first) == "available")
+    eventually(lambda: owner.state(first) == "available")
     assert owner.state(second) == "reserved"
     for refused, status in ((owner.attach(id, first, "2.19"), 409), (owner.attach(id, first, "2.49", tag="a"), 400),
                             (owner.call.delete(f"/v2.1/servers/{id}/os-volume_attachments/{second}", "2.19"), 409)):
@@ -94,10 +94,10 @@ def test_a_deleted_server_gives_its_volumes_back(owner):
     [made] = owner.attached(id)
     kept = owner.volume(host=owner.other(owner.host_of(id)))
     assert owner.attach(id, kept).status == 200
-    until(lambda: owner.state(kept) == "in-use")
+    eventually(lambda: owner.state(kept) == "in-use")
     owner.act(id, "shelve")
     assert row(owner.cloud, id).shelved_image_id is None
     assert owner.call.delete(f"/v2.1/servers/{id}").status == 204
     assert owner.call.settled(id) is None
     assert owner.state(kept) == "available"
-    until(lambda: owner.state(made["volumeId"]) is None)
+    eventually(lambda: owner.state(made["volumeId"]) is None)

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.image.signing import Signer, checksum
 from tests.unit.control.moves.clouds import at, check, row
+from tests.waiting import eventually
 
 from .signing import CONTENT, ENGINES, VERSION, signing
 
@@ -30,7 +30,7 @@ def owner(owners):
     for one in owners.call.get("/image/v2/images").json["images"]:
         if one["id"] != kept:
             owners.call.delete(f"/image/v2/images/{one['id']}")
-    until(lambda: [one["id"] for one in owners.call.get("/image/v2/images").json["images"]] == [kept])
+    eventually(lambda: [one["id"] for one in owners.call.get("/image/v2/images").json["images"]] == [kept])
 
 
 def test_a_server_of_a_signed_image(owner):
@@ -99,7 +99,7 @@ def test_a_shelved_server_comes_back(owner):
     """Its own disk, which nobody signs; the image that is made of it has not the signature of the one before."""
     id = owner.boot(owner.image(), *owner.chain.trusted)["id"]
     owner.act(id, "shelve")
-    until(lambda: row(owner.cloud, id).vm_state == "shelved_offloaded")
+    eventually(lambda: row(owner.cloud, id).vm_state == "shelved_offloaded")
     kept = owner.call.get(f"/image/v2/images/{row(owner.cloud, id).shelved_image_id}").json
     assert not [name for name in kept if name.startswith("img_signature")]
     found = owner.act(id, "unshelve")

@@ -7,9 +7,9 @@ from typing import Any
 
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.shelve.shelving import ENGINES, Shelving
+from tests.waiting import eventually
 
 __all__ = ["ENGINES", "HOUR", "Keeping"]
 #: Seconds for which servers are kept.
@@ -28,7 +28,7 @@ class Keeping(Shelving):
 
     def gone(self, id: str) -> None:
         """Wait until the server is not there any more."""
-        until(lambda: self.call.get(f"/v2.1/servers/{id}").status == 404)
+        eventually(lambda: self.call.get(f"/v2.1/servers/{id}").status == 404)
 
     def age(self, id: str, seconds: float) -> None:
         """It was soft-deleted so long ago."""

@@ -13,12 +13,12 @@ from magnetar_control.conductor.audit import run_with_state
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.store import servers
 from magnetar_core.power import SOFT_DELETED
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.counting import counted
 from tests.unit.control.moves.clouds import at, check, claims, row
 from tests.unit.control.moves.dying import ask as ask_for
 from tests.unit.control.moves.dying import take
 from tests.unit.control.shelve.shelving import settings
+from tests.waiting import eventually
 
 from .keeping import ENGINES, HOUR
 
@@ -30,7 +30,7 @@ def test_it_is_off_keeps_all_and_comes_back(owner):
     id, host = before["id"], owner.host_of(before["id"])
     volume = owner.volume(host=owner.other(host))
     assert owner.attach(id, volume).status == 200
-    until(lambda: owner.state(volume) == "in-use")
+    eventually(lambda: owner.state(volume) == "in-use")
     held, ports = claims(owner.cloud, id), owner.ports(id)
     deleted = owner.delete(id)
     assert (deleted["OS-EXT-STS:vm_state"], deleted["OS-EXT-STS:power_state"]) == (SOFT_DELETED, 4)
@@ -159,7 +159,7 @@ def test_a_host_that_is_silent_is_waited_for(owner):
         finally:
             cloud.start_agent(host)
             cloud.wait_agent(host)
-        until(lambda wanted=wanted: owner.state_of(id) == wanted)
+        eventually(lambda wanted=wanted: owner.state_of(id) == wanted)
     assert check(cloud, id)["power_state"] == "running"
 
 
@@ -172,7 +172,7 @@ def test_it_does_not_stop_a_conductor_that_notes_something(owner):
             work.confirm_lease(connection)
             asked = others.submit(owner.call.delete, f"/v2.1/servers/{id}")
             if work.database.kind == "postgresql":
-                until(lambda: connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted")).first())
+                eventually(lambda: connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted")).first())
             servers.progress(connection, id, "pausing", progress=50)
         assert asked.result(120).status == 204
     CELL["pause"](work)

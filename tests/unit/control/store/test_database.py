@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.database import Database, filled, moment, now, passing
 from magnetar_control.store.tables import flavors
-from tests.contract.place import eventually
+from tests.waiting import eventually
 
 BACKEND = text("SELECT pg_backend_pid()")
 SMALL = {"id": "1", "name": "small", "vcpus": 1, "ram": 1}

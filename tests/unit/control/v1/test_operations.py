@@ -15,6 +15,7 @@ from magnetar_control.api.v1 import operations as operations_module
 from magnetar_control.api.v1.operations import ProjectOperation, ProjectOperations
 from magnetar_core.errors import TooManyRequests
 from magnetar_core.operations import CANCELLED, RUNNING, SUCCEEDED, Operation
+from tests.waiting import eventually
 
 Begin = Callable[[str, str], Operation]
 CALLER: Any = SimpleNamespace(
@@ -44,20 +45,12 @@ def blocked(workers: int, share: int, queued: int = 1000) -> Iterator[tuple[Proj
         operations.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    for _try in range(6000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError
-
-
 def test_a_project_has_a_share_and_the_rest_of_it_waits() -> None:
     with blocked(3, 2) as (operations, begin, going):
         red = [begin(f"red{number}", "red") for number in range(6)]
         begin("blue0", "blue")
         begin("green0", "green")
-        until(lambda: len(going) == 3)
+        eventually(lambda: len(going) == 3)
         assert sorted(going) == ["blue0", "red0", "red1"] and {one.status for one in red} == {RUNNING}
         assert red[5].progress["phase"] == "waiting" and len(operations.list()) == 8
     assert sorted(going) == sorted([*(f"red{number}" for number in range(6)), "blue0", "green0"])
@@ -96,16 +89,16 @@ def test_those_that_wait_for_a_server_keep_nobody_from_going_on() -> None:
         waiting = [ProjectOperation(f"red{number}", "server", None, CALLER) for number in range(8)]
         for one in waiting:
             operations.begin(one, function)
-        until(lambda: operations._waiting["red"] == 8)
+        eventually(lambda: operations._waiting["red"] == 8)
         with pytest.raises(TooManyRequests, match="8 operations of the project wait"):
             begin("red8", "red")
         begin("blue0", "blue")
-        until(lambda: going == ["blue0"])
+        eventually(lambda: going == ["blue0"])
         over.set()
         assert all(one.wait(60) for one in waiting)
         assert sorted(back) == [one.name for one in waiting] and set(most) == {1}, "one at once, as the share is"
         begin("red8", "red")
-        until(lambda: going == ["blue0", "red8"])
+        eventually(lambda: going == ["blue0", "red8"])
     assert not operations._waiting and not operations._back
 
 
@@ -121,9 +114,9 @@ def test_projects_have_a_part_of_those_that_may_wait(monkeypatch: pytest.MonkeyP
         waiting = [ProjectOperation(f"red{number}", "server", None, CALLER) for number in range(6)]
         for one in waiting:
             operations.begin(one, function)
-        until(lambda: operations._waiting["red"] >= 4)
+        eventually(lambda: operations._waiting["red"] >= 4)
         begin("blue0", "blue")
-        until(lambda: going == ["blue0"])
+        eventually(lambda: going == ["blue0"])
         assert operations._waiting["red"] < 6, "the others have not begun"
         over.set()
         assert all(one.wait(60) for one in waiting)

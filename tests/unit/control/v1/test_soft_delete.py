@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Cloud, Reply
+from tests.waiting import eventually
 
 from .play import play, prepared
 from .test_servers import MADE, WEB, ensure, verbs
@@ -112,5 +112,5 @@ def test_a_request_that_waits_for_a_soft_deletion_makes_another(cloud: Cloud) ->
     assert admin.delete(f"/v2.1/servers/{first}").status == 204
     made = ensure(admin, "server/web1", WEB)
     assert made.json["changed"] and made.json["resource"]["id"] != first
-    until(lambda: names(cloud, "?status=SOFT_DELETED") == ["web1"])
+    eventually(lambda: names(cloud, "?status=SOFT_DELETED") == ["web1"])
     clear(cloud)
