@@ -22,7 +22,7 @@ from .networks import NETWORK, check_up
 from .nics import addresses_of
 from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
-from .resources import NetworkResource, any_of, check_once, columns, find, forbidden, own
+from .resources import NetworkResource, any_of, check_once, check_owner, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import check_number, default_group
 from .tables import SUBPORT, TAKEN, addresses, floating_ips, forwardings, networks, ports, security_groups
@@ -59,6 +59,7 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
     virtual_functions.complete(values)
     virtual_functions.check_trust(values)
     _may_choose(context, network, values)
+    _may_address(context, network, "create", values.get("fixed_ips") or ())
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
@@ -131,20 +132,20 @@ def _mac_in_use(values: Document) -> MagnetarError:
 
 def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
     if "mac_address" in values:
-        _check_owner(context, network, "create_port:mac_address")
+        check_owner(context, network["project_id"], "create_port:mac_address", "the MAC address")
 
 
-def _check_owner(context: Context, network: RowMapping, rule: str, what: str = "it") -> None:
-    """Raises an error unless the network's own project asks, or an admin."""
-    if network["project_id"] != context.project_id and not context.is_admin:
-        raise forbidden(rule, f"the network's own project and admins may choose {what}")
+def _may_address(context: Context, network: RowMapping, verb: str, wishes: Sequence[Document]) -> None:
+    """Whoever may choose has the address that another server had a moment ago."""
+    if any("ip_address" in one for one in wishes):
+        check_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
     """Who turns port security off can take the addresses of all others of the network."""
     given = values.get("port_security_enabled", usual)
     if given != usual:
-        _check_owner(context, network, f"{verb}_port:port_security_enabled")
+        check_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "it")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
@@ -152,7 +153,7 @@ def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, 
     *port* has may stay."""
     given, known = _pairs(port, port["pairs"]), _pairs(port, have)
     if any(one not in known for one in given):
-        _check_owner(context, network, f"{verb}_port:allowed_address_pairs", "them")
+        check_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
@@ -232,7 +233,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if virtual_functions.is_one({**row, **values}) or "vnic_type" in values or "profile" in values:
         _check_function(connection, context, row, values, cards)
     if (fixed := values.pop("fixed_ips", None)) is not None:
-        _readdress(connection, row, fixed)
+        _readdress(connection, context, row, fixed)
 
 
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -289,7 +290,7 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
     ipam.give_automatic(connection, row["id"], values["mac_address"], choices)
 
 
-def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document]) -> None:
+def _readdress(connection: Connection, context: Context, row: RowMapping, fixed: Sequence[Document]) -> None:
     choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
     automatic = {one["id"] for one in choices if ipam.by_itself(one)}  # of these it has an address whatever is asked
     have = [one for one in addresses_of(connection, [row["id"]]).get(row["id"], [])
@@ -300,6 +301,8 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
         if match is not None:
             wanted.remove(match)
             stay.append(one["ip_address"])
+    if wanted:
+        _may_address(context, find(connection, context, NETWORK, row["network_id"]), "update", wanted)
     if wanted or len(stay) < len(have):
         _let_go(connection, row)
     let_go(connection, [row["id"]], stay)

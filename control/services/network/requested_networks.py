@@ -2,7 +2,8 @@
 """The networks that a server is created with, checked as Nova does with Neutron (API reference, "Create server").
 
 The answers are Nova's: 400 for what is not there or cannot be used, 409 for a port in use and for a choice of several
-networks, 403 for an external network that is not shared with the caller, where its policy does not let it have such.
+networks, 403 for an external network that is not shared with the caller, where its policy does not let it have such,
+and for an address that it chooses on a network of another project.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import ipam, reservations, sharing, virtual_functions
+from .resources import check_owner
 from .tables import SUBPORT, addresses, networks, ports, subnets
 
 #: The policy rule of NICs on external networks.
@@ -30,7 +32,8 @@ _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _PROJECT: BindParameter[str] = bindparam("project")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
-_EACH: Select[Any] = select(*networks.c["id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES, _OUTSIDE)
+_EACH: Select[Any] = select(*networks.c["id", "project_id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES,
+                            _OUTSIDE)
 _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
@@ -159,7 +162,9 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_made(connection, found)
-    fixed = [one for one in plain if one["fixed_ip"]]
+    fixed, by_id = [one for one in plain if one["fixed_ip"]], {network.id: network for network in found}
+    for one in fixed:
+        check_owner(context, by_id[one["network_id"]].project_id, "create_port:fixed_ips:ip_address", "addresses")
     choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
     for one in fixed:
         network_id, ip = one["network_id"], one["fixed_ip"]
@@ -168,7 +173,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
             raise InvalidRequest(f"Fixed IP {ip} is not a valid ip address for network {network_id}.")
         if ipam.is_given(connection, subnet["id"], ip):
             raise InvalidRequest(f"Fixed IP address {ip} is already in use on network {network_id}.")
-    return {network.id: network for network in found}
+    return by_id
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:

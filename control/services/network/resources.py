@@ -85,6 +85,12 @@ def forbidden(rule: str, why: str) -> Forbidden:
     return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.")
 
 
+def check_owner(context: Context, project_id: str | None, rule: str, what: str) -> None:
+    """Raises an error unless *project_id*, of a network, asks, or an admin."""
+    if project_id != context.project_id and not context.is_admin:
+        raise forbidden(rule, f"the network's own project and admins may choose {what}")
+
+
 def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
     """The rows of the caller's project; for admins all rows."""
     return lambda context: true() if context.is_admin else table.c.project_id == (context.project_id or "")

@@ -8,7 +8,7 @@ import pytest
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks, engine_of
 from magnetar_control.settings import Settings
-from magnetar_core.errors import Conflict, InvalidSettings
+from magnetar_core.errors import Conflict, Forbidden, InvalidSettings
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, connected, served
 
 from .conftest import SERVER, new_network, new_port, new_server
@@ -183,6 +183,28 @@ def test_address_pairs_are_for_the_networks_own_project(ask):
     ask("PUT", path, {"port": {"allowed_address_pairs": [pair]}})
     ask("PUT", path, {"port": {"allowed_address_pairs": [pair, other]}}, status=403)
     ask("PUT", path, {"port": {"allowed_address_pairs": []}})
+
+
+def test_addresses_are_for_the_networks_own_project_to_choose(ask, service):
+    """As with Neutron: whoever chooses has the address that its neighbour had a moment ago. A subnet may be chosen."""
+    admin = ask.as_(ADMIN)
+    network = new_network(admin, shared=True)
+    (subnet,) = network["subnets"]
+    chosen = [{"ip_address": "10.1.0.77"}]
+    said = ask("POST", "/v2.0/ports", {"port": {"network_id": network["id"], "fixed_ips": chosen}}, status=403)
+    assert "create_port:fixed_ips:ip_address" in said["NeutronError"]["message"]
+    port = new_port(ask, network, fixed_ips=[{"subnet_id": subnet}])
+    path, have = f"/v2.0/ports/{port['id']}", port["fixed_ips"]
+    said = ask("PUT", path, {"port": {"fixed_ips": [*have, {"subnet_id": subnet, **chosen[0]}]}}, status=403)
+    assert "update_port:fixed_ips:ip_address" in said["NeutronError"]["message"]
+    ask("PUT", path, {"port": {"fixed_ips": have, "name": "as it was"}})  # which clients send back
+    ask("PUT", path, {"port": {"fixed_ips": [{"subnet_id": subnet}, {"subnet_id": subnet}]}})
+    wish = [{"uuid": network["id"], "fixed_ip": "10.1.0.78"}]
+    with pytest.raises(Forbidden, match="create_port:fixed_ips:ip_address"):
+        service.check_requested(ALICE, wish)
+    assert service.check_requested(ADMIN, wish)[0]["fixed_ip"] == "10.1.0.78"
+    admin("PUT", path, {"port": {"fixed_ips": chosen}})
+    assert ask("GET", path)["port"]["fixed_ips"] == [{"subnet_id": subnet, **chosen[0]}]
 
 
 def test_the_real_client(service, engine):
