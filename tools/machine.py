@@ -27,7 +27,7 @@ RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
 EXTRAS = "agent,control"
-#: Inventories of lab hosts: those of `--hosts`, and that of `--network ovn`.
+#: Inventories of lab hosts: those of `--hosts`, and that of the cloud on OVN.
 HOSTS, CLOUD = CACHE / "hosts/inventory.yml", CACHE / "cloud/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")

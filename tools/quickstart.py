@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sets up this machine as a host, with a control plane beside the agent, and boots real servers by a playbook and by
-OpenStack's client; with `--hosts 2` it also makes two hosts beside it and moves a running server from one to the other,
-with `--network ovn` a host with a cloud on OVN, and servers of two projects. `--down` removes what it made."""
+OpenStack's client; makes a host beside it with a cloud on OVN, and servers of two projects there that cannot reach each
+other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server from one to the other.
+`--down` removes what it made."""
 
 from __future__ import annotations
 
@@ -91,7 +92,6 @@ def up() -> None:
     guest()
     play("quickstart.yml")
     play("quickstart_cloud.yml")
-    print(NEXT)
 
 
 def guest() -> None:
@@ -131,9 +131,9 @@ def work() -> int:
                         help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
                              "them, and move a running server from the first to the second; another number than "
                              "before makes them anew")
-    parser.add_argument("--network", choices=("ovn",),
-                        help="also make a lab host beside this machine with a whole cloud on OVN by the roles, and "
-                             "servers of two projects in it, one with a floating IP")
+    parser.add_argument("--network", choices=("ovn", "none"), default="ovn",
+                        help="ovn (default): make a lab host beside this machine with a whole cloud on OVN by the "
+                             "roles, and servers of two projects in it, one with a floating IP; none: leave that out")
     parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
     parser.add_argument("--all", action="store_true", help="with --down: also the servers and volumes that you made")
     given = parser.parse_args()
@@ -142,12 +142,11 @@ def work() -> int:
     machine.need_root()
     if not given.down:
         up()
+        if given.network == "ovn":
+            cloud_on_ovn()
         if given.hosts:
             hosts(given.hosts)
-            print(NEXT_HOSTS)
-        if given.network:
-            cloud_on_ovn()
-            print(NEXT_CLOUD)
+        print(NEXT + NEXT_CLOUD * (given.network == "ovn") + NEXT_HOSTS * bool(given.hosts))
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()
