@@ -67,6 +67,8 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
             core_addresses.check_usual(net)
     _check_told(net, values)
     _check_free(connection, network, net)
+    if net.version == 6:
+        _check_mtu(connection, network["id"])
     subnet_pools.check_others(connection, network, values)
     values.setdefault("gateway_ip", str(net[1]))
     _check_gateway(network, net, values["gateway_ip"])
@@ -101,10 +103,6 @@ def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork,
         return
     if not network["by_engine"]:
         raise InvalidField("cidr", "must be of IPv4: IPv6 is for networks of OVN", str(net))
-    if network["mtu"] < LEAST_MTU:
-        raise Conflict(f"MTU of {network['id']} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do "
-                       f"without IPv6 on links of less, and the network has {network['mtu']}. Create another network.",
-                       type="NetworkMTUSubnetConflict")
     _check_modes(net, values)
     if any(net.overlaps(one) for one in NOT_FOR_GUESTS):
         raise InvalidField("cidr", "must not hold link-local, multicast or loopback addresses", str(net))
@@ -136,6 +134,16 @@ def _check_told(net: AnyNetwork, values: Document) -> None:
                                one["destination"])
         if ip_address(one["nexthop"]).version != 4 or ip_network(one["destination"]).version != 4:
             raise InvalidField("host_routes", "must be of IPv4, as the subnet is", one["destination"])
+
+
+def _check_mtu(connection: Connection, network_id: str) -> None:
+    """Raises ``Conflict`` where links are too small for IPv6. The network is locked: nobody changes its MTU meanwhile.
+    """
+    mtu = connection.execute(select(networks.c.mtu).where(networks.c.id == network_id)).scalar_one()
+    if mtu < LEAST_MTU:
+        raise Conflict(f"MTU of {network_id} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do without "
+                       f"IPv6 on links of less, and the network has {mtu}. Create another network.",
+                       type="NetworkMTUSubnetConflict")
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:

@@ -124,8 +124,9 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """The ports of *ids* that the caller has, locked until the transaction ends: with their network, the trunk whose
-    parent each is (``trunk``), and the one whose subport (``inside``). Raises ``NotFound``."""
+    """The ports of *ids* that the caller has, locked until the transaction ends: with their network, whose MTU stays
+    as long, the trunk whose parent each is (``trunk``), and the one whose subport (``inside``). Raises ``NotFound``.
+    """
     rows = connection.execute(select(ports).where(ports.c.id.in_(list(ids)), own(ports)(context)).order_by(
         ports.c.id).with_for_update()).mappings().all()
     if missing := set(ids) - {row["id"] for row in rows}:
@@ -134,7 +135,8 @@ def _locked(connection: Connection, context: Context, ids: Collection[str]) -> d
         *ports.c["id", "network_id", "device_id", "device_owner", "vnic_type"], networks.c.by_engine, networks.c.type,
         networks.c.mtu, trunks.c.id.label("trunk"), subports.c.trunk_id.label("inside")).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(trunks, trunks.c.port_id == ports.c.id).outerjoin(
-        subports, subports.c.port_id == ports.c.id).where(ports.c.id.in_(list(ids)))).mappings()}
+        subports, subports.c.port_id == ports.c.id).where(ports.c.id.in_(list(ids))).order_by(
+        networks.c.id).with_for_update(read=True, of=networks)).mappings()}
 
 
 def _check_once(given: Sequence[Document]) -> None:

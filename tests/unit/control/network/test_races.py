@@ -19,6 +19,8 @@ from magnetar_control.services.network import (
     routers,
     security_groups,
     sharing,
+    subnets,
+    trunks,
 )
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import database
@@ -167,3 +169,38 @@ def test_a_floating_ip_that_another_takes_away(over_engine: EmbeddedNetworks, ou
     with pytest.raises(InvalidRequest, match="without a port_id"):
         store.update(ADMIN, floating["id"], {"fixed_ip_address": address})
     assert store.show(ADMIN, floating["id"])["port_id"] is None
+
+
+def test_an_mtu_that_comes_while_a_subnet_is_made(over_engine: EmbeddedNetworks,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no IPv6 on links that are too small for that."""
+    (net,) = over_engine.resources["networks"].create(ADMIN, {"name": "lan"})
+    small = {"mtu": 1000}
+    once(monkeypatch, subnets, "_check_free", lambda: over_engine.resources["networks"].update(ADMIN, net["id"], small))
+    with pytest.raises(Conflict, match="has 1000"):
+        over_engine.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "2001:db8::/64"})
+    assert over_engine.resources["networks"].show(ADMIN, net["id"])["mtu"] == 1000
+
+
+def test_an_mtu_that_changes_while_a_trunk_is_made(over_engine: EmbeddedNetworks,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subport's network has no more than its parent's."""
+    ids = []
+    for name in ("parent", "child"):
+        (net,) = over_engine.resources["networks"].create(ADMIN, {"name": name})
+        (port,) = over_engine.resources["ports"].create(ADMIN, {"network_id": net["id"], "fixed_ips": []})
+        ids.append((net["id"], port["id"]))
+    (above, parent), (_below, child) = ids
+    inside = {"port_id": child, "segmentation_type": "vlan", "segmentation_id": 5}
+    with ThreadPoolExecutor(1) as other:
+        coming: list[Future[Any]] = []
+
+        def come() -> None:
+            coming.append(other.submit(over_engine.resources["trunks"].create, ADMIN, {
+                "name": "t", "port_id": parent, "sub_ports": [inside]}))
+            wait(coming, 0.5)
+
+        once(monkeypatch, trunks, "at_servers", come)
+        over_engine.resources["networks"].update(ADMIN, above, {"mtu": 1300})
+        with pytest.raises(Conflict, match="cannot be greater than MTU 1300"):
+            coming[0].result(20)
