@@ -26,8 +26,7 @@ pytestmark = [
 def test_no_area_sinks(target: Target, tmp_path: Path) -> None:
     results = run(target, Evidence())
     report.write_lines(results, tmp_path / "cases.jsonl")
-    lines = report.summary(results)
-    print("\n".join(lines))
+    print("\n".join([*report.summary(results), "", *report.worklist(results)]))
     if os.environ.get("MAGNETAR_CONFORMANCE_ACCEPT"):
         report.write_expected(results)
     if os.environ.get("MAGNETAR_CONFORMANCE_WORKLIST"):
