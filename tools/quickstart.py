@@ -37,8 +37,6 @@ Two servers of this host and one of the cloud run on this machine. What to try n
   openstack server list; openstack server show cloud-1        the cloud, by OpenStack's client
   openstack server create web --image quickstart --flavor quickstart --wait; openstack console log show web
   openstack console url show cloud-1                          its screen, for a browser
-
-  ./quickstart --down                                         remove all of it; with --all also what you made
 """
 
 
@@ -63,6 +61,11 @@ answers this machine.
   openstack console log show alpha                            whom it reaches
   ansible -i {CLOUD} magnetar_network -b -a 'ovn-nbctl show'
   ansible-playbook -i {CLOUD} magnetar.compute.site    the roles again: they change nothing
+"""
+
+
+LAST = """
+  ./quickstart --down                                         remove all of it; with --all also what you made
 """
 
 
@@ -143,10 +146,14 @@ def work() -> int:
     if not given.down:
         up()
         if given.network == "ovn":
-            cloud_on_ovn()
+            try:
+                cloud_on_ovn()
+            except machine.Failed as error:
+                raise machine.Failed(f"{error}\nThe servers of this machine run: `virsh -c qemu:///system list`. "
+                                     "`./quickstart --network none` does without the host for OVN.") from None
         if given.hosts:
             hosts(given.hosts)
-        print(NEXT + NEXT_CLOUD * (given.network == "ovn") + NEXT_HOSTS * bool(given.hosts))
+        print(NEXT + NEXT_CLOUD * (given.network == "ovn") + NEXT_HOSTS * bool(given.hosts) + LAST)
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()
