@@ -145,7 +145,7 @@ def _may_secure(context: Context, network: RowMapping, verb: str, values: Docume
     """Who turns port security off can take the addresses of all others of the network."""
     given = values.get("port_security_enabled", usual)
     if given != usual:
-        check_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "it")
+        check_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:

@@ -88,7 +88,8 @@ def forbidden(rule: str, why: str) -> Forbidden:
 def check_owner(context: Context, project_id: str | None, rule: str, what: str) -> None:
     """Raises an error unless *project_id*, of a network, asks, or an admin."""
     if project_id != context.project_id and not context.is_admin:
-        raise forbidden(rule, f"the network's own project and admins may choose {what}")
+        raise forbidden(rule, f"the network's own project and admins may choose {what}. Leave it out, or ask an admin "
+                              "for such a port")
 
 
 def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
