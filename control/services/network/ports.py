@@ -59,7 +59,8 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
     virtual_functions.complete(values)
     virtual_functions.check_trust(values)
     _may_choose(context, network, values)
-    _may_address(context, network, "create", values.get("fixed_ips") or ())
+    if any("ip_address" in one for one in values.get("fixed_ips") or ()):
+        _may_address(context, network, "create")
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
@@ -135,10 +136,9 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
         check_owner(context, network["project_id"], "create_port:mac_address", "the MAC address")
 
 
-def _may_address(context: Context, network: RowMapping, verb: str, wishes: Sequence[Document]) -> None:
-    """Whoever may choose has the address that another server had a moment ago."""
-    if any("ip_address" in one for one in wishes):
-        check_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
+def _may_address(context: Context, network: RowMapping, verb: str) -> None:
+    """Whoever chooses may have the address that another server had a moment ago."""
+    check_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
@@ -301,8 +301,8 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
         if match is not None:
             wanted.remove(match)
             stay.append(one["ip_address"])
-    if wanted:
-        _may_address(context, find(connection, context, NETWORK, row["network_id"]), "update", wanted)
+    if any("ip_address" in one for one in wanted):
+        _may_address(context, find(connection, context, NETWORK, row["network_id"]), "update")
     if wanted or len(stay) < len(have):
         _let_go(connection, row)
     let_go(connection, [row["id"]], stay)
