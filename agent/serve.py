@@ -27,7 +27,7 @@ from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
 from magnetar_core import bandwidth, garbage
-from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
+from magnetar_core.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from magnetar_core.websockets import WebSocketProtocol
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long an idle connection is kept; clients keep theirs for the length of a playbook task.
-KEEP_ALIVE = 75
 #: How long the line and headers of a request may take to come; their size is h11's matter.
 PATIENCE = 60
 #: How long a client whose connection is idle may take to part with an agent that stops.

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from magnetar_core.connections import Admitting, Connections
+from magnetar_core.connections import KEEP_ALIVE, Admitting, Connections
 from magnetar_core.deadline import Deadline
 
 from .websocket import OPTIONS
@@ -82,4 +82,4 @@ class AdmittedHttp(Admitting, LimitedHttp):
 def served(places: Connections, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
     """How uvicorn is to serve the API. It does not do the TLS itself: see ``Admitting``."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls})
-    return {"http": protocol, **OPTIONS}
+    return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

@@ -30,6 +30,9 @@ TOLD, PATIENCE = 16, 10.0
 HANDSHAKE, FAREWELL = 60.0, 1.0
 #: Who is refused may ask again after so many seconds.
 LATER = 10
+#: Seconds for which a server keeps an idle connection. Clients poll every 2 to 10 s over one connection, playbooks keep
+#: theirs for the length of a task, and a client that sends into a closing connection fails.
+KEEP_ALIVE = 75
 
 
 def open_more() -> int:
