@@ -25,7 +25,8 @@ class Lengths(Application):
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(protocol, "KEEP_ALIVE", 1)
     with listening(AsgiServer({"": Lengths()})) as found:
         yield found
 
