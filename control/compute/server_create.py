@@ -82,11 +82,13 @@ class NewServers:
 
 
 class Place(NamedTuple):
-    """Where new servers are to be: a zone and hosts, each where one was asked for."""
+    """Where new servers are to be: a zone and hosts, each where one was asked for. *past_filters*: the host was asked
+    for by ``ZONE:HOST``, so no filter is applied."""
 
     zone: str | None
     host: str | None
     hypervisor_hostname: str | None
+    past_filters: bool = False
 
 
 class Prepared(NamedTuple):
@@ -307,7 +309,7 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
         zone, forced = forced_in(zone)
-    place = Place(zone or None, forced or wanted.host, wanted.hypervisor_hostname)
+    place = Place(zone or None, forced or wanted.host, wanted.hypervisor_hostname, bool(forced))
     if wanted.host or wanted.hypervisor_hostname:
         caller.check_policy(DESTINATION)
         if forced:
@@ -369,7 +371,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
     request = {"networks": prepared.networks, "blocks": prepared.blocks, "public_key": prepared.public_key,
                "host": place.host, "hypervisor_hostname": place.hypervisor_hostname, "image": image and image["id"],
                "roles": sorted(caller.context.roles), **({"personality": wanted.files} if wanted.files else {}),
-               **({"off": True} if wanted.off else {})}
+               **({"past_filters": True} if place.past_filters else {}), **({"off": True} if wanted.off else {})}
     return {
         "project_id": caller.project, "user_id": caller.context.user_id, "vm_state": "building",
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.store.allocations import Ratios
+from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 
+from .figures import FIGURES
 from .host_state import HostState
 from .matching import finite, matches
 from .options import Options
@@ -46,15 +48,31 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
             for one in metadata[name].split(",") if one.strip()]
 
 
+def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Yield names of metadata and the texts that their values must match: extra specs of the scope
+    ``aggregate_instance_extra_specs``, and as in Nova those without a scope, except for names that another part of
+    Magnetar acts on (``hide_hypervisor_id``) and for capabilities of the host (``cpu_model``)."""
+    for key, text in extra_specs.items():
+        scope, colon, name = key.partition(":")
+        if colon:
+            if scope == "aggregate_instance_extra_specs":
+                yield name, text
+        elif not (key in FIGURES or key in host.profile.capabilities or FLAVOR_SPECS.find(key)):
+            yield key, text
+
+
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in aggregates with the metadata that extra specs of that scope ask for; a value may be several, with
-    commas."""
-    for key, text in spec.extra_specs.items():
-        scope, _colon, name = key.partition(":")
-        if scope == "aggregate_instance_extra_specs" and not any(
-                matches(value, text) for value in values(host.profile.aggregates, name)):
-            return False
-    return True
+    """The host is in aggregates with the metadata that extra specs of that scope, or of none, ask for; a value may be
+    several, with commas."""
+    return all(any(matches(value, text) for value in values(host.profile.aggregates, name))
+               for name, text in asked_of_aggregates(host, spec.extra_specs))
+
+
+def lacking_specs(host: HostState, spec: RequestSpec) -> str:
+    """Return which metadata no aggregate of the host has."""
+    return " and ".join(f"is in no aggregate with the metadata {name}={text}"
+                        for name, text in asked_of_aggregates(host, spec.extra_specs)
+                        if not any(matches(value, text) for value in values(host.profile.aggregates, name)))
 
 
 def tenants(host: HostState, spec: RequestSpec) -> bool:

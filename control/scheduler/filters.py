@@ -323,15 +323,16 @@ FILTERS: tuple[Filter, ...] = (
            active=lambda options: options.isolated_aggregates),
     Filter("TraitsFilter", PROFILE, traits, lambda spec: any(spec.traits), lacks=lacking_traits),
     Filter("AllHostsFilter", PROFILE, all_hosts, lambda _spec: False),
-    Filter("IsolatedHostsFilter", PROFILE, isolated, lambda spec: not spec.forced, optioned=True,
+    Filter("IsolatedHostsFilter", PROFILE, isolated, lambda spec: not spec.past_filters, optioned=True,
            active=lambda options: options.isolated_hosts or options.isolated_images),
-    Filter("AggregateMultiTenancyIsolation", PROFILE, of_aggregates.tenants, lambda spec: not spec.forced),
-    Filter("AggregateTypeAffinityFilter", PROFILE, of_aggregates.flavors, lambda spec: not spec.forced),
-    Filter("AggregateImagePropertiesIsolation", PROFILE, of_aggregates.image_properties, lambda spec: spec.image,
-           optioned=True),
-    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs),
+    Filter("AggregateMultiTenancyIsolation", PROFILE, of_aggregates.tenants, lambda spec: not spec.past_filters),
+    Filter("AggregateTypeAffinityFilter", PROFILE, of_aggregates.flavors, lambda spec: not spec.past_filters),
+    Filter("AggregateImagePropertiesIsolation", PROFILE, of_aggregates.image_properties,
+           lambda spec: spec.image and not spec.past_filters, optioned=True),
+    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs,
+           lacks=of_aggregates.lacking_specs),
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
-    Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
+    Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image and not spec.past_filters),
     Filter("OvnFilter", PROFILE, with_ovn, lambda spec: spec.needs_ovn),
     Filter("HardwareFilter", PROFILE, hardware, lambda spec: spec.hardware, lacks=lacking_hardware),
     room("CoreFilter", 0, "CPUs"),
@@ -340,13 +341,13 @@ FILTERS: tuple[Filter, ...] = (
     room("PcpuFilter", 3, "dedicated CPUs"),
     Filter("ResourceClassFilter", NAME, classes, lambda spec: spec.resources, lacks=lacking_classes),
     Filter("NUMATopologyFilter", CELLS, numa, lambda spec: spec.numa, lacks=lacking_cells),
-    Filter("NumInstancesFilter", ROOM, few_servers, lambda spec: not spec.forced,
+    Filter("NumInstancesFilter", ROOM, few_servers, lambda spec: not spec.past_filters,
            lambda _profile, _spec, *, options: Bound(SERVERS, most=options.max_instances_per_host - 1), optioned=True),
-    Filter("AggregateNumInstancesFilter", ROOM, few_servers_of_aggregate, lambda spec: not spec.forced, _servers,
+    Filter("AggregateNumInstancesFilter", ROOM, few_servers_of_aggregate, lambda spec: not spec.past_filters, _servers,
            optioned=True),
-    Filter("IoOpsFilter", ROOM, few_io_ops, lambda spec: not spec.forced,
+    Filter("IoOpsFilter", ROOM, few_io_ops, lambda spec: not spec.past_filters,
            lambda _profile, _spec, *, options: Bound(IO_OPS, most=options.max_io_ops_per_host - 1), optioned=True),
-    Filter("AggregateIoOpsFilter", ROOM, few_io_ops_of_aggregate, lambda spec: not spec.forced, _io_ops,
+    Filter("AggregateIoOpsFilter", ROOM, few_io_ops_of_aggregate, lambda spec: not spec.past_filters, _io_ops,
            optioned=True),
     Filter("VolumeHostFilter", NAME, volumes, lambda spec: spec.volume_hosts is not None),
     Filter("DifferentHostFilter", NAME, different, lambda spec: spec.different_host),
@@ -358,8 +359,8 @@ FILTERS: tuple[Filter, ...] = (
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
     Filter("PciPassthroughFilter", DEVICES, devices, lambda spec: spec.devices, lacks=lacking_devices),
     Filter("PciPassthroughFilter", PROFILE, devices_in_all, lambda spec: spec.devices, lacks=lacking_devices),
-    Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
-    Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,
+    Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.past_filters),
+    Filter("MetricsFilter", HOST, metered, lambda spec: not spec.past_filters, optioned=True,
            active=lambda options: options.metrics),
     Filter("SimpleCIDRAffinityFilter", HOST, near, lambda spec: spec.hints.get("build_near_host_ip")),
     Filter("JsonFilter", HOST, queried, lambda spec: spec.hints.get("query")),
@@ -382,7 +383,7 @@ def enabled(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> t
                          f"{own.GROUP_FILTERS}.")
     applied = [one.under(options) for one in FILTERS
                if (one.name in wanted or one.name not in (*USUAL, *OPTIONAL)) and one.active(options)]
-    return (*applied, *(Filter(name, HOST, own.guarded(name, function, False), lambda spec: not spec.forced)
+    return (*applied, *(Filter(name, HOST, own.guarded(name, function, False), lambda spec: not spec.past_filters)
                         for name, function in added.items() if function is not None))
 
 

@@ -24,6 +24,7 @@ from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, Amounts
 from magnetar_control.store.cell_look import CellLook
 from magnetar_core.hardware.numa import Needs
+from magnetar_core.version import version_number
 
 from .aggregate_filters import projects_of
 from .filters import TENANTS, Filter
@@ -43,6 +44,8 @@ PATIENCE = 256
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emulated_architectures", "firmware",
                 "hypervisor_type", "hypervisor_version", "libvirt_version", "machine_types", "memory_encryption",
                 "secure_boot", "tpm_versions", "virt_types")
+#: Those of them that are versions.
+VERSIONS = ("hypervisor_version", "libvirt_version")
 #: Columns of ``store.hosts`` rows that are less when something has gone.
 FREED = ("servers", "pcpus_used", "memory_mb_used")
 #: Columns of ``store.hosts`` rows that make the profile; and those of what there is, what may be claimed and what is.
@@ -280,6 +283,8 @@ class HostStates:
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
+        # Nova compares versions as numbers, and the Compute API shows them so: ">= 7002000".
+        capabilities |= {key: version_number(str(info[key])) for key in VERSIONS if key in capabilities}
         if devices := self.hosts[name].pci.whole():
             capabilities["pci_devices"] = devices
         if can_plug_in(info, name):

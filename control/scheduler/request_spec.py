@@ -38,6 +38,10 @@ PMEM = "hw:pmem"
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|resources:PCPU")
 
 
+#: Extra specs that only filters compare with hosts: aggregates' metadata, capabilities, and names without a scope.
+_FILTERED = re.compile("(aggregate_instance_extra_specs|capabilities):|[^:]*$")
+
+
 def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``), where that needs certain
     CPUs and memory of its host; else nothing."""
@@ -181,12 +185,20 @@ class RequestSpec:
     #: PCI devices by name that the server has already, by host: those before a resize.
     has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)  # how many of which name it claims
+    #: An administrator has chosen the host by ZONE:HOST: the filters that Nova's scheduler has are not applied.
+    past_filters: bool = False
     forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
 
     def forced_to(self) -> RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
-        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, machine="",
-                       volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
+        return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
+                       machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
+
+    def past_all_filters(self) -> RequestSpec:
+        """Return the same request for a host that was asked for by ZONE:HOST. As in Nova, Placement's part stays: the
+        zone, disabled hosts, traits, and everything that is claimed; so does the server group's hard policy."""
+        return replace(self, past_filters=True, hints={}, different_host=frozenset(), same_host=None, extra_specs={
+            name: value for name, value in self.extra_specs.items() if not _FILTERED.match(name)})
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:
@@ -279,14 +291,17 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     image = orjson.loads(row["image"])
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
-    return offered(api, RequestSpec(**{
+    spec = RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
         **wanted_of(flavor, image, nics)._asdict(), "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "machine": machine_of(image), "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request), **hinted(hints, where), **over}))
+        "needs_ovn": _on_ovn(row, request), **hinted(hints, where), **over})
+    if request.get("past_filters") and not row.get("launched_at"):  # moves and rebuilds do not remember it
+        spec = spec.past_all_filters()
+    return offered(api, spec)
 
 
 def offered(api: Database, spec: RequestSpec) -> RequestSpec:

@@ -19,6 +19,7 @@ from magnetar_control.compute.hypervisors import SUMMED
 from magnetar_control.store.services import Service
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Text
+from magnetar_core.version import version_number
 
 
 def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
@@ -79,12 +80,6 @@ def _full_rows(call: Call, found: Sequence[Service]) -> list[dict[str, Any]]:
                          cpu_info=hypervisors.processor(row["vcpus"], info))
         rows.append(shown)
     return rows
-
-
-def version_number(version: str) -> int:
-    """7.2.22 as Nova has it: 7002022."""
-    words = [int(word) if word.isdigit() else 0 for word in version.split(".")[:3]] + [0, 0, 0]
-    return words[0] * 1000000 + words[1] * 1000 + words[2]
 
 
 def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 """What operators have set of the choice of hosts reaches those who choose: conductors, and the dry run."""
 
 import orjson
-from sqlalchemy import update
+import pytest
+from sqlalchemy import insert, update
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.scheduling import predicted_host
+from magnetar_control.compute.server_create import NewServers, row_to_be
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.host_watch import HostWatch
@@ -13,12 +15,15 @@ from magnetar_control.scheduler.choose import choose
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Context
+from magnetar_control.services.image.tables import images
 from magnetar_control.settings_file import make
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import host_states
+from magnetar_core.errors import NoSpace
 
 FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}
+IMAGE = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 ADMIN = Context("boss", "red", frozenset(("admin",)))
 
 
@@ -39,6 +44,30 @@ def test_conductor_and_dry_run_choose_as_the_settings_say(small):
         assert conductor.states.rules == rules_of(cloud.settings)
         wish = RequestSpec(server_id="s", project_id="red", amounts=Amounts(1, 64, 1), availability_zone="hall1")
         assert choose(conductor.states, wish)[0].host == best
+
+
+def test_zone_and_host_force_a_new_server_past_the_filters(small):
+    """As in Nova, only a disabled host is refused; a ``host`` of 2.74 is checked by all filters."""
+    small.host("small")
+    small.host("large", memory_mb=65536)
+    flavor = small.admin.post("/flavors", {"flavor": {"name": "tiny", "vcpus": 1, "ram": 64, "disk": 0}}).json["flavor"]
+    small.admin.post(f"/flavors/{flavor['id']}/os-extra_specs", {"extra_specs": {"gpu": "yes"}})
+    with small.api.write() as connection:
+        connection.execute(insert(images).values(id=IMAGE, name="small", owner="red", status="active", size=1,
+                                                 visibility="private", disk_format="raw", container_format="bare",
+                                                 created_at=now(), updated_at=now()))
+    caller = Caller(small.cloud, ADMIN, "req-forced")
+
+    def host_of(**place):
+        asked = NewServers(name="web1", flavor_id=flavor["id"], image_id=IMAGE, networks="none", **place)
+        return predicted_host(caller, row_to_be(caller, asked)[0])
+
+    assert host_of(availability_zone="nova:small") == host_of(availability_zone=":small") == "small"
+    with pytest.raises(NoSpace, match="is in no aggregate with the metadata gpu=yes"):
+        host_of(host="small")
+    small.admin.put("/os-services/disable", {"host": "small", "binary": "nova-compute"})
+    with pytest.raises(NoSpace, match="ComputeFilter 1"):
+        host_of(availability_zone="nova:small")
 
 
 HEAVY = ("scheduling", "spawning", "resize_prep", "resize_migrating", "rebuilding", "rescuing", "image_snapshot")

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from magnetar_control.api.nova.hypervisors import version_number
 from magnetar_control.compute import hypervisors
 from magnetar_control.compute.hypervisors import address
 from magnetar_control.store import allocations, hosts
 from magnetar_core.errors import NotFound, Unreachable
+from magnetar_core.version import version_number
 
 from .compute import Agents, Teller
 

@@ -75,7 +75,18 @@ CASES = {
                              {"extra_specs": {"capabilities:cpu_info:features": "<in> avx"}},
                              "ComputeCapabilitiesFilter"),
     "an unknown capability": ({}, {"extra_specs": {"capabilities:colour": "red"}}, "ComputeCapabilitiesFilter"),
-    "an unknown name without scope": ({}, {"extra_specs": {"colour": "red"}}, None),
+    "a name without scope": ({}, {"extra_specs": {"colour": "red"}}, "AggregateInstanceExtraSpecsFilter"),
+    "one that something else acts on": ({}, {"extra_specs": {"hide_hypervisor_id": "true", "group_policy": "none"}},
+                                        None),
+    "the version as a number": ({}, {"extra_specs": {"capabilities:hypervisor_version": ">= 7002022"}}, None),
+    "too old a version": ({}, {"extra_specs": {"capabilities:hypervisor_version": ">= 10000000"}},
+                          "ComputeCapabilitiesFilter"),
+    "past the filters": ({"servers": 4, "info": {"architecture": "x86_64"}}, {
+        "past_filters": True, "image": {"hw_architecture": "aarch64"}}, None),
+    "past the filters, disabled": ({"disabled": True}, {"past_filters": True}, "ComputeFilter"),
+    "past the filters, another zone": ({}, {"past_filters": True, "availability_zone": "one"},
+                                       "AvailabilityZoneFilter"),
+    "past the filters, without room": ({"vcpus_used": 256}, {"past_filters": True}, "CoreFilter"),
     "a known name without scope": ({}, {"extra_specs": {"cpu_model": "Skylake"}}, "ComputeCapabilitiesFilter"),
     "another scope": ({}, {"extra_specs": {"hw:cpu_policy": "dedicated"}}, None),
     "a number of the host": ({"servers": 3}, {"extra_specs": {"capabilities:num_instances": "<= 3"}}, None),
@@ -232,8 +243,27 @@ def test_an_aggregate_gives_a_zone_extra_specs_and_projects():
     assert [one.host for one in choose(found, request(availability_zone="one"), 9)] == ["kvm1"]
     ssd = request(extra_specs={"aggregate_instance_extra_specs:ssd": "yes"})
     assert [one.host for one in choose(found, ssd, 9)] == ["kvm1"]
+    assert [one.host for one in choose(found, request(extra_specs={"ssd": "yes"}), 9)] == ["kvm1"]
     assert {one.host for one in choose(found, request(project_id="r"), 9)} == {"kvm1", "kvm2"}
     assert [one.host for one in choose(found, request(project_id="z"), 9)] == ["kvm2"]
+
+
+def test_a_flavor_that_no_aggregate_has_metadata_for_says_so():
+    with pytest.raises(NoValidHost) as refusal:
+        choose(states(row("kvm1")), request(extra_specs={"ssd": "yes"}))
+    assert "kvm1, is in no aggregate with the metadata ssd=yes." in refusal.value.explanation
+
+
+def test_a_host_asked_for_by_zone_and_host_is_past_the_filters():
+    specs = {"ssd": "yes", "capabilities:cpu_model": "other", "aggregate_instance_extra_specs:gpu": "yes",
+             "trait:CUSTOM_GOLD": "required"}
+    spec = request(host="kvm1", extra_specs=specs, hints={"query": '["=", "$host", "x"]'},
+                   same_host=frozenset(), different_host=frozenset(["kvm1"])).past_all_filters()
+    found = states(row("kvm1", own_traits='["CUSTOM_GOLD"]'), row("kvm2"), aggregates=[
+        aggregate("kvm1", filter_tenant_id="other")])
+    assert [one.host for one in choose(found, spec, 9)] == ["kvm1"]
+    with pytest.raises(NoValidHost):  # traits are Placement's, which asks forced hosts, too
+        choose(states(row("kvm1")), spec)
 
 
 @pytest.mark.parametrize(("value", "text", "held"), [
