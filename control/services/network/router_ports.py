@@ -14,7 +14,7 @@ from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, InvalidRequest
 
 from . import ipam, sharing
-from .tables import addresses, networks, ports, subnet_pools, subnets
+from .tables import address_scopes, addresses, networks, ports, subnet_pools, subnets
 
 INTERFACE, GATEWAY, FLOATING = "network:router_interface", "network:router_gateway", "network:floatingip"
 #: Owners of the cloud's own ports: users neither make nor delete them, and say of none that it is one.
@@ -22,13 +22,20 @@ OWN = "network:"
 
 
 def of(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
-    """The ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and network."""
+    """The ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and network.
+
+    ``address_scope_id``: the scope of the subnet's pool, where the pool belongs to the project of the scope. Other
+    projects may put pools of any prefix into a shared scope, so routers translate the addresses of such pools.
+    """
     return list(connection.execute(select(
         ports.c.id, ports.c.device_id, ports.c.device_owner, ports.c.mac_address, ports.c.network_id,
         addresses.c.subnet_id, addresses.c.ip_address, subnets.c.cidr, subnets.c.gateway_ip, subnets.c.ipv6_ra_mode,
-        networks.c.mtu, subnet_pools.c.address_scope_id).join(networks, networks.c.id == ports.c.network_id).join(
-        addresses, addresses.c.port_id == ports.c.id).join(subnets, subnets.c.id == addresses.c.subnet_id).outerjoin(
-        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).where(
+        networks.c.mtu, address_scopes.c.id.label("address_scope_id")).join(
+        networks, networks.c.id == ports.c.network_id).join(addresses, addresses.c.port_id == ports.c.id).join(
+        subnets, subnets.c.id == addresses.c.subnet_id).outerjoin(
+        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).outerjoin(
+        address_scopes, (address_scopes.c.id == subnet_pools.c.address_scope_id) & (
+            address_scopes.c.project_id == subnet_pools.c.project_id)).where(
         ports.c.device_id.in_(router_ids), ports.c.device_owner.in_((INTERFACE, GATEWAY))).order_by(
         ports.c.created_at, ports.c.id, addresses.c.number)).mappings())
 

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, RowMapping, func, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import ipam, router_ports, static_routes, trunks, virtual_functions
 from .requested_networks import subnets_of
-from .resources import NetworkResource, NetworkStore, add, find, own, transacted
+from .resources import NetworkResource, NetworkStore, add, find, forbidden, own, transacted
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, floating_ips, forwardings, networks, ports, routers, subnets
 
@@ -43,6 +43,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values["enable_snat"] = (gateway or {}).get("enable_snat", True)
     add(connection, routers, values)
     if gateway:
+        _check_gateway(context, "create", gateway)
         _set_gateway(connection, context, values["id"], gateway)
     found = router_ports.of(connection, [values["id"]])
     static_routes.check(found, routes)
@@ -56,6 +57,8 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
     if moved := "gateway" in values:
         gateway = values.pop("gateway")
         values["enable_snat"] = (gateway or {}).get("enable_snat", True)
+        if gateway:
+            _check_gateway(context, "update", gateway, documents(connection, [row])[0]["gateway"])
         _set_gateway(connection, context, row["id"], gateway)
     routes = values["routes"] if "routes" in values else orjson.loads(row["routes"])
     found = router_ports.of(connection, [row["id"]])
@@ -64,10 +67,35 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
         static_routes.check_loops(connection, context, {**row, **values}, found, routes)
 
 
+def _check_gateway(context: Context, verb: str, requested: Document, current: Document | None = None) -> None:
+    """Raise ``Forbidden`` unless the caller may choose the attributes of the *requested* gateway.
+
+    Only admins turn SNAT off: the servers of the router would send from any address into the external network. Only
+    admins choose addresses there. Everybody may repeat the values of the *current* gateway in the same network.
+    """
+    same = current if current and current["network_id"] == requested["network_id"] else {}
+    if context.is_admin:
+        return
+    if not requested.get("enable_snat", True) and same.get("enable_snat", True):
+        raise forbidden(f"{verb}_router:external_gateway_info:enable_snat", "only admins may turn SNAT off. Leave it "
+                        "out, or ask an admin to set it")
+    chosen = requested.get("external_fixed_ips")
+    if chosen and not _repeats(chosen, same.get("external_fixed_ips", ())):
+        raise forbidden(f"{verb}_router:external_gateway_info:external_fixed_ips", "only admins may choose the "
+                        "address. Leave it out, or ask an admin to set it")
+
+
+def _repeats(chosen: Sequence[Document], current: Sequence[Document]) -> bool:
+    """Return whether the *chosen* ``external_fixed_ips`` are the *current* ones, in any order."""
+    return len(chosen) == len(current) and all(
+        any(address.items() <= have.items() for address in chosen) for have in current)
+
+
 def _set_gateway(connection: Connection, context: Context, id: str, wish: Document | None) -> None:
     found = router_ports.of(connection, [id])
     have = [one for one in found if one["device_owner"] == GATEWAY]
-    if wish and have and have[0]["network_id"] == wish["network_id"] and not wish.get("external_fixed_ips"):
+    if wish and have and have[0]["network_id"] == wish["network_id"] and (
+            not wish.get("external_fixed_ips") or _repeats(wish["external_fixed_ips"], router_ports.view(have))):
         return
     if have:
         _check_without_floating(connection, id)
@@ -77,9 +105,6 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
     network = router_ports.external(connection, context, wish["network_id"])
     choices = subnets_of(connection, [network["id"]])[network["id"]]
     router_ports.check_apart([one for one in found if one["device_owner"] == INTERFACE], choices)
-    if wish.get("external_fixed_ips") and not context.is_admin:
-        raise Forbidden("(rule:create_router:external_gateway_info:external_fixed_ips) is disallowed by policy: only "
-                        "admins may choose the address.")
     port = router_ports.make(connection, GATEWAY, id, network["id"])
     wishes = wish.get("external_fixed_ips") or [{"subnet_id": one["id"]} for one in router_ports.first_of_each(choices)]
     for fixed in wishes or [{}]:
@@ -122,6 +147,10 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
     subnet, port = _place(connection, context, wish)
     network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"]).with_for_update(
         read=True)).mappings().one()  # it becomes no external one meanwhile
+    if network["project_id"] != context.project_id and not context.is_admin:
+        # The router would advertise itself to all guests there, and forward packets of any source address to them.
+        raise forbidden("add_router_interface", f"network {network['id']} belongs to another project. Ask an admin to "
+                        "add the interface")
     if not network["by_engine"] or network["external"]:
         what = "external" if network["external"] else f"of type {network['type']}"
         raise InvalidRequest(f"Bad router request: network {network['id']} is {what}; a router has interfaces in "

@@ -184,12 +184,13 @@ def test_routers_do_not_translate_within_a_scope(ask, service, engine):
     admin = ask.as_(ADMIN)
     everybodys = scope(admin, shared=True)["id"]
     outer = pool(admin, everybodys, "203.0.113.0/24", default_prefixlen=24)["id"]
-    inner = pool(ask, everybodys, "10.20.0.0/16", default_prefixlen=24)["id"]
+    inner = pool(admin, everybodys, "10.20.0.0/16", default_prefixlen=24, shared=True)["id"]
+    own = pool(ask, everybodys, "10.40.0.0/16", default_prefixlen=24)["id"]  # of a prefix that nobody checked
     ext = _made(admin, "/v2.0/networks", "network", name="ext", **{
         "provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True})["id"]
     _made(admin, "/v2.0/subnets", "subnet", network_id=ext, subnetpool_id=outer, enable_dhcp=False)
     router = _made(ask, "/v2.0/routers", "router", name="r", external_gateway_info={"network_id": ext})["id"]
-    for fields in ({"subnetpool_id": inner}, {"cidr": "10.30.0.0/24"}):
+    for fields in ({"subnetpool_id": inner}, {"cidr": "10.30.0.0/24"}, {"subnetpool_id": own}):
         lan = _made(ask, "/v2.0/networks", "network", name="lan")["id"]
         subnet = _made(ask, "/v2.0/subnets", "subnet", network_id=lan, **fields)["id"]
         ask("PUT", f"/v2.0/routers/{router}/add_router_interface", {"subnet_id": subnet})
@@ -201,8 +202,8 @@ def test_routers_do_not_translate_within_a_scope(ask, service, engine):
         service.worker.round()
         return {one.inside for one in engine.units[f"router/{router}"].translations}
 
-    assert translated() == {"10.30.0.0/24"}
-    set_pool(ask, inner, address_scope_id=None)
-    assert translated() == {"10.20.0.0/24", "10.30.0.0/24"}
-    set_pool(ask, inner, address_scope_id=everybodys)
-    assert translated() == {"10.30.0.0/24"}
+    assert translated() == {"10.30.0.0/24", "10.40.0.0/24"}
+    set_pool(admin, inner, address_scope_id=None)
+    assert translated() == {"10.20.0.0/24", "10.30.0.0/24", "10.40.0.0/24"}
+    set_pool(admin, inner, address_scope_id=everybodys)
+    assert translated() == {"10.30.0.0/24", "10.40.0.0/24"}

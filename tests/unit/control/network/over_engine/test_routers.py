@@ -20,9 +20,10 @@ def _subnet(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
     return ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": cidr, **fields}})["subnet"]
 
 
-def _router(ask: Asker, outside: dict | None = None, **fields) -> dict:
+def _router(ask: Asker, outside: dict | None = None, status: int | None = None, **fields) -> dict:
     gateway = {"external_gateway_info": {"network_id": outside["id"]}} if outside else {}
-    return ask("POST", "/v2.0/routers", {"router": {"name": "r1", **gateway, **fields}})["router"]
+    answer = ask("POST", "/v2.0/routers", {"router": {"name": "r1", **gateway, **fields}}, status)
+    return answer.get("router", answer)
 
 
 def _add(ask: Asker, router: dict, status: int | None = None, **wish) -> dict:
@@ -68,11 +69,67 @@ def test_a_router_joins_subnets_and_leads_out(ask, service, engine, outside):
 
 
 def test_without_snat_only_floating_ips_lead_out(ask, service, engine, outside):
-    router = ask("POST", "/v2.0/routers", {"router": {"external_gateway_info": {
+    router = ask.as_(ADMIN)("POST", "/v2.0/routers", {"router": {"project_id": "red", "external_gateway_info": {
         "network_id": outside["id"], "enable_snat": False}}})["router"]
     _add(ask, router, subnet_id=_subnet(ask)["id"])
     service.worker.round()
     assert engine.router(router["id"]).translations == ()
+
+
+def test_only_admins_turn_snat_off(ask, outside):
+    without = {"network_id": outside["id"], "enable_snat": False}
+    assert "enable_snat) is disallowed" in _message(_router(ask, status=403, external_gateway_info=without))
+    router, admin = _router(ask, outside), ask.as_(ADMIN)
+    path = f"/v2.0/routers/{router['id']}"
+    for gateway in (without, {**without, "network_id": _external(ask, "ext2")}):
+        refused = ask("PUT", path, {"router": {"external_gateway_info": gateway}}, status=403)
+        assert "update_router:external_gateway_info:enable_snat" in _message(refused)
+    assert ask("GET", path)["router"]["external_gateway_info"]["enable_snat"] is True
+    assert admin("PUT", path, {"router": {"external_gateway_info": without}})["router"]
+    shown = ask("GET", path)["router"]["external_gateway_info"]  # clients send back what they have read
+    assert ask("PUT", path, {"router": {"external_gateway_info": shown}})["router"]["external_gateway_info"] == shown
+    moved = {**without, "network_id": _external(ask, "ext3")}
+    ask("PUT", path, {"router": {"external_gateway_info": moved}}, status=403)
+    ask("PUT", path, {"router": {"external_gateway_info": {**shown, "enable_snat": True}}})
+    ask("PUT", path, {"router": {"external_gateway_info": shown}}, status=403)
+
+
+def test_only_admins_choose_the_address_of_a_gateway(ask, outside):
+    chosen = [{"ip_address": "192.0.2.77"}]
+    gateway = {"network_id": outside["id"], "external_fixed_ips": chosen}
+    assert "external_fixed_ips) is disallowed" in _message(_router(ask, status=403, external_gateway_info=gateway))
+    router = _router(ask, outside)
+    path = f"/v2.0/routers/{router['id']}"
+    ask("PUT", path, {"router": {"external_gateway_info": gateway}}, status=403)
+    made = ask.as_(ADMIN)("PUT", path, {"router": {"external_gateway_info": gateway}})["router"]
+    assert made["external_gateway_info"]["external_fixed_ips"][0]["ip_address"] == "192.0.2.77"
+    ask("PUT", path, {"router": {"external_gateway_info": gateway}})
+
+
+def test_nobody_routes_in_the_network_of_another_project(ask, service, engine):
+    """Its router would be the IPv6 router of all guests there."""
+    admin, network = ask.as_(ADMIN), ask("POST", "/v2.0/networks", {"network": {"name": "office"}})["network"]
+    six = {"network_id": network["id"], "cidr": "fd00:1::/64", "ip_version": 6, "gateway_ip": None,
+           "ipv6_ra_mode": "dhcpv6-stateful", "ipv6_address_mode": "dhcpv6-stateful"}
+    subnet = ask("POST", "/v2.0/subnets", {"subnet": six})["subnet"]
+    ask("POST", "/v2.0/rbac-policies", {"rbac_policy": {
+        "object_type": "network", "object_id": network["id"], "action": "access_as_shared", "target_tenant": "blue"}})
+    bob = ask.as_(BOB)
+    port, router = _port(bob, subnet), _router(bob)
+    assert "another project. Ask an admin" in _message(_add(bob, router, 403, port_id=port["id"]))
+    _add(bob, router, 404, subnet_id=subnet["id"])
+    service.worker.round()
+    assert engine.router(router["id"]).interfaces == ()
+    own = {"network_id": network["id"], "cidr": "10.8.0.0/24", "project_id": "blue"}
+    own = admin("POST", "/v2.0/subnets", {"subnet": own})["subnet"]  # also in a subnet of the own project there
+    _add(bob, router, 403, subnet_id=own["id"])
+    _add(admin, router, port_id=port["id"])
+
+
+def _external(ask: Asker, name: str) -> str:
+    made = ask.as_(ADMIN)("POST", "/v2.0/networks", {"network": {
+        "name": name, "provider:network_type": "flat", "provider:physical_network": name, "router:external": True}})
+    return made["network"]["id"]
 
 
 def test_static_routes(ask, service, engine):
