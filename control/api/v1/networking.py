@@ -46,10 +46,12 @@ def named(caller: Caller, plural: str, key: str) -> list[Row]:
 
 def reference(caller: Caller, kind: type[Kind], plural: str, given: tuple[str, str], usable: Any) -> str:
     """The uuid of what *given*, (field, name or uuid), means among the *usable* rows; as it is where a dry run may
-    assume it. The project's own are meant before others. Raises ``InvalidField``."""
+    assume it. The project's own are meant before those shared with all, and these before those that another project
+    shares with this one: nobody takes a name from others. Raises ``InvalidField``."""
     field, key = given
     found = [one for one in named(caller, plural, key) if usable(one)]
-    found = [one for one in found if one["project_id"] == caller.project] or found
+    found = [one for one in found if one["project_id"] == caller.project] or [
+        one for one in found if one.get("shared")] or found
     if len(found) > 1:
         raise InvalidField(field, f"is the name of {len(found)} {plural}; use a uuid of " + ", ".join(
             sorted(one["id"] for one in found)), key)

@@ -13,7 +13,20 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, and_, bindparam, exists, not_, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    not_,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_control.services import Context, Document
@@ -34,7 +47,9 @@ _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
 _EACH: Select[Any] = select(*networks.c["id", "project_id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES,
                             _OUTSIDE)
-_ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
+#: Networks that servers get that name none. Whoever shares a network with one project would get its servers otherwise.
+_ANY = _EACH.where(or_(networks.c.project_id == _PROJECT, sharing.shared_with(networks, sharing.ALL))).limit(2)
+_SHARED = select(networks.c.id).where(sharing.shared_with(networks, _PROJECT)).limit(1)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
 _PORTS = select(ports.c.id.label("port_id"),
@@ -98,15 +113,23 @@ def _plain(one: Mapping[str, Any]) -> Document:
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
-    """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
+    """Return the only network that the project has or that is shared with all projects.
+
+    There is none: no NIC, as in Nova. "auto" promises a NIC, and raises ``InvalidRequest``. Raises ``Conflict`` for
+    several, and where other projects share networks with this one only, which the request must name.
+    """
     found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(found) > 1:
         raise Conflict("Multiple possible networks found, use a Network ID to be more specific.")
     if not found:
         if automatic:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
-                                 "there is none that it may use. Create one with a subnet, or ask for networks: none.",
+                                 "it has none, and none is shared with all projects. Create one with a subnet, name "
+                                 "one that another project shares with it, or ask for networks: none.",
                                  type=NO_NETWORK)
+        if connection.execute(_SHARED, {"project": context.project_id or ""}).first():
+            raise Conflict(f"Project {context.project_id} has no network, and other projects share networks with it. "
+                           "Use a Network ID to be more specific: a server gets such a network only by its ID.")
         return {}, []
     _check_made(connection, found)
     return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]

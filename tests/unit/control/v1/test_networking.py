@@ -335,6 +335,22 @@ def test_a_thing_is_shared_with_a_project(cloud: Cloud, ann: Caller) -> None:
     assert ann.delete(f"/v1/{key}").json["changed"] and not ann.delete(f"/v1/{key}").json["changed"]
 
 
+def test_nobody_takes_the_name_of_a_network_that_all_use(cloud: Cloud, ann: Caller) -> None:
+    bob, top = cloud.caller("bob", "mill"), "/network/v2.0"
+    mill = bob.get(f"{top}/security-groups").json["security_groups"][0]["project_id"]
+    made = []
+    for who, cidr, shared in ((cloud.admin, "10.81.0.0/24", {"shared": True}), (ann, "10.82.0.0/24", {})):
+        network = who.post(f"{top}/networks", {"network": {"name": "hall", **shared}}).json["network"]["id"]
+        assert who.post(f"{top}/subnets", {"subnet": {"network_id": network, "cidr": cidr}}).status == 201
+        made.append((who, network))
+    share = {"object_type": "network", "object_id": made[1][1], "action": "access_as_shared", "target_tenant": mill}
+    assert ann.post(f"{top}/rbac-policies", {"rbac_policy": share}).status == 201
+    assert ensured(bob, "port/nook", {"network": "hall"})["network"] == made[0][1]
+    assert bob.delete("/v1/port/nook").json["changed"]
+    for who, network in made:
+        assert who.delete(f"{top}/networks/{network}").status == 204
+
+
 def test_servers_are_not_on_external_networks(cloud: Cloud, ann: Caller) -> None:
     want = {"flavor": "small", "image": ann.image(), "networks": [{"network": "ext"}]}
     refused(ann, "server/out", want, "external network", "network:attach_external_network", status=403)

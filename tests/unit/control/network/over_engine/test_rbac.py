@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from magnetar_core.errors import Conflict, InvalidRequest
 from tests.unit.control.serving import ADMIN, BOB, Asker
 
 TOP = "/v2.0/rbac-policies"
@@ -34,8 +35,8 @@ def test_a_network_is_shared_with_one_project(ask, service, lan):
     assert ask("GET", path)["network"]["shared"] is False  # not with all
     assert [one["network_id"] for one in bob("GET", "/v2.0/subnets")["subnets"]] == [network["id"]]
     assert bob("PUT", path, {"network": {"name": "mine"}}, status=403)
-    (wish,) = service.check_requested(BOB, "auto")
-    assert wish["network_id"] == network["id"]  # a server's, where there is no other
+    (wish,) = service.check_requested(BOB, [{"uuid": network["id"]}])
+    assert wish["network_id"] == network["id"]  # a server's that names it
     port = _port(bob, network["id"])
     refused = ask("DELETE", f"{TOP}/{policy['id']}", status=409)["NeutronError"]
     assert (refused["type"], "1 projects" in refused["message"]) == ("RbacPolicyInUse", True)
@@ -46,6 +47,27 @@ def test_a_network_is_shared_with_one_project(ask, service, lan):
     assert ask("PUT", f"{TOP}/{policy['id']}", moved)["rbac_policy"]["target_tenant"] == "green"
     assert bob("GET", path, status=404)
     ask("DELETE", f"{TOP}/{policy['id']}")
+
+
+def test_no_server_lands_in_a_network_that_was_shared_unasked(ask, service, lan):
+    """Whoever shares a network would hear what servers send that name none."""
+    bob, theirs = ask.as_(BOB), lan(ask, name="trap")
+    _share(ask, "network", theirs["id"])
+    with pytest.raises(Conflict, match="has no network, and other projects share networks with it. Use a Network ID"):
+        service.check_requested(BOB, [])
+    with pytest.raises(InvalidRequest, match="No default subnetpools"):
+        service.check_requested(BOB, "auto")
+    ask.as_(ADMIN)("POST", "/v2.0/subnetpools", {"subnetpool": {
+        "name": "first", "prefixes": ["10.20.0.0/16"], "default_prefixlen": 24, "shared": True, "is_default": True}})
+    (made,) = service.check_requested(BOB, "auto")  # the first network of the project
+    assert bob("GET", f"/v2.0/networks/{made['network_id']}")["network"]["project_id"] == "blue"
+    for wish in ([], "auto"):
+        assert service.check_requested(BOB, wish)[0]["network_id"] == made["network_id"]
+    assert service.check_requested(BOB, [{"uuid": theirs["id"]}])[0]["network_id"] == theirs["id"]
+    _share(ask.as_(ADMIN), "network", theirs["id"], "*")
+    for wish in ([], "auto"):
+        with pytest.raises(Conflict, match="Multiple possible networks found"):
+            service.check_requested(BOB, wish)
 
 
 def test_shared_is_a_policy_for_all(ask, lan):
