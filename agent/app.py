@@ -102,6 +102,8 @@ class Front:
             scope["path"] = path(scope)
             if scope["path"] != "/healthz" or caller.via != "socket":
                 caller = access.admit(caller, method, headers, self.tokens)
+            if place := state.get("place"):
+                place.keep()
             state["caller"], state["scope"] = caller.name, caller.scope
             state["cloud"] = headers.get(b"user-agent") == CLOUD.encode()
         except MagnetarError as error:

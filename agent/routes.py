@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from magnetar_agent import audit, events, reconcile
 from magnetar_agent.batch import ensure_many
 from magnetar_core.ensure import batch, permissions
-from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
+from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge, TooSlow
 from magnetar_core.events import EventRequest
 from magnetar_core.fields import SHOW, Kind
 from magnetar_core.nesting import check_nesting
@@ -52,6 +52,10 @@ class Json(Response):
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
+#: Seconds that each MiB of a body may take to come.
+BODY_SECONDS = 120.0
+
+
 # Reading requests -----------------------------------------------------------------------------------------------
 def query(request: Request, **known: Callable[[str, str], Any]) -> dict[str, Any]:
     """The parameters of the query string, each read by its function. Others, and repeated ones, are refused."""
@@ -64,12 +68,18 @@ async def body(request: Request, limit: int) -> Any:
     if length.isdigit() and int(length) > limit:
         raise TooLarge(f"The body has {length} bytes, and the agent takes {limit}. Send fewer items per request.")
     content = bytearray()
+    began = asyncio.get_running_loop().time()
     try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > limit:
-                raise TooLarge(f"The body has more than the {limit} bytes that the agent takes. Send fewer items per "
-                               "request.")
+        async with asyncio.timeout(BODY_SECONDS) as patience:
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > limit:
+                    raise TooLarge(f"The body has more than the {limit} bytes that the agent takes. Send fewer items "
+                                   "per request.")
+                patience.reschedule(began + BODY_SECONDS * (1 + len(content) / 2**20))
+    except TimeoutError:
+        raise TooSlow(f"Only {len(content)} bytes of the body came; each MiB has {BODY_SECONDS:.0f} s. Send it "
+                      "again.") from None
     except ClientDisconnect:  # nobody reads it, but it is in the metrics as the caller's failure
         raise InvalidRequest(f"The request broke off after {len(content)} bytes of its body.") from None
     return parse(bytes(content))

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: How long the line and headers of a request may take to come; their size is h11's matter.
 PATIENCE = 60
+#: Bytes a second that come of a body, at the least, and that a client takes of an answer.
+RATE = 1024
 #: How long a client whose connection is idle may take to part with an agent that stops.
 FAREWELL = 0.5
 #: Most bytes of one message of a console.
@@ -138,6 +140,8 @@ class TimelyHttp(H11Protocol):
     answer, and not how long a request may take to come."""
 
     late: Deadline
+    #: Bytes of a body that came after its answer, since the wait began.
+    rest = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -154,8 +158,10 @@ class TimelyHttp(H11Protocol):
         if self.cycle is not before:
             self.late.end()
         elif before is None or before.response_complete:
-            if inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
+            self.rest = self.rest + len(data) if inside else 0
+            if self.rest >= RATE * PATIENCE:  # the rest of a body that has its answer already
                 self.late.end()
+                self.rest = 0
             self.late.begin(self.loop, PATIENCE)
 
     def _end(self) -> None:

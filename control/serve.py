@@ -284,4 +284,5 @@ def listen(settings: Settings, server: AsgiServer) -> None:
     # A proxy has all of its clients' connections: what is counted then is their requests, by the address that it tells.
     places = Connections(0) if settings.trust_proxy else server.connections
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False, **served(places, tls))
+                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
+                **served(places, tls, settings.image_min_rate))

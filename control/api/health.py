@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,6 +19,9 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import Forbidden, MagnetarError
+
+#: Connections of a health server at once, and the seconds that each may take.
+HEALTH_CONNECTIONS, HEALTH_PATIENCE = 32, 10.0
 
 
 class NoAddress(MagnetarError):
@@ -34,6 +39,9 @@ class Healthz(Application):
     def way(self, request: Request) -> Way:
         return Way.HEALTH
 
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
+
     def handle(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):
             return self.refused(request, Fault(405, f"{request.method} is not possible here."))
@@ -46,6 +54,9 @@ class MetricsForAdmins(Application):
 
     def __init__(self, text: Any, authenticate: Any) -> None:
         self.text, self.authenticate = text, authenticate
+
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
         try:
@@ -71,7 +82,25 @@ class HealthServer:
     def __init__(self, listen: str, metrics: Metrics, conductor: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")
 
+        places = threading.BoundedSemaphore(HEALTH_CONNECTIONS)
+
         class Handler(BaseHTTPRequestHandler):
+            timeout = HEALTH_PATIENCE
+
+            def handle(self) -> None:
+                """Answer one connection, cut when its time is over; further ones than there are places for end."""
+                if not places.acquire(blocking=False):
+                    return
+                ends = threading.Timer(HEALTH_PATIENCE, self.connection.shutdown, (socket.SHUT_RDWR,))
+                ends.daemon = True
+                ends.start()
+                try:
+                    with contextlib.suppress(OSError):
+                        super().handle()
+                finally:
+                    ends.cancel()
+                    places.release()
+
             def do_GET(self) -> None:
                 status, kind, body = _answer(self.path, metrics, conductor)
                 self.send_response(status)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from magnetar_core.errors import MagnetarError
 
@@ -17,6 +17,7 @@ from .routing import Route, Router
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ class Application:
     def handle(self, request: Request) -> Answer:
         """Answer; never raises."""
         raise NotImplementedError
+
+    def admit(self, request: Request) -> Answer | None:
+        """Return the refusal of a request whose body has not come yet; ``None`` to have the body read. Never raises."""
+        return None
 
     def streams(self, method: str, path: str) -> bool:
         """Whether the content of this request is read by its handler, piece by piece."""
@@ -70,8 +75,17 @@ class Routed(Application):
         self.authenticate, self.render = authenticate, render
 
     def handle(self, request: Request) -> Answer:
+        return self._safely(request, self._answer)
+
+    def admit(self, request: Request) -> Answer | None:
+        return self._safely(request, self._may_send)
+
+    def _may_send(self, request: Request) -> None:
+        self._admitted(request)
+
+    def _safely(self, request: Request, do: Callable[[Request], T]) -> T | Answer:
         try:
-            return self._answer(request)
+            return do(request)
         except Fault as fault:
             return self.refused(request, fault)
         except Exception as error:
@@ -95,6 +109,12 @@ class Routed(Application):
         return any(one.stream for one, _params in self.router.find(path).get(method, ()))
 
     def _answer(self, request: Request) -> Answer:
+        asked = self._admitted(request)
+        answer = asked.handler(request)
+        return answer if isinstance(answer, Answer) else Answer(answer, asked.status)
+
+    def _admitted(self, request: Request) -> Guarded:
+        """The route of a request whose sender may use it. Raises ``Fault``."""
         if "%00" in request.path or "%00" in request.query_string:
             raise Fault(400, "The URL holds a NUL byte; no name or id has one.")
         found = self.router.find(request.path)
@@ -110,8 +130,7 @@ class Routed(Application):
             self.authenticate(request)
         if asked.who == "admin" and not request.context.is_admin:
             raise Fault(403, "You are not authorized to perform the requested action: it needs the role admin.")
-        answer = asked.handler(request)
-        return answer if isinstance(answer, Answer) else Answer(answer, asked.status)
+        return asked
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         answer = self.render(fault)

@@ -19,6 +19,7 @@ from magnetar_core.errors import MagnetarError, TooSlow
 
 from .answer import JSON, Answer, Fault
 from .application import Application
+from .bodies import IncomingBody, KeptBytes, KeptShare
 from .quick import Together, Way
 from .request import Request
 from .transfers import Clock, Pace, Transfers
@@ -26,8 +27,6 @@ from .websocket import WebSocket, cut
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
-#: Largest body that is taken, in bytes; streams have no such limit.
-BODY_LIMIT = 1 << 20
 #: Longest query string, in bytes: lists build statements of what it holds.
 QUERY_LIMIT = 1 << 14
 #: Bytes of content that are sent at once: few, to see early whether the client reads.
@@ -59,6 +58,7 @@ class AsgiServer:
         self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
                       Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health"),
                       Way.LOGIN: ThreadPoolExecutor(LOGINS, thread_name_prefix="login")}
+        self.kept = KeptBytes()
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
@@ -93,7 +93,6 @@ class AsgiServer:
 
     async def _http(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
         started = time.perf_counter()
-        loop = asyncio.get_running_loop()
         headers = _headers(scope)
         # A client may send one id with many requests (Nova's global request id); what it asks for needs ids of its own.
         theirs = headers.pop("x-openstack-request-id", None)
@@ -103,8 +102,14 @@ class AsgiServer:
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
-        answer = await self._answer(application, request, receive, loop, refused)
-        await self._send(answer, request, receive, send)
+        place, kept = scope.get("state", {}).get("place"), self.kept.share(request.address)
+        try:
+            answer = await self._answer(application, request, receive, (place, kept), refused)
+            if place is not None and request.context is None:
+                place.lend()
+            await self._send(answer, request, receive, send)
+        finally:
+            kept.free()
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
                          time.perf_counter() - started)
@@ -120,6 +125,8 @@ class AsgiServer:
         prefix, application = self._mounted(raw)
         socket = WebSocket(scope, receive, send, headers, raw[len(prefix):] or "/", self._root(scope, headers),
                            self._address(scope, headers))
+        if (place := scope.get("state", {}).get("place")) is not None:
+            place.keep()
         scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
         if refused:
             await socket.refuse(Answer({"error": {"code": refused.status, "message": refused.message}}, refused.status,
@@ -132,31 +139,58 @@ class AsgiServer:
             raise
 
     async def _answer(self, application: Application, request: Request, receive: Any,
-                      loop: asyncio.AbstractEventLoop, refused: MagnetarError | None) -> Answer:
-        """Read what the request needs, and have it answered where that keeps nobody waiting."""
+                      holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
+        """Read what the request needs, and have it answered where that keeps nobody waiting. *holds*: what it has."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
             if len(request.query_string) > QUERY_LIMIT:
                 raise Fault(400, f"The query of the URL has {len(request.query_string)} bytes; at most {QUERY_LIMIT} "
                                  "are taken. Ask for less at once.")
-            if application.streams(request.method, request.path):
-                request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
-                answer = await loop.run_in_executor(self.uploads, application.handle, request)
-                answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
-                return answer
-            if "content-length" in request.headers or "transfer-encoding" in request.headers:
-                request.content = await _body(receive, request.headers)
-            way = application.way(request)
-            if way in self.apart or way is Way.THREAD:
-                return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
-            return await self.quick.answer(way, application.handle, request)
+            refusal = await self._body(application, request, receive, holds[1])
+            if holds[0] is not None:
+                holds[0].keep()
+            answer = refusal or await self._handled(application, request, receive)
+            answer.content = body = answer.body()  # made once
+            if request.method == "GET" and isinstance(body, bytes) and len(body) > PIECE:
+                holds[1].add(len(body))
+            return answer
         except Fault as fault:  # the body or the query is too large
             return application.refused(request, fault)
         except Exception:
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
             return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
                                                            f"{request.id}."))
+
+    async def _body(self, application: Application, request: Request, receive: Any, kept: KeptShare) -> Answer | None:
+        """Read the body of a request. Return the refusal of one whose sender may not send it. Raises ``Fault``."""
+        if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
+                application.streams(request.method, request.path)):
+            return None
+        body = IncomingBody(receive, request.headers, kept)
+        try:
+            if not await body.prompt():
+                refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
+                if refusal is not None:
+                    return refusal
+                await body.rest()
+        finally:
+            body.end()
+        request.content = body.content()
+        return None
+
+    async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
+        """Have the request answered."""
+        loop = asyncio.get_running_loop()
+        if application.streams(request.method, request.path):
+            request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
+            answer = await loop.run_in_executor(self.uploads, application.handle, request)
+            answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
+            return answer
+        way = application.way(request)
+        if way in self.apart or way is Way.THREAD:
+            return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
+        return await self.quick.answer(way, application.handle, request)
 
     def _mounted(self, path: str) -> tuple[str, Application]:
         for prefix, application in self.mounts:
@@ -189,7 +223,7 @@ class AsgiServer:
             if answer.status != 204:
                 headers.append((b"content-length", str(len(body)).encode()))
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": body if request.method != "HEAD" else b""})
+            await _whole(send, body if request.method != "HEAD" else b"")
             return
         gone = asyncio.ensure_future(_gone(receive))
         try:
@@ -214,6 +248,14 @@ class AsgiServer:
                 part = piece[at:at + PIECE]
                 await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
         await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
+
+
+async def _whole(send: Any, body: bytes) -> None:
+    """Send *body*, and what is beyond a piece once the client has read most of what comes before it."""
+    for at in range(0, len(body) - PIECE, PIECE):
+        await send({"type": "http.response.body", "body": body[at:at + PIECE], "more_body": True})
+    last = max(0, (len(body) - 1) // PIECE * PIECE)
+    await send({"type": "http.response.body", "body": body[last:]})
 
 
 async def _gone(receive: Any) -> None:
@@ -243,20 +285,6 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
         task.result()
     finally:
         task.cancel()
-
-
-async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:
-    length = headers.get("content-length", "")
-    if length.isdecimal() and int(length) > BODY_LIMIT:
-        raise Fault(413, f"The body has {length} bytes; at most {BODY_LIMIT} are taken.")
-    content: bytes = b""
-    while True:
-        message = await receive()
-        content += message.get("body", b"")
-        if len(content) > BODY_LIMIT:
-            raise Fault(413, f"The body has more than {BODY_LIMIT} bytes.")
-        if not message.get("more_body"):
-            return content
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:

@@ -16,6 +16,8 @@ from .websocket import OPTIONS
 
 #: Bytes of a request's line and headers, and seconds in which they are to come. One read of the connection may be more.
 HEAD, PATIENCE = 1 << 16, 60.0
+#: Bytes a second of the rest of a body that has its answer, at the least; such a body may be as long as it likes.
+RATE = 1024
 MESSAGE = f"The line and the headers of the request have more than {HEAD} bytes."
 
 
@@ -25,6 +27,8 @@ class LimitedHttp(HttpToolsProtocol):
 
     #: Bytes of the head that is under way, whether there is one, and whether a body is.
     _size, _heading, _inside = 0, False, False
+    #: Bytes of a body that came after its answer, since the wait began.
+    _rest = 0
     _late: Deadline
 
     def connection_made(self, transport: Any) -> None:
@@ -37,8 +41,11 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._inside and self._idle():  # the rest of a body that has its answer: it may take its time, if it goes on
-            self._late.end()
+        if self._inside and self._idle():  # the rest of a body that has its answer
+            self._rest += len(data)
+            if self._rest >= RATE * PATIENCE:
+                self._late.end()
+                self._rest = 0
         super().data_received(data)
         if self._heading or self._idle():  # a head that came in one piece, as most do, waits for nothing
             self._late.begin(self.loop, PATIENCE)
@@ -61,7 +68,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._inside = False
+        self._inside, self._rest = False, 0
         super().on_message_complete()
 
     def _end(self) -> None:
@@ -79,7 +86,8 @@ class AdmittedHttp(Admitting, LimitedHttp):
     """Connections that have a place."""
 
 
-def served(places: Connections, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
-    """How uvicorn is to serve the API. It does not do the TLS itself: see ``Admitting``."""
-    protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls})
+def served(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
+    """How uvicorn is to serve the API. It does not do the TLS itself: see ``Admitting``. *slowest*: bytes a second that
+    a client has to read."""
+    protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

@@ -40,6 +40,9 @@ class ConsoleApplication(Application):
     def __init__(self, cloud: Cloud) -> None:
         self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
 
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
+
     def handle(self, request: Request) -> Answer:
         """A page or a file."""
         try:

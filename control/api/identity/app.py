@@ -67,6 +67,9 @@ class Elsewhere(Application):
     def __init__(self, url: str) -> None:
         self.url = url
 
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
+
     def handle(self, request: Request) -> Answer:
         """404, in Keystone's form."""
         return rendered(Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))

@@ -65,6 +65,20 @@ class ComputeApplication(Application):
         name = _NAME.match(request.content)
         return name is None or b"\\" in name[1] or name[1].decode(errors="replace") in self._waiting_actions
 
+    def admit(self, request: Request) -> Answer | None:
+        head = request.path[1:].partition("/")[0]
+        with statement_timeout(self.cloud.settings.cell_timeout):
+            if head == "v1" and self.v1:
+                refusal: Answer | None = self.v1.admit(request)
+                return refusal
+            if head not in ROOTS:  # what is there takes no body
+                return self._handled(request)
+            try:
+                self.authenticate(request)
+            except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
+                return self.refused(request, faults.of(error, request.id))
+        return None
+
     def handle(self, request: Request) -> Answer:
         """Answer; never raises. No database is waited for longer than the settings say."""
         with statement_timeout(self.cloud.settings.cell_timeout):

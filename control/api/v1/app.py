@@ -77,6 +77,14 @@ class V1Application:
         """The content of images is read piece by piece."""
         return method == "PUT" and path.startswith("/v1/image/") and path.endswith("/data")
 
+    def admit(self, request: Request) -> Answer | None:
+        """Return the refusal of a request whose sender is not known; never raises."""
+        try:
+            self._caller(request)
+        except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
+            return self.refused(request, error)
+        return None
+
     def handle(self, request: Request) -> Answer:
         """Answer; never raises."""
         self._named(request)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .deadline import Deadline
 from .errors import TooManyRequests
+from .stalled import StalledReader
 
 if TYPE_CHECKING:
     import ssl
@@ -27,7 +28,7 @@ SHARE = 4
 #: Further ones end without a word.
 TOLD, PATIENCE = 16, 10.0
 #: Seconds in which a client has to agree on TLS, and to its end.
-HANDSHAKE, FAREWELL = 60.0, 1.0
+HANDSHAKE, FAREWELL = 20.0, 1.0
 #: Who is refused may ask again after so many seconds.
 LATER = 10
 #: Seconds for which a server keeps an idle connection. Clients poll every 2 to 10 s over one connection, playbooks keep
@@ -51,9 +52,28 @@ class ConnectionPlace:
                  told: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
         self._counted, self._whose, self.refused, self.told = counted, whose, refused, told
         self._ended = ended
+        self._unknown: dict[ConnectionPlace, Callable[[], object]] = {}
+        self._end: Callable[[], object] = lambda: None
+
+    def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
+        """Lend the place from now on. *unknown*: the lent places of the address, the oldest first, and what ends the
+        connection of each; *end*: what ends this one."""
+        self._unknown, self._end = unknown, end
+        self.lend()
+
+    def lend(self) -> None:
+        """Lend the place to a client that has not said who it is: another client of the address may need it."""
+        if self._counted is not None:
+            self._unknown.setdefault(self, self._end)
+
+    def keep(self) -> None:
+        """Keep the place until ``free``: the client has said who it is, or its request is at work. May be called again.
+        """
+        self._unknown.pop(self, None)
 
     def free(self) -> None:
         """May be called again."""
+        self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
             counted[self._whose] -= 1
@@ -64,30 +84,56 @@ class ConnectionPlace:
 
 class Connections:
     """The places of each address, *most*; 0 for no limit. What counts as one address: an IPv4 address, the /64 of an
-    IPv6 address, as a client may have all of it. It is asked in the event loop alone."""
+    IPv6 address, as a client may have all of it. It is asked in the event loop alone.
+
+    When an address has all of its places, a new connection takes that of the oldest one whose client has not said who
+    it is: who is silent keeps nobody out who shares the address."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._open: Counter[str] = Counter()
         #: Addresses that the log has named; each once until all its connections have ended.
         self._logged: set[str] = set()
+        self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
-    def take(self, address: str) -> ConnectionPlace:
-        """A place for a connection of *address*, which is empty for a unix socket."""
+    def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
+        """A place for a connection of *address*, which is empty for a unix socket. *end* closes the connection: its
+        place is lent until ``ConnectionPlace.keep``."""
         if not self.most or not address:
             return ConnectionPlace(None, "")
         whose = whole(address)
+        if end is not None and self._open[whose] >= self.most:
+            self._take_back(whose)
+        place = self._next(address, whose)
+        if end is not None and place.refused is None:
+            place.begin(self._unknown.setdefault(whose, {}), end)
+        return place
+
+    def _take_back(self, whose: str) -> None:
+        """Free the place of the oldest connection of an address whose client has not said who it is."""
+        unknown = self._unknown.get(whose)
+        if unknown:
+            place, end = next(iter(unknown.items()))
+            place.free()
+            end()
+
+    def _forget(self, whose: str) -> None:
+        """Forget an address that has no connection left."""
+        self._logged.discard(whose)
+        self._unknown.pop(whose, None)
+
+    def _next(self, address: str, whose: str) -> ConnectionPlace:
         count = self._open[whose]
         if count >= self.most + TOLD:
             return ConnectionPlace(None, whose, self._refusal(whose), told=False)
         self._open[whose] += 1
         if count < self.most:
-            return ConnectionPlace(self._open, whose, ended=self._logged.discard)
+            return ConnectionPlace(self._open, whose, ended=self._forget)
         if whose not in self._logged:
             self._logged.add(whose)
             log.warning("%s has all %s connections that one address may have; further ones are refused", whose,
                         self.most, extra={"address": address})
-        return ConnectionPlace(self._open, whose, self._refusal(whose), ended=self._logged.discard)
+        return ConnectionPlace(self._open, whose, self._refusal(whose), ended=self._forget)
 
     def _refusal(self, whose: str) -> TooManyRequests:
         return TooManyRequests(
@@ -131,14 +177,21 @@ class Admitting(asyncio.Protocol):
     _early: bytes = b""
     place: ConnectionPlace
     _refusing: Optional[Deadline] = None
+    #: What requests know of their connection; of uvicorn's protocol.
+    app_state: dict[str, Any]
+    #: Bytes a second that a client has to take of what is sent to it, at the least.
+    slowest: int = 1024
+    _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin with TLS where there is one, else with HTTP."""
         peer = transport.get_extra_info("peername")
-        self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
         if not self.place.told:
             transport.abort()
-        elif self.tls is None:
+            return
+        self._stalled = StalledReader(self.loop, transport, self.slowest)
+        if self.tls is None:
             self._begin(transport)
         else:
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
@@ -171,8 +224,15 @@ class Admitting(asyncio.Protocol):
             self._refusing.begin(self.loop, PATIENCE)
         else:
             self._begun = True
+            self.app_state = {**self.app_state, "place": self.place}
+            tls = transport.get_extra_info("ssl_object")
+            if tls is not None and tls.getpeercert():
+                self.place.keep()
             super().connection_made(transport)
-            self._follow(transport.get_protocol())  # a link of agents, whose place is free once its peer is let in
+            other = transport.get_protocol()
+            if other is not self and self._stalled is not None:
+                self._stalled.stop()  # the memory or disk of a guest may stand still
+            self._follow(other)  # a link of agents, whose place is free once its peer is let in
         early, self._early = self._early, b""
         _give(transport.get_protocol(), early)
 
@@ -212,6 +272,8 @@ class Admitting(asyncio.Protocol):
     def _freed(self) -> None:
         if self._refusing is not None:
             self._refusing.end()
+        if self._stalled is not None:
+            self._stalled.stop()
         self.place.free()
 
 

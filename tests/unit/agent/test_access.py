@@ -21,7 +21,7 @@ import pytest
 from magnetar_agent import access, serve
 from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
 from magnetar_agent.link import ALPN
-from magnetar_core.connections import Connections
+from magnetar_core.connections import TOLD, Connections
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 
 from .serving import Client, Unix, served
@@ -201,10 +201,13 @@ def test_client_certificates(https: Any) -> None:
 
 
 def test_one_address_has_so_many_connections(https: Any) -> None:
-    """Also before it has shaken hands; others are answered, and a refusal says why."""
+    """Others are answered, and a refusal says why."""
     with contextlib.ExitStack() as ending:
-        for _time in range(MOST):
-            ending.enter_context(socket.create_connection(("127.0.0.1", https.port), 60))
+        for number in range(MOST):
+            kept = https("awx") if number % 2 else https(None)
+            ending.enter_context(contextlib.closing(kept.connection))
+            bearer = {} if number % 2 else {"authorization": f"Bearer {https.token}"}
+            assert kept.call("GET", "/v1", **bearer)[0] == 200
         status, answer = https("awx").call("GET", "/v1")
         assert (status, answer["error"]["code"]) == (429, "too-many-requests")
         assert "connections_per_address" in answer["error"]["message"]
@@ -218,15 +221,20 @@ def test_one_address_has_so_many_connections(https: Any) -> None:
     assert https("awx").call("GET", "/v1")[0] == 200
 
 
-def test_who_asks_for_a_link_takes_a_place(https: Any) -> None:
-    """Until it is one that is offered to its certificate: without one, nobody is let in."""
+@pytest.mark.parametrize("shakes", ["", "http/1.1", ALPN])
+def test_who_is_not_known_keeps_nobody_of_its_address_out(https: Any, shakes: str) -> None:
+    """Silent, with a handshake and no certificate, or asking for a link without one: else the host counts as down."""
     context = ssl.create_default_context(cafile=https.ca)
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols([shakes or ALPN])
     with contextlib.ExitStack() as ending:
-        for _time in range(MOST):
+        first = https("awx")
+        assert first.call("GET", "/v1")[0] == 200
+        for _time in range(MOST + TOLD):
             plain = ending.enter_context(socket.create_connection(("127.0.0.1", https.port), 60))
-            ending.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
-        assert https("awx").call("GET", "/v1")[0] == 429
+            if shakes:
+                ending.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+        assert https("awx").call("GET", "/v1")[0] == 200
+        assert first.call("GET", "/v1")[0] == 200
 
 
 def test_bearer_tokens(https: Any, caplog: pytest.LogCaptureFixture) -> None:

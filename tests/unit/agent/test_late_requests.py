@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import serve
+from magnetar_agent import routes, serve
 
 from .serving import served
 
@@ -68,20 +68,26 @@ def test_who_asks_again_later_is_answered(client: socket.socket) -> None:
 
 def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(
         client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = b"PUT /v1/nothing HTTP/1.1\r\nhost: agent\r\ncontent-length: 6\r\n\r\n"
+    put = b"PUT /v1/nothing HTTP/1.1\r\nhost: agent\r\ncontent-length: 6144\r\n\r\n"
     client.sendall(put)
     assert status(client, "PUT") == 404
     monkeypatch.setattr(serve, "PATIENCE", 1.5)
-    client.sendall(b"a")
+    client.sendall(b"a" * serve.RATE)
     for _part in range(5):
         time.sleep(0.4)
-        client.sendall(b"a")
+        client.sendall(b"a" * serve.RATE)
     client.sendall(ASK)
     assert status(client) == 200
     client.sendall(put)
     assert status(client, "PUT") == 404
     client.sendall(b"a")  # and no more comes
     assert ended(client)
+
+
+def test_a_body_that_does_not_come_ends(client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "BODY_SECONDS", 0.2)
+    client.sendall(b"PUT /v1/flavor/f HTTP/1.1\r\nhost: agent\r\ncontent-length: 6\r\n\r\n{")
+    assert status(client, "PUT") == 408
 
 
 def test_who_goes_in_the_middle_of_a_body_is_no_failure_of_the_agent(

@@ -18,6 +18,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from magnetar_control.services import Context
 from magnetar_control.web import Answer, Request, protocol
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
@@ -29,6 +30,7 @@ from tests.unit.control.cloud import listening
 
 MOST = 3
 GET = b"GET /healthz HTTP/1.1\r\nhost: a\r\n%s\r\n"
+KNOWN = b"x-auth-token: a\r\n"
 Connect = Callable[..., socket.socket]
 
 
@@ -36,6 +38,8 @@ class Echo(Application):
     """Tells what came, over HTTP and WebSockets."""
 
     def handle(self, request: Request) -> Answer:
+        if "x-auth-token" in request.headers:
+            request.context = Context("user", "project")
         return Answer({"content": len(request.content)})
 
     async def websocket(self, socket: WebSocket) -> None:
@@ -87,6 +91,12 @@ def answer(client: socket.socket) -> bytes:
     return found
 
 
+def known(client: socket.socket) -> socket.socket:
+    """A connection whose client has said who it is."""
+    assert asked(client, KNOWN).startswith(b"HTTP/1.1 200 ")
+    return client
+
+
 def until_answered(client: Connect) -> bytes:
     """An answer to a new connection, when the end of those before it has been noticed."""
     for _time in range(600):
@@ -100,7 +110,7 @@ def until_answered(client: Connect) -> bytes:
 
 
 def test_one_address_has_so_many_and_is_told(client: Connect) -> None:
-    kept = [client() for _time in range(MOST)]
+    kept = [known(client()) for _time in range(MOST)]
     refused = asked(client())
     assert refused.startswith(b"HTTP/1.1 429 ") and b"\r\nretry-after: 10\r\n" in refused
     error = orjson.loads(refused.partition(b"\r\n\r\n")[2])["error"]
@@ -113,19 +123,33 @@ def test_one_address_has_so_many_and_is_told(client: Connect) -> None:
 
 def test_who_says_nothing_takes_nothing_from_others(client: Connect) -> None:
     """Nor without a handshake; and those beyond an address's places are not kept."""
-    silent = [client(tls=False) for _time in range(MOST + TOLD)]
+    kept = [known(client()) for _time in range(MOST)]
+    silent = [client(tls=False) for _time in range(TOLD)]
     further = client(tls=False)
     with contextlib.suppress(ConnectionResetError):
         assert not further.recv(1)
     assert asked(client("127.0.0.2")).startswith(b"HTTP/1.1 200 ")
-    for one in silent:
+    for one in (*silent, *kept):
         one.close()
     assert until_answered(client).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("tls", [True, False])
+def test_who_says_nothing_keeps_nobody_of_its_address_out(client: Connect, tls: bool) -> None:
+    """With a handshake or without, with an anonymous request or none; who has said who it is stays."""
+    kept = known(client())
+    unknown = [client(tls=tls) for _time in range(MOST + TOLD)]
+    if tls:
+        assert asked(unknown[-1]).startswith(b"HTTP/1.1 200 ")
+    assert asked(client()).startswith(b"HTTP/1.1 200 ")
+    assert asked(kept).startswith(b"HTTP/1.1 200 ")
+    with contextlib.suppress(ConnectionResetError):
+        assert not unknown[0].recv(1)  # the oldest went first
+
+
 def test_who_is_refused_has_to_ask_soon(client: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "PATIENCE", 0.2)
-    _kept, refused = [client() for _time in range(MOST)], client()
+    _kept, refused = [known(client()) for _time in range(MOST)], client()
     with contextlib.suppress(ConnectionResetError):
         assert not refused.recv(1)
 

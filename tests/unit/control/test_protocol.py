@@ -77,17 +77,33 @@ def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch:
         await send({"type": "http.response.body"})
 
     with listening(refuses) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
-        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n")
+        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6144\r\n\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
         for _part in range(6):
             time.sleep(0.4)
-            client.sendall(b"a")
+            client.sendall(b"a" * protocol.RATE)
         client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
         client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
         client.sendall(b"a")  # and no more comes
         assert not client.recv(65536)
+
+
+def test_the_rest_of_a_body_comes_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.5)
+
+    async def refuses(scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    with listening(refuses) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6144\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+        with pytest.raises(OSError):
+            for _part in range(6000):
+                time.sleep(0.05)
+                client.sendall(b"a")
 
 
 def test_a_query_has_an_end(port: int) -> None:

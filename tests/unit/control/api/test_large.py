@@ -10,7 +10,8 @@ from magnetar_control.api.image.app import application
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.image import EmbeddedImages
-from magnetar_control.web.asgi import BODY_LIMIT, AsgiServer
+from magnetar_control.web.asgi import AsgiServer
+from magnetar_control.web.bodies import BODY_LIMIT
 from tests.unit.control.serving import authenticate
 
 LARGE = 10 << 20

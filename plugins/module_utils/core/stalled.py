@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Clients that do not read what is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any, Optional
+
+#: Seconds over which it is measured how much a client takes.
+WINDOW = 30.0
+#: Where struct tcp_info (linux/tcp.h, since Linux 4.1) has tcpi_bytes_acked.
+_ACKED = struct.Struct("=120xQ")
+
+
+class StalledReader:
+    """A watch over one connection: it ends when its client takes less than *rate* bytes a second of what waits for it.
+
+    What counts is what the client's kernel has acknowledged, so it holds for TLS, for answers that the server has
+    written already, and for connections that are being closed. Connections that are no TCP are not watched."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: Any, rate: int) -> None:
+        self._loop, self._transport, self._rate = loop, transport, rate
+        self._timer: Optional[asyncio.TimerHandle] = None
+        #: Bytes acknowledged when something waited to be sent; ``None``: nothing did.
+        self._before: Optional[int] = None
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            self._timer = loop.call_later(WINDOW, self._look)
+
+    def stop(self) -> None:
+        """End the watch. May be called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        acked = self._acked() if self._transport.get_write_buffer_size() else None
+        if acked is not None and self._before is not None and acked - self._before < self._rate * WINDOW:
+            self._timer = None
+            self._transport.abort()
+            return
+        self._before = acked
+        self._timer = self._loop.call_later(WINDOW, self._look)
+
+    def _acked(self) -> Optional[int]:
+        """Return how many bytes the client's kernel has acknowledged; ``None`` where the socket does not know."""
+        try:
+            facts = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO,
+                                                                        _ACKED.size)
+        except OSError:
+            return None
+        return int(_ACKED.unpack(facts)[0]) if len(facts) == _ACKED.size else None
