@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from magnetar_control.store import servers
 from magnetar_control.store.tables import action_events, actions
@@ -42,8 +42,7 @@ class HeldAction(NamedTuple):
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
             self.target.database.ring(connection, servers.ACTIONS_BELL)
-            return bool(done) or connection.execute(select(actions.c.state).where(
-                actions.c.id == self.number)).scalar() in ("running", "done")
+            return bool(done) or self._state(connection) in ("running", "done")
 
     def withdraw(self, change: Change | None = None) -> None:
         """Take the action back as if it had never been asked for, unless a conductor works on it or has done it. One
@@ -51,8 +50,7 @@ class HeldAction(NamedTuple):
         with self.target.database.write() as connection:
             gone = connection.execute(delete(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued")).rowcount
-            if change and (gone or connection.execute(select(actions.c.state).where(
-                    actions.c.id == self.number)).scalar() == "failed"):
+            if change and (gone or self._state(connection) == "failed"):
                 servers.revise(connection, self.target.row.id, "volumes", change)
 
     def wait(self, limit: float) -> str | None:
@@ -61,13 +59,26 @@ class HeldAction(NamedTuple):
         while True:
             seen = database.bell.count(servers.SERVERS_BELL)
             with database.read() as connection:
-                state = connection.execute(select(actions.c.state).where(actions.c.id == self.number)).scalar()
+                state = self._state(connection)
             if state in ("done", "failed", None):
                 return state or "failed"
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
             database.bell.wait(servers.SERVERS_BELL, seen, left)
+
+    def cancel(self) -> str | None:
+        """Cancel the action: its flow takes back what it has begun. Return the action's state where it has ended,
+        else ``None``."""
+        with self.target.database.write() as connection:
+            done = connection.execute(update(actions).where(
+                actions.c.id == self.number, actions.c.state.in_(("queued", "running"))).values(
+                cancel=True, not_before=None)).rowcount
+            self.target.database.ring(connection, servers.ACTIONS_BELL)
+            return None if done else self._state(connection) or "failed"
+
+    def _state(self, connection: Connection) -> str | None:
+        return connection.execute(select(actions.c.state).where(actions.c.id == self.number)).scalar()
 
     def deleted(self) -> bool:
         """Whether the server is deleted, or about to be."""

@@ -10,14 +10,14 @@ import orjson
 
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.store import hosts
-from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound, Unavailable
 
 from . import networks
 from .caller import Caller
 from .hardware import check_nics
 from .held_action import hold
 from .target import Target, enqueue, of_server
-from .waiting import DONE
+from .waiting import AGAIN, DONE
 
 RULE = "os_compute_api:os-attach-interfaces:"
 Document = dict[str, Any]
@@ -46,8 +46,9 @@ def _port(caller: Caller, target: Target, id: str) -> Document:
 def attach(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
            address: str | None = None, tag: str | None = None, limit: float | None = None) -> Document:
     """Make a port, on *network_id* or the project's only network, or take the port *port_id*; give the server its NIC;
-    wait *limit* seconds until it has it, and return the port. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``,
-    ``Failed``, ``Unavailable``."""
+    wait *limit* seconds until it has it, and return the port. A host that takes longer does not attach it at all: the
+    action is cancelled, so that another request gives the server one NIC and not two. Raises ``InvalidRequest``,
+    ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``."""
     wish = _wish(caller, network_id, port_id, address, tag)
     with caller.cloud.waiting.of(target.row.host, caller.project):
         return _attached(caller, target, wish, DONE if limit is None else limit)
@@ -68,14 +69,15 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     if not action.release():
         network.release(id, nic["port_id"])
         raise deleted
-    state = action.wait(limit)
+    state = action.wait(limit) or action.cancel()
     if state == "failed" and action.deleted():
         raise deleted
     if state == "failed":
         raise Failed(f"Failed to attach network adapter device to {id}: {action.failure()}")
     if state is None:
-        raise Conflict(f"The host of instance {id} has not attached port {nic['port_id']} within {limit:.0f} s; it is "
-                       "still being tried. Look with GET os-interface in a moment.")
+        raise Unavailable(f"The host of instance {id} has not attached port {nic['port_id']} within {limit:.0f} s, and "
+                          "will not: the request was cancelled, and the port is freed. Try again later.",
+                          headers={"Retry-After": AGAIN})
     return _port(caller, target, nic["port_id"])
 
 

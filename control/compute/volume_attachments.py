@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from magnetar_core.power import OFFLOADED, SHELVED
 
 from .caller import Caller
 from .held_action import Change, hold
-from .target import Target, check_unlocked, enqueue, of_server
+from .target import Target, check_unlocked, of_server
 
 RULE = "os_compute_api:os-volumes-attachments:"
 #: Device names that the host gives: vda is the root disk, vdz the config drive.
@@ -87,14 +88,22 @@ def _reserved(caller: Caller, target: Target, key: str, args: Document, entry: D
     """Ask for the action *key*, with the volume of *entry* reserved under its attachment's id. *added* and *removed*
     note it in the server's volumes, and take that back. Raises what reserving it raises, and ``Conflict``."""
     id, volumes = target.row.id, caller.cloud.services.volume
+    old = args["attachment_id"] if key == "swap_volume" else None
     action = hold(caller, target, key, args, added)
     try:
         volumes.reserve(caller.context, entry["volume_id"], id, attachment_id=entry["attachment_id"])
     except MagnetarError:
         action.withdraw(removed)
         raise
+    if old:
+        volumes.begin_detaching(old)
+    elif not target.row.host:  # on no host, it has the volume as soon as it is asked for, as at Nova
+        with suppress(NotFound):  # the server was deleted meanwhile
+            volumes.attached(entry["attachment_id"], "", "")
     if not action.release():
         volumes.detached(entry["attachment_id"])
+        if old:
+            volumes.roll_detaching(old)
         with target.database.write() as connection:
             servers.revise(connection, id, "volumes", removed)
         raise Conflict(f"Cannot '{key}' instance {id} while it is being deleted.")
@@ -244,4 +253,15 @@ def detach(caller: Caller, target: Target, volume_id: str, *, shelved: bool = Tr
             actions.c.state.in_(("queued", "running")), actions.c.args == servers.text(args)).limit(1)).first()
     if going:
         raise InvalidRequest(f"Invalid volume: volume {volume_id} status must be 'in-use'. Currently in 'detaching'")
-    enqueue(caller, target, "detach_volume", args)
+    _begin_detaching(caller, target, args)
+
+
+def _begin_detaching(caller: Caller, target: Target, args: Document) -> None:
+    """Ask for ``detach_volume``, with the volume shown as detaching before the caller is answered. Raises ``Conflict``.
+    """
+    volumes, attachment_id = caller.cloud.services.volume, args["attachment_id"]
+    action = hold(caller, target, "detach_volume", args)
+    volumes.begin_detaching(attachment_id)
+    if not action.release():
+        volumes.roll_detaching(attachment_id)
+        raise Conflict(f"Cannot 'detach_volume' instance {target.row.id} while it is being deleted.")

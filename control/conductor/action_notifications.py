@@ -50,7 +50,7 @@ class ActionNotifications:
         self.service, self._own = service, ACTIONS[action.action].notification
         self._event = ACTIONS[action.action].event
         self._who, self._key = Initiator.of(action), key_of(action)
-        self._started = False
+        self._started, self._before_end = False, 0
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event in which it was noted
 
     def begin(self, event: str | None, host: str | None) -> None:
@@ -84,6 +84,7 @@ class ActionNotifications:
 
     def ended(self, error: BaseException | None, host: str | None) -> None:
         """The action has ended, failed where there is an *error*."""
+        self._before_end = len(self._waiting)
         if error is None:
             if self._started or self._event not in STEPS:
                 self._add(self._own, END, host)
@@ -97,6 +98,10 @@ class ActionNotifications:
             self._keep(self._made(task, ERROR, None, fault)._replace(object=TASK))
         for event in failed(self._made(self._own, "", host, fault)):
             self._keep(event)
+
+    def not_ended(self) -> None:
+        """Forget what ``ended`` has noted: the transaction that was to end the action was rolled back."""
+        del self._waiting[self._before_end:]
 
     def selected(self, host: str) -> None:
         """The scheduler has chosen *host*, which is about to be noted."""

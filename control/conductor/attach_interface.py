@@ -8,38 +8,62 @@ from functools import partial
 from typing import Any
 
 import orjson
+from sqlalchemy import Connection
 
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
-from magnetar_control.store import servers
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_control.store import actions, servers
+from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
 from . import nics
 from .retry import attempt, detachment_failed, retry_forever, take_back
 from .work import HostDown, Work, leased
 
+#: Why a NIC is not attached that was asked for.
+CANCELLED = "The host did not attach it while its caller waited, or the server's state was reset."
+
 
 def attach_interface(work: Work) -> None:
-    """Attach a NIC with the port of ``args["wish"]``; free the port when that fails. Try until the host answers."""
+    """Attach a NIC with the port of ``args["wish"]``; free the port when that fails, or when the request was cancelled
+    because its caller waits no longer. Try until the host answers."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
             nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease,
                                    hostname=work.server.hostname or "", host=work.server.host)[0]
+            work.begin(CANCELLED)
             seen = _plug(work, nic)
             network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
             if nics.any_remote_managed([nic]):
                 network.prepare(work.id, work.server.host, work.confirm_lease)
+        _done(work)
     except HostDown:
         retry_forever(work)
     except MagnetarError as error:
         if nic is None:
             work.failed(error)
+        elif work.action.cancel and work.action.attempts == 1:  # no host was asked for it
+            _release(work, nic)
+            work.failed(error)
         else:
             take_back(work, f"port {nic['port_id']}", error, partial(_unplug, work, nic["mac"], nic["port_id"]),
                       partial(_release, work, nic))
-    else:
+
+
+def _done(work: Work) -> None:
+    """End the action. Raises ``Cancelled`` where it was cancelled by now: its caller was told that nothing is attached.
+    """
+    def check(connection: Connection) -> None:
+        if actions.is_cancelled(connection, work.action.id):
+            raise Cancelled(CANCELLED)
+
+    work.end_writes.append(check)
+    try:
         work.done()
+    except Cancelled:
+        work.end_writes.remove(check)
+        work.notifications.not_ended()
+        raise
 
 
 def _plug(work: Work, nic: Document) -> Document:

@@ -40,7 +40,8 @@ def _attach(work: Work, entry: Document) -> None:
     volumes, host = work.conductor.services.volume, work.server.host
     volumes.reserve(work.context(), entry["volume_id"], work.id, work.confirm_lease,
                     attachment_id=entry["attachment_id"])
-    if not host:  # shelved: it gets the volume when it is on a host again
+    if not host:  # shelved: it gets the volume when it is on a host again, and users see it in use, as at Nova
+        volumes.attached(entry["attachment_id"], "", "", work.confirm_lease)
         return
     device = f"/dev/{connect(work, host, entry)}"
     volumes.attached(entry["attachment_id"], host, device, work.confirm_lease)
@@ -57,14 +58,22 @@ def detach_volume(work: Work) -> None:
         return
 
     def detach() -> None:
+        work.begin("The server's state was reset, or the server deleted, before the volume was detached.")
+        work.conductor.services.volume.begin_detaching(entry["attachment_id"], work.confirm_lease)
         disconnect(work, work.server.host, entry["volume_id"])
         _forget(work, entry)
 
     def has(seen: Mapping[str, Any]) -> bool:
         return any(one["id"] == entry["volume_id"] for one in seen["volumes_attached"])
 
-    attempt(work, detach, partial(detachment_failed, work, f"volume {entry['volume_id']}", has),
-            partial(retry_forever, work))
+    keep = partial(keep_attached, entry["attachment_id"])
+    attempt(work, detach, partial(detachment_failed, work, f"volume {entry['volume_id']}", has, keep=keep),
+            partial(retry_forever, work, free=keep))
+
+
+def keep_attached(attachment_id: str, work: Work) -> None:
+    """Show a volume whose detachment is given up as in use again."""
+    work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 
 def _forget(work: Work, entry: Document) -> None:

@@ -102,9 +102,11 @@ def of_host(fails: Callable[[Work, MagnetarError], None],
     return made
 
 
-def detachment_failed(work: Work, what: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError) -> None:
-    """A detachment was refused. The server keeps its volume or NIC, and the action has failed; but where the host shows
-    that the guest has it no longer (*has*, of the host's server), it has begun, and is tried until it is done."""
+def detachment_failed(work: Work, what: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
+                      keep: Callable[[Work], None] = lambda _work: None) -> None:
+    """A detachment was refused. The server keeps its volume or NIC (*keep* notes it), and the action has failed; but
+    where the host shows that the guest has it no longer (*has*, of the host's server), it has begun, and is tried until
+    it is done."""
     try:
         with work.client() as client:
             kept = has(client.get("server", work.id))
@@ -113,11 +115,12 @@ def detachment_failed(work: Work, what: str, has: Callable[[Mapping[str, Any]], 
     except MagnetarError:
         kept = True
     if kept:
+        keep(work)
         work.failed(error)
     else:
         log.warning("server %s is without %s, whose detachment has failed; it is tried again: %s", work.id, what,
                     error.message)
-        retry_forever(work)
+        retry_forever(work, free=keep)
 
 
 def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], free: Callable[[], None]) -> None:

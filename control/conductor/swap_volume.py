@@ -18,7 +18,7 @@ from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, TimedOut
 from magnetar_core.flows import attach as agent_flow
 
-from .attach_volume import disconnect, sides
+from .attach_volume import disconnect, keep_attached, sides
 from .retry import attempt, retry_forever
 from .work import HostDown, Work, full_is_down
 
@@ -29,6 +29,7 @@ def swap_volume(work: Work) -> None:
     """Put the volume ``args["new_volume_id"]`` in the place of ``args["volume_id"]``. Try until the hosts answer."""
     entry = _entry_of(work)
     if entry is None:  # a try before has failed already, or the old volume was detached before
+        keep_attached(work.args["attachment_id"], work)
         work.conductor.services.volume.detached(work.args["new_attachment_id"], work.confirm_lease)
         work.done()
         return
@@ -46,6 +47,7 @@ def _swap(work: Work, entry: Document) -> None:
     volumes, args, host = work.conductor.services.volume, work.args, work.server.host
     if entry["attachment_id"] == args["attachment_id"]:
         work.begin()
+        volumes.begin_detaching(args["attachment_id"], work.confirm_lease)
         volumes.reserve(work.context(), args["new_volume_id"], work.id, work.confirm_lease,
                         attachment_id=args["new_attachment_id"])
         device = f"/dev/{_ask(work, volumes.where(args['new_volume_id']))}"
@@ -132,6 +134,7 @@ def _is_given_up(work: Work) -> bool:
 
 
 def _free(work: Work) -> None:
-    """The server does not get the new volume."""
+    """The server keeps the old volume, and does not get the new one."""
+    keep_attached(work.args["attachment_id"], work)
     work.conductor.services.volume.detached(work.args["new_attachment_id"], work.confirm_lease)
     _change_entry(work, {})

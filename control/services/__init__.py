@@ -297,7 +297,14 @@ class Volumes(Protocol):
         Raises ``InvalidRequest`` or 409 when it is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:
-        """The server on *host* has it now."""
+        """The server on *host* has it now; *host* is empty for a server that is on none."""
+
+    def begin_detaching(self, attachment_id: str, sure: Sure = always) -> None:
+        """Show the attachment as detaching: the server will release the volume. Nothing when there is none."""
+
+    def roll_detaching(self, attachment_id: str, sure: Sure = always) -> None:
+        """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Nothing when it is not
+        detaching."""
 
     def disconnected(self, attachment_id: str, sure: Sure = always) -> None:
         """The server keeps it, and is on no host: it is reserved again. Nothing when the server had it not."""

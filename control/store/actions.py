@@ -288,6 +288,12 @@ def warned(connection: Connection, number: int, text: str) -> None:
         message=func.coalesce(actions.c.message + " ", "") + text))
 
 
+def is_cancelled(connection: Connection, number: int) -> bool:
+    """Return whether the action was cancelled; its row was changed in this transaction, so that nobody cancels it
+    meanwhile."""
+    return bool(connection.execute(select(actions.c.cancel).where(actions.c.id == number)).scalar())
+
+
 def holds(connection: Connection, number: int, holder: str) -> bool:
     """Whether *holder* still has the action; in a ``write`` nobody else takes it before the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None

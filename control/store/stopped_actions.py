@@ -27,9 +27,10 @@ DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this was done."
 OVERTAKEN = "A later action came over this before it was done."
 #: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
-#: leave an image without content, a volume or port reserved, or a server between two hosts.
+#: leave an image without content, a volume or port reserved or detaching, or a server between two hosts.
 GOING = ("delete", "forceDelete")
-LEFT_BEHIND = (*OWING, "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve", "evacuate")
+LEFT_BEHIND = (*OWING, "attach_volume", "detach_volume", "swap_volume", "attach_interface", "shelve", "shelveOffload",
+               "unshelve", "evacuate")
 _RESET, _NAMED = actions.c.action.not_in(GOING), actions.c.action.in_(bindparam("keys", expanding=True))
 
 

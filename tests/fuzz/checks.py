@@ -13,8 +13,8 @@ from .sending import Got, Sent
 DECLARED = (501, 503)
 #: Part of the answer to a client of ``/v1`` that has waited as long as it could (504).
 LATE = b'"code":"timed-out"'
-#: Part of the answer to who has waited for a host as long as that is done (409): what was asked for is not refused.
-TRIED = b"it is still being tried"
+#: Part of the answer to a caller whose host took too long (503): the request has left a cancelled action.
+TRIED = b"the request was cancelled, and"
 #: Traces of Python, statements and words of databases, and paths of our own files.
 INSIDE = re.compile(
     rb"Traceback \(most recent|File \"[^\"]+\", line \d|sqlalchemy|psycopg\.|sqlite3?\.|IntegrityError|"

@@ -92,6 +92,23 @@ def complete(connection: Connection, id: str, host: str | None = None, device: s
     follow(connection, row["volume_id"])
 
 
+def begin_detaching(connection: Connection, id: str) -> None:
+    """Show the attachment as detaching; nothing when there is none."""
+    with contextlib.suppress(NotFound):
+        row = _locked(connection, id)
+        set_(connection, attachments, id, status="detaching")
+        follow(connection, row["volume_id"])
+
+
+def roll_detaching(connection: Connection, id: str) -> None:
+    """Show the attachment as it was before ``begin_detaching``; nothing when it is not detaching."""
+    with contextlib.suppress(NotFound):
+        row = _locked(connection, id)
+        if row["status"] == "detaching":
+            set_(connection, attachments, id, status="attached" if row["attached_at"] else "reserved")
+            follow(connection, row["volume_id"])
+
+
 def disconnect(connection: Connection, id: str) -> None:
     """The server keeps it, and is on no host; nothing when the server had it not."""
     with contextlib.suppress(NotFound):

@@ -64,7 +64,7 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             attachments.lock(connection, volume_id)
             row = seen(connection, table, context, volume_id)
-            statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
+            statuses = ("available", "in-use", "detaching") if fields.get("in_use", True) else ("available",)
             if row["status"] not in statuses:
                 raise wrong_status(table, row, statuses)
             self.quota.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
@@ -239,6 +239,16 @@ class EmbeddedVolumes:
     def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:
         with self.database.write() as connection:
             attachments.complete(connection, attachment_id, host, device)
+            sure()
+
+    def begin_detaching(self, attachment_id: str, sure: Sure = always) -> None:
+        with self.database.write() as connection:
+            attachments.begin_detaching(connection, attachment_id)
+            sure()
+
+    def roll_detaching(self, attachment_id: str, sure: Sure = always) -> None:
+        with self.database.write() as connection:
+            attachments.roll_detaching(connection, attachment_id)
             sure()
 
     def disconnected(self, attachment_id: str, sure: Sure = always) -> None:

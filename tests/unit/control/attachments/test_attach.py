@@ -185,6 +185,56 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     assert owner.call.server(server)["status"] == "ACTIVE"
 
 
+def test_a_detached_volume_is_detaching_before_the_answer(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients wait until a volume is no longer in-use, and take the next status for the end."""
+    server, volume, go = owner.server()["id"], owner.volume(), threading.Event()
+    owner.attach(server, volume)
+    eventually(lambda: owner.state(volume) == "in-use")
+    real = attach_volume.agent_flow.detach
+
+    def waits(*args: Any, **more: Any) -> Any:
+        assert go.wait(20)
+        return real(*args, **more)
+
+    monkeypatch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", waits)
+    assert owner.detach(server, volume).status == 202
+    assert owner.state(volume) == "detaching"
+    again = owner.detach(server, volume)
+    assert again.status == 400 and "detaching" in again.json["badRequest"]["message"]
+    go.set()
+    eventually(lambda: owner.state(volume) == "available")
+
+
+@pytest.mark.parametrize("action", ["detach", "swap"])
+def test_a_reset_of_the_state_leaves_no_volume_between_two_states(owner: Owner, monkeypatch: pytest.MonkeyPatch,
+                                                                  action: str) -> None:
+    """What waits in the queue is dropped with a reset: its volumes are as they were before it was asked for."""
+    server, first, second = owner.server()["id"], owner.volume(), owner.volume()
+    owner.attach(server, first)
+    eventually(lambda: owner.state(first) == "in-use")
+    begun, go = threading.Event(), threading.Event()
+
+    def waits(*_args: Any, **_more: Any) -> Any:
+        begun.set()
+        assert go.wait(20)
+        raise Conflict("No.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("magnetar_control.conductor.attach_volume.connect", waits)
+        third = owner.volume()
+        assert owner.attach(server, third).status == 200  # the next action of the server waits for this one
+        assert begun.wait(60)
+        reply = owner.detach(server, first) if action == "detach" else owner.swap(server, first, second)
+        assert reply.status == 202 and owner.state(first) == "detaching"
+        assert owner.call.act(server, "os-resetState", {"state": "active"}).status == 202
+        go.set()
+        eventually(lambda: (owner.state(first), owner.state(second), owner.state(third)) == (
+            "in-use", "available", "available"))
+    assert [one["volumeId"] for one in owner.attached(server)] == [first]
+    assert owner.detach(server, first).status == 202
+    eventually(lambda: owner.state(first) == "available")
+
+
 def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
@@ -198,7 +248,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         assert owner.detach(server, volume).status == 202
         eventually(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"
-    assert owner.state(volume) == "in-use"
+    eventually(lambda: owner.state(volume) == "in-use")
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
     assert owner.detach(server, volume).status == 202
     eventually(lambda: owner.state(volume) == "available")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -148,11 +149,14 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
 def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, net = server_on(owner), network(owner)
     before, fuse = ports(owner), Fuse(owner.cloud, monkeypatch)
-    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 0.0)  # nobody waits for the answer
+    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 120.0)
     for at in range(1, 100, 2):
         fuse.light(at)
-        owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
-        died = fuse.survive()
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})
+            eventually(lambda asked=asked: asked.done() or fuse.blown.is_set())
+            died = fuse.survive()
+            assert asked.result(60).status == 200
         [port] = [one for one in ports(owner) if one not in before]
         assert owner.call.get(path(server, port)).json["interfaceAttachment"]["mac_addr"] in macs(owner, server)
         fuse.light(at)
@@ -164,6 +168,37 @@ def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None
         if not (died or died_again):
             break
     assert at > 10
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["waits in the queue", "was begun"])
+def test_a_nic_that_comes_too_late_is_taken_back(owner: Owner, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """An answer of failure means that nothing will happen: who asks again has one NIC, not two."""
+    server, net, before, go = server_on(owner), network(owner), ports(owner), threading.Event()
+    unplugged: list[None] = []
+    real, unplug = attach_interface._plug, attach_interface._unplug
+
+    def late(*args: Any) -> Any:
+        seen = real(*args)
+        assert go.wait(20)
+        return seen
+
+    if begun:
+        monkeypatch.setattr(attach_interface, "_plug", late)
+    else:  # another action of the server is in hand
+        monkeypatch.setattr("magnetar_control.conductor.attach_volume.connect", lambda *_args: go.wait(20) and "vdb")
+        assert owner.attach(server, owner.volume()).status == 200
+    monkeypatch.setattr(attach_interface, "_unplug", lambda *args: unplugged.append(unplug(*args)))
+    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 0.5)
+    reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
+    assert reply.status == 503 and "will not" in str(reply.json) and reply.headers["retry-after"], reply
+    go.set()
+    eventually(lambda: ports(owner) == before)
+    assert len(macs(owner, server)) == 1 and len(unplugged) == begun
+    assert list(owner.call.server(server)["addresses"]) == ["default"]
+    monkeypatch.setattr(attach_interface, "_plug", real)
+    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 9.0)
+    assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status == 200
+    assert len(macs(owner, server)) == 2
 
 
 def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
