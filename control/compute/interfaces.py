@@ -4,6 +4,7 @@ that asks for bandwidth or a device of a host is refused with 400 where the serv
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -58,7 +59,8 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     network, id = caller.cloud.services.network, target.row.id
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
-        nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "",
+        context = replace(caller.context, project_id=target.row.project_id)  # a port is the server's, whoever asks
+        nic = network.allocate(context, id, [wish], hostname=target.row.hostname or "",
                                host=target.row.host or "")[0]
         if nic.get("resources") or nic.get("devices"):
             _claim(caller, target, nic)

@@ -27,7 +27,7 @@ def create_backup(work: Work) -> None:
 def _rotate(work: Work) -> None:
     """Delete the oldest backups, beyond those that are kept. One that cannot be deleted stays, and is tried again with
     the next backup."""
-    kept, images, context = work.args["rotation"], work.conductor.services.image, snapshot.as_admin(work)
+    kept, images, context = work.args["rotation"], work.conductor.services.image, work.context()
     for one in [*_older(work)[max(kept - 1, 0):], *([] if kept else [{"id": work.args["image"]}])]:
         work.confirm_lease()
         try:
@@ -42,7 +42,7 @@ def _older(work: Work) -> Documents:
     new = snapshot.image(work, work.args["image"])
     if new is None:  # somebody has deleted it meanwhile
         return []
-    found = work.conductor.services.image.list(snapshot.as_admin(work), properties={
+    found = work.conductor.services.image.list(work.context(), properties={
         name: new["properties"][name] for name in ("image_type", "backup_type", "instance_uuid")})
     return sorted((one for one in found if one["id"] != new["id"] and one["status"] == "active"
                    and one["owner"] == new["owner"]), key=lambda one: (one["created_at"], one["id"]), reverse=True)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Document
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
 from . import disk_keys
@@ -78,12 +78,7 @@ def _fail_image(work: Work, why: str) -> bool:
 
 def image(work: Work, id: str) -> Document | None:
     """An image of the server, where there is one."""
-    return work.conductor.services.image.show(as_admin(work), id)
-
-
-def as_admin(work: Work) -> Context:
-    """Who reads images of the server: an administrator of another project may have asked for one."""
-    return Context(work.server.user_id, work.server.project_id, frozenset(("admin",)))
+    return work.conductor.services.image.show(work.context(), id)
 
 
 def _make(work: Work) -> None:

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 #: What an agent that may do it later says, or is said of it.
 DOWN = (Unreachable, HypervisorDown)
-#: Roles with which a conductor calls the services for a user.
-ROLES = frozenset(("member", "reader"))
+#: Roles with which a conductor calls services for a user: the API resolved all as its caller, who may be an admin.
+ROLES = frozenset(("admin", "member", "reader"))
 
 
 class WrongHost(Conflict):
