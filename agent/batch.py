@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.reconcile import ensure
+from magnetar_agent.reconcile import ensure, without_fields_of_clouds
 from magnetar_core.errors import Cancelled, MagnetarError, unforeseen
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
@@ -99,7 +99,7 @@ class _UnchangedItems:
             document = self.host.documents.find(self.kind.noun, located)
             if want is None or document is None or document.deleting or document.state.get("unfinished"):
                 return None
-            given = given_by(self.kind, located, want)
+            given = given_by(self.kind, located, without_fields_of_clouds(self.kind, want))
             change = Change(self.kind, given, permissions, False)
             change.check_id(document.id, document.name)
             completed = self.driver.complete(self.host, change.wanted(document.want), document)

@@ -20,7 +20,7 @@ from magnetar_agent.locks import CHOICES
 from magnetar_agent.steps import NOTES, cancelled, note_fault, pass_with_power, perform, undo
 from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Cancelled, Conflict, NoSpace, NotFound
+from magnetar_core.errors import Cancelled, Conflict, InvalidField, NoSpace, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Result, Step
@@ -48,7 +48,7 @@ def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, pe
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
     key = driver.locate(drivers.host, key)
-    given = None if want is None else given_by(kind, key, want)
+    given = None if want is None else given_by(kind, key, without_fields_of_clouds(kind, want))
     while True:
         try:
             with _claim(drivers, kind, key, operation, dry_run) as document:
@@ -57,6 +57,16 @@ def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, pe
                 return _Change(drivers.host, driver, key, given, permissions, dry_run, operation).run(document)
         except _Changed:
             continue
+
+
+def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
+    """Return *want* without the empty fields that only a cloud has. Raises ``InvalidField`` for one that says
+    something."""
+    for name in sorted(kind.of_clouds & want.keys()):
+        if want[name] not in EMPTY:
+            raise InvalidField(name, "is for a cloud, and this is the agent of one host. Leave it out, or name a "
+                                     f"cloud that makes the {kind.noun}")
+    return {name: value for name, value in want.items() if name not in kind.of_clouds}
 
 
 def revise(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,

@@ -31,7 +31,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import DIRECT, REMOTE, kind_of, of_nic
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import is_uuid, missing
 from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
@@ -243,6 +243,9 @@ def port_owner(host: LocalHost, port: str | None, document: Document | None = No
 
 def _check_port(host: LocalHost, nic: Fields, field: str, before: list[Fields], document: Document | None) -> None:
     """Raise unless the port has just this NIC, and OVN is left to filter it."""
+    if not is_uuid(nic["port"]):
+        raise InvalidField(f"{field}.port", "must be the uuid by which OVN knows the port; names of ports are for a "
+                                            "cloud", nic["port"])
     for name in ("port_security", "allowed_addresses", "security_groups"):
         if nic.get(name, USUAL[name]) != USUAL[name]:
             raise InvalidField(f"{field}.{name}", "is OVN's where the NIC names a port; set port security, "

@@ -146,9 +146,9 @@ def row_to_be(caller: Caller, wanted: NewServers,
     return rows_of(caller, prepared, 1)[0], prepared.warning
 
 
-def create_named(caller: Caller, row: dict[str, Any], warning: str | None) -> bool:
+def create_named(caller: Caller, row: dict[str, Any], warning: str | None, admin_pass: str | None = None) -> bool:
     """Write a *row* of ``row_to_be`` down. False, and nothing is written, when the project has a server of that name
-    by now. Raises ``Conflict`` when another server has the uuid."""
+    by now. *admin_pass*: as of ``NewServers``. Raises ``Conflict`` when another server has the uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])
@@ -156,7 +156,7 @@ def create_named(caller: Caller, row: dict[str, Any], warning: str | None) -> bo
             return False
         if servers.find(store, row["id"]):
             raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
-        servers.make(connection, [row], caller.request_id, warning)
+        servers.make(connection, [row], caller.request_id, warning, argument(admin_pass))
         store.cell0.ring(connection, servers.ACTIONS_BELL)
     return True
 

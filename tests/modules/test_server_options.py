@@ -121,7 +121,7 @@ def test_batch(world):
 
 
 def test_batch_with_failures(world):
-    items = [{"name": "a"}, {"name": "b", "image": "missing"}, {"name": "c", "nics": ["port-id=x"]}]
+    items = [{"name": "a"}, {"name": "b", "image": "missing"}, {"name": "c", "nics": ["colour=red"]}]
     failed = world("server", flavor="small", image="none", servers=items)
     assert failed["failed"] and "2 of 3 failed" in failed["msg"] and "b: " in failed["msg"]
     assert [item["failed"] for item in failed["results"]] == [False, True, True]
@@ -148,7 +148,8 @@ def test_batch_with_failures(world):
     (dict(name="s", flavor="small", image="none", networks=[{"color": "x"}]), "networks[0].color"),
     (dict(name="s", flavor="small", image="none", networks=[
         {"physical_network": "physnet9", "vlan": 7, "port_security": False}]), "no virtual functions of physical"),
-    (dict(name="s", flavor="small", image="none", nics=["port-id=x"]), "port-id"),
+    (dict(name="s", flavor="small", image="none", nics=["colour=red"]), "colour"),
+    (dict(name="s", flavor="small", image="none", nics=["port-id=x"]), "nics[0]: must be the uuid by which OVN knows"),
     (dict(name="s", flavor="small", boot_from_volume=True), "image: is required with boot_from_volume"),
     (dict(name="s", flavor="small", boot_volume="missing"), "must name a volume of this host"),
     (dict(name="s", flavor="small", boot_volume="x", boot_from_volume=True), "boot_volume: cannot be combined"),
@@ -189,3 +190,28 @@ def test_libvirt_away(agent, world, monkeypatch):
     assert failed["error"]["code"] == "hypervisor-down"
     agent.hypervisor.reconnect()
     assert world("server", name="s", flavor="small", image="none")["changed"]
+
+
+def test_what_only_a_cloud_gives_is_refused_by_name(world):
+    """Alone and in a batch, also of a server that exists; an option that asks for nothing passes."""
+    options = {"flavor": "small", "image": "none"}
+    assert world("server", name="s", scheduler_hints={}, security_groups=[], **options)["changed"]
+    for more in ({"scheduler_hints": {"group": "apart"}}, {"security_groups": ["web"]}, {"host": "kvm1"},
+                 {"hostname": "s1"}, {"access_ip_v4": "192.0.2.7"}, {"access_ip_v6": "2001:db8::7"},
+                 {"disk_config": "AUTO"}, {"trusted_image_certificates": ["0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"]}):
+        (name,) = more
+        for failed in (world("server", name="s", **more), world("server", servers=[{"name": "s", **more}]),
+                       world("server", name="new", check=True, **options, **more)):
+            assert failed["failed"] and f"{name}: is for a cloud" in failed["msg"], failed
+    failed = world("server", name="s", networks=[{"port": "door"}])
+    assert "networks[0].port: must be the uuid by which OVN knows the port" in failed["msg"], failed
+
+
+def test_admin_password_is_for_a_cloud(world):
+    """The agent of one host would write the config drive again with each run."""
+    options = {"flavor": "small", "image": "none"}
+    alone = world("server", name="s", admin_password="a secret word", **options)
+    batch = world("server", servers=[{"name": "s"}, {"name": "t", "admin_password": "a secret word"}], **options)
+    for failed, where in ((alone, ""), (batch, "servers[1].")):
+        assert failed["failed"] and failed["msg"].startswith(f"{where}admin_password: is for a cloud"), failed
+        assert "a secret word" not in json.dumps(failed)

@@ -8,37 +8,21 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from magnetar_control.api.hints import Hints
 from magnetar_control.api.nova.block_devices import mapping
 from magnetar_control.api.nova.fields import View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.api.nova.server_fields import FIELDS
 from magnetar_control.api.nova.server_view import security_groups
-from magnetar_control.api.values import Address, Anything, Id, Wrapped
+from magnetar_control.api.values import Wrapped
 from magnetar_control.compute import server_create
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
-from magnetar_core.values import ListOf, OneOf, Text, Value
 
 #: Of passwords.
 CHARACTERS = "".join(sorted({*string.ascii_letters, *string.digits} - {*"0O1lI"}))
-
-
-class Hints(Value):
-    """Scheduler hints; whether there is somebody to follow them, the use case asks."""
-
-    KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
-                                  "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),
-                                  "target_cell": Text(1, 255), "different_cell": Anything(),
-                                  "build_near_host_ip": Address(4), "cidr": Text(1, 64)}
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The object."""
-        if not isinstance(value, dict):
-            raise InvalidField(path, "must be an object", value)
-        return {name: self.KNOWN[name].check(item, f"{path}.{name}", version) if name in self.KNOWN else item
-                for name, item in value.items()}
 
 
 BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})

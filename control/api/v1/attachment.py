@@ -205,8 +205,7 @@ class InterfaceAttachments(Attached):
                 "name": f"{server}:{want['network']}"}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        ServerActions(caller, want["server"], operation).attach_interface(
-            want["_network"], want.get("address"), want.get("tag"))
+        ServerActions(caller, want["server"], operation).attach_interface({**want, "_id": want["_network"]})
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         ServerActions(caller, have["server"], operation).run(

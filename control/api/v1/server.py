@@ -38,7 +38,7 @@ from magnetar_core.values import Text
 from . import consoles, server_dry_run, server_plan, server_view
 from .driver import ALL_PROJECTS, CloudChange, CloudDriver
 from .server_actions import ServerActions, found, removed, settled, why_failed
-from .server_request import complete, network_of, new_server, rebuild_of
+from .server_request import complete, network_of, new_server, rebuild_of, with_port_ids
 
 
 class Taken(Exception):
@@ -152,7 +152,7 @@ class CloudServers(CloudDriver):
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """A new server is checked when its host is predicted; one in the place of *have* here."""
         if have is not None and not want["_assumed"]:
-            freed = {nic["address"] for nic in have["networks"]}
+            freed = {nic[name] for nic in have["networks"] for name in ("address", "_port")}
             wanted = new_server({**_recreated(want, have), "id": None}, freed)
             there = find(caller, have["id"]).row
             row, _warning = _row_to_be(caller, wanted, there)
@@ -173,7 +173,7 @@ class CloudServers(CloudDriver):
         own = {nic["address"] for nic in have["networks"]}
         added = [action.args for action in actions if action.key == "attach_interface"]
         nics = [network_of(one["wish"], one["at"], own) for one in added]
-        nics = [nic for nic in nics if nic["uuid"]]  # others are networks that a dry run assumes
+        nics = [nic for nic in nics if nic.get("uuid") or nic.get("port")]  # a dry run assumes the others
         if "resize" in asked and want["flavor"]["vcpus"]:  # else a dry run assumes the flavor
             server_plan.shrinks(have, want)
             quotas.check_flavor(caller, Owner(caller.project, have["_user"]), have["flavor"], want["flavor"])
@@ -214,7 +214,8 @@ class CloudServers(CloudDriver):
             if want is None:
                 return self._removal(caller, row, have, dry_run, operation)
             try:
-                return _ServerChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
+                given = with_port_ids(caller, self.given(key, want))
+                return _ServerChange(self, caller, given, permissions, dry_run, operation).run(have)
             except Taken:
                 continue
 
@@ -223,7 +224,7 @@ class CloudServers(CloudDriver):
         if want.get("id"):
             server_create.check_unused(caller, want["id"])
         new, warning = _row_to_be(caller, new_server(want))
-        if not server_create.create_named(caller, new, warning):
+        if not server_create.create_named(caller, new, warning, want.get("admin_pass")):
             raise Taken
         row = settled(caller, new["id"], operation)
         if row is None:
@@ -327,7 +328,7 @@ def _recreated(want: Document, have: Document) -> Document:
     if want["networks"] is not have["networks"]:
         return want
     return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}
-                                 for nic in want["networks"]]}
+                                 if nic["_made"] else {**nic, "port": nic["_port"]} for nic in want["networks"]]}
 
 
 def _shown(caller: Caller, rows: Iterable[Any]) -> list[Document]:

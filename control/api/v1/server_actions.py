@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import interfaces, metadata, server_actions, shelve, tags
+from magnetar_control.compute import interfaces, metadata, security_groups, server_actions, shelve, tags
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
@@ -122,11 +122,12 @@ class ServerActions:
         if state == ["failed"]:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
 
-    def attach_interface(self, network_id: str, address: str | None, tag: str | None) -> None:
-        """A NIC on a new port; returns when the server has it."""
+    def attach_interface(self, wish: Document) -> None:
+        """Attach a NIC at the port that the *wish* names, or on a new port; returns when the server has it."""
+        port = wish.get("_port")
         with self.operation.waiting():
-            interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, network_id, None, address or None,
-                              tag or None, NIC_LIMIT)
+            interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, None if port else wish["_id"],
+                              port, wish.get("address") or None, wish.get("tag") or None, NIC_LIMIT)
 
 
 def _update(server: ServerActions, args: Document) -> None:
@@ -157,6 +158,16 @@ def _migrate(server: ServerActions, args: Document) -> None:
         _confirm(server, {})
 
 
+def _security_groups(server: ServerActions, args: Document) -> None:
+    """Give the server's ports the security groups that they lack, then take the others off them."""
+    for key in args["want"]:
+        if key not in args["have"]:
+            security_groups.add(server.caller, server.target, key)
+    for key in args["have"]:
+        if key not in args["want"]:
+            security_groups.remove(server.caller, server.target, key)
+
+
 #: How the actions are done that are no bare call of their use case.
 DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
     "update": _update,
@@ -169,8 +180,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
     "shelve": lambda server, _args: server.run("shelve", shelve.shelve),
     "unshelve": lambda server, args: server.run("unshelve", shelve.unshelve, None, args.get("host")),
     "reboot": lambda server, args: server.run(f"reboot-{args['type']}", server_actions.reboot, args["type"]),
-    "attach_interface": lambda server, args: server.attach_interface(
-        args["wish"]["_id"], args["wish"].get("address"), args["wish"].get("tag")),
+    "security_groups": _security_groups,
+    "attach_interface": lambda server, args: server.attach_interface(args["wish"]),
     "detach_interface": lambda server, args: server.run("detach_interface", interfaces.detach, args["port"], anew=True)}
 
 

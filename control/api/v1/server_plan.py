@@ -29,6 +29,10 @@ VERBS: Mapping[str, str] = {
 ANOTHER: Mapping[str, Any] = {"vcpus": 0}
 
 
+#: Fields that the use case of updates sets at once.
+TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk_config")
+
+
 class PlannedAction(NamedTuple):
     """One call of a use case: a key of ``server_actions.DO`` or ``PLAIN``, and its *args*."""
 
@@ -186,12 +190,14 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
     """What needs no change of the guest, and a resize that waits for a word."""
-    told = {name: want[name] for name in ("name", "description") if want[name] != have[name]}
+    told = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
     if told:
         yield PlannedAction("update", told)
     for name in ("metadata", "tags"):
         if want[name] != have[name] and not (have.get("rebuild") and name == "metadata"):
             yield PlannedAction(name, {"value": want[name]})
+    if {*want.get("_groups", ())} != {*have.get("_groups", ())}:
+        yield PlannedAction("security_groups", {"want": want["_groups"], "have": have["_groups"]})
     if have["_vm_state"] == "resized":
         yield PlannedAction("confirmResize")
 
@@ -239,12 +245,12 @@ def shrinks(have: Document, want: Document) -> None:
 
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
     """The *nics* that no wish wants, and the *wishes* that no NIC fits. Networks are compared by which and how often,
-    and by addresses that are asked for."""
-    left = list(nics)
+    and by addresses that are asked for. Ports that a wish names are for that wish, and the last that another gets."""
+    left = sorted(nics, key=lambda nic: not nic.get("_made", True))
     more = []
-    for wish in wishes:
+    for wish in sorted(wishes, key=lambda nic: not nic.get("_port")):
         fits = [nic for nic in left if nic["_id"] == wish["_id"] and wish.get("address") in (None, nic.get("address"))
-                and wish.get("mac") in (None, nic["mac"])]
+                and wish.get("mac") in (None, nic["mac"]) and wish.get("_port") in (None, nic["_port"])]
         if fits:
             left.remove(fits[0])
         else:

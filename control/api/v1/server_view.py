@@ -23,7 +23,7 @@ from .driver import NAMESPACE
 
 #: Fields that a server of a cloud can be given.
 GIVEN = frozenset(("id", "name", "description", "flavor", "image", "networks", "block_device_mapping", "key_name",
-                   "metadata", "tags", "availability_zone", "config_drive", "power", "rescue"))
+                   "metadata", "tags", "availability_zone", "config_drive", "power", "rescue", *Server.of_clouds))
 #: What a single host can be told and a cloud cannot: the others, which have their defaults.
 CONSTANT: Mapping[str, Any] = {field.name: field.default for field in Server.fields
                                if field.settable and SHOW in field.on and field.name not in GIVEN}
@@ -73,6 +73,11 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "host": row.host if on_host else "", "addresses": addresses,
         "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
+        "scheduler_hints": orjson.loads(row.hints), "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
+        "security_groups": sorted(one["name"] for one in orjson.loads(row.security_groups)),
+        "hostname": row.hostname, "disk_config": row.disk_config,
+        "trusted_image_certificates": orjson.loads(row.trusted_certs) if row.trusted_certs else None,
+        "_groups": [group_key(one) for one in orjson.loads(row.security_groups)],
         "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
         "_flavor": flavor["id"], "_disks": sizes(flavor),
         "_properties": orjson.loads(row.image).get("properties") or {}}
@@ -89,7 +94,13 @@ def _nic(nic: Mapping[str, Any]) -> Document:
     addresses = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
     return {"network": nic["network"], "mac": nic["mac"], "model": "virtio",
             "address": addresses[0] if addresses else None,
-            **({"tag": nic["tag"]} if nic.get("tag") else {}), "_id": nic["network_id"], "_port": nic["port_id"]}
+            **({"tag": nic["tag"]} if nic.get("tag") else {}), "_id": nic["network_id"], "_port": nic["port_id"],
+            "_made": nic.get("created", True)}
+
+
+def group_key(group: Mapping[str, Any]) -> str:
+    """Return what tells a security group from others: its uuid. The default group may have none yet."""
+    return "default" if group["name"] == "default" else str(group.get("id") or group["name"])
 
 
 def nic_id(port: str) -> str:

@@ -166,6 +166,8 @@ class Kind:
     unfilled: ClassVar[frozenset[str]] = frozenset()
     #: Fields that are found from what another one names, and are found again when that changes.
     found: ClassVar[Mapping[str, str]] = {}
+    #: Fields that only a cloud gives a resource; an agent refuses them.
+    of_clouds: ClassVar[frozenset[str]] = frozenset()
     #: Groups of fields of which a resource has one: what it is made from.
     alternatives: ClassVar[tuple[frozenset[str], ...]] = ()
 

@@ -74,14 +74,14 @@ def forgotten(kind: type[Kind], name: str) -> Step:
 def beside(old: list[Document], given: list[Document]) -> list[Document]:
     """The NICs *given*, each in the place of the one of *old* that it means, and the others of *old*. Which one it
     means, its MAC says, or else its network, bridge, port or physical network."""
-    left = list(given)
+    left = sorted(given, key=lambda nic: not nic.get("port"))
     found = []
     for nic in old:
         meant = next((one for one in left if _means(one, nic)), None)
         if meant is not None:
             left.remove(meant)
         found.append(nic if meant is None else meant)
-    return given if len(found) + len(left) == len(given) else found + left
+    return given if len(found) + len(left) == len(given) else found + sorted(left, key=given.index)
 
 
 def _means(given: Document, nic: Document) -> bool:
@@ -89,8 +89,10 @@ def _means(given: Document, nic: Document) -> bool:
         return bool(given["mac"] == nic.get("mac"))
     if given.get("physical_network"):
         return bool(nic.get("physical_network")) and of_nic(given) == of_nic(nic)
-    plug = given.get("network") or given.get("bridge") or given.get("port")
-    return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"), nic.get("port"))
+    if given.get("port"):
+        return given["port"] in (nic.get("port"), nic.get("_port"))
+    plug = given.get("network") or given.get("bridge")
+    return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"))
 
 
 class Change:

@@ -21,9 +21,11 @@ NIC_KEYS = ("network", "bridge", "port", "physical_network", "vnic_type", "trust
             "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses")
 #: Of these, those that may be ``null``, which means that there is to be none.
 NULLABLE = ("address",)
+#: Options of one's own -> the fields in the request that say the same.
+SENT = {"host": "host", "admin_password": "admin_pass"}
 #: Keys of an item of ``nics``, as in openstack.cloud.server -> keys of an item of ``networks``.
-NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge": "bridge", "mac": "mac",
-             "model": "model"}
+NIC_WORDS = {"net-name": "network", "net-id": "network", "port-name": "port", "port-id": "port", "tag": "tag",
+             "bridge": "bridge", "mac": "mac", "model": "model"}
 
 
 #: What ``image`` says for a blank root disk: an omitted option and null are the same to Ansible.
@@ -58,11 +60,18 @@ SPECIFIC = collect(
         ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
         "V(bridge), V(port) or V(physical_network), and V(vnic_type), V(trusted), V(max_tx_rate), V(min_tx_rate), "
         "V(vlan), V(mac), V(model), V(tag), V(address), V(port_security), V(allowed_addresses). A MAC address is "
-        "drawn once when it is omitted."),
+        "drawn once when it is omitted. In a cloud V(port) is a port that exists, by name or uuid."),
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
-        "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),
+        "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), or in a cloud "
+        "V(port-name) or V(port-id), and V(tag)."),
     network=Option(Text(), "A network, by name or uuid, in place of O(networks)."),
+    host=Option(Text(1, 255), "Host of a cloud that the server is on, for who may choose hosts. A new server is made "
+                "there; one that is on another host is migrated, live while it runs, as M(magnetar.compute.migration) "
+                "does it.", aliases=("hypervisor_hostname",)),
+    admin_password=Option(Text(1), "Password that a cloud tells a new server's guest once, in its config drive. It is "
+                          "not compared afterwards; see C(change_password) of M(magnetar.compute.server_action).",
+                          secret=True, aliases=("admin_pass",)),
     purge_networks=Option(
         Boolean(), "Whether NICs missing in O(networks), O(nics) or O(network) are removed, when one of these is "
         "given. When V(false), they stay, such as those of M(magnetar.compute.interface_attachment).", default=False),
@@ -151,6 +160,7 @@ class ServerModule(ResourceModule):
             want["block_device_mapping"] = blocks
         if params.get("userdata") is not None:
             want["user_data"] = encoded(params["userdata"])
+        want.update({field: params[name] for name, field in SENT.items() if params.get(name) is not None})
         return want
 
     def ensure(self, client, key, params, waiting):
@@ -164,6 +174,7 @@ class ServerModule(ResourceModule):
         return super().merge(params) + (["networks"] if given and not params.get("purge_networks") else [])
 
     def execute(self, params, check_mode, diff_mode, client):
+        _check_password(params, client)
         if params.get("servers") is None:
             return super().execute(params, check_mode, diff_mode, client)
         return self._batch(params, check_mode, diff_mode, client)
@@ -202,6 +213,15 @@ class ServerModule(ResourceModule):
         check_options(self.item_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
         return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
+
+
+def _check_password(params, client):
+    """Raise ``InvalidField`` for a password that the agent of one host would tell the guest with each run."""
+    given = [""] if params.get("admin_password") else []
+    given += ["servers[%d]." % at for at, item in enumerate(params.get("servers") or []) if item.get("admin_password")]
+    if given and not client.of_cloud and not client.info().get("cloud"):
+        raise InvalidField(given[0] + "admin_password", "is for a cloud; on one host set it with userdata, or with "
+                           "change_password of server_action")
 
 
 def _refuse_duplicates(items):

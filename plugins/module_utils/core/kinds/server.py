@@ -27,7 +27,7 @@ from ..power import (
     status,
 )
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
-from .common import REFERENCE, TAG, Resource
+from .common import REFERENCE, TAG, OrNone, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
 from .network import ALLOWED, DEVICE, GROUPS, NIC_ADDRESS, NIC_MODEL, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE
@@ -41,6 +41,8 @@ PATH_MAX, FILES_MAX = 4095, 255
 #: Nova's status words for what a host alone can see, and that by which soft-deleted servers of a cloud are listed.
 STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR, SOFT_DELETED))
 META = Text(0, 255)
+#: Text of an IP address; the cloud checks its family.
+ADDRESS = Text(1, 45)
 #: The longest time that a guest may have to shut itself down, in seconds.
 SHUTDOWN_MAX = 3600
 
@@ -49,8 +51,9 @@ def _nic() -> Record:
     return Record(
         network=Field(REFERENCE, "A network known to the agent, or a libvirt network."),
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
-        port=Field(PORT, "A logical switch port of OVN, in place of network: the uuid by which OVN knows the NIC "
-                   "(iface-id)."),
+        port=Field(OneOf(PORT, REFERENCE), "A port in place of network. On a host a logical switch port of OVN, by the "
+                   "uuid by which OVN knows the NIC (iface-id); in a cloud a port of the network service, by name or "
+                   "uuid."),
         physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device "
                                "that the agent's setting pci_device_spec has there, see vnic_type. It needs "
                                "port_security false, since nothing filters it, but for V(vdpa) and V(remote-managed); "
@@ -147,6 +150,8 @@ class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
+    of_clouds = frozenset(("host", "scheduler_hints", "security_groups", "access_ip_v4", "access_ip_v6", "hostname",
+                           "disk_config", "trusted_image_certificates"))
     rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
                          "virt_type", "machine", "personality"))
 
@@ -232,6 +237,24 @@ class Server(Resource):
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
                      sample={"watchdog": "reset"})
+
+    scheduler_hints = Field(
+        MapOf(Text(1, 255), Value()), "Hints to the scheduler of a cloud: V(group), a server group by name or uuid; "
+        "V(different_host) and V(same_host), a server or a list of servers by name or uuid; or those of other filters "
+        "as Nova has them.", on="create")
+    security_groups = Field(ListOf(REFERENCE, 255, unique=True), "Security groups of all its NICs in a cloud, by name "
+                            "or uuid. C(default) when omitted for a new server.", on="create update")
+    access_ip_v4 = Field(OrNone(ADDRESS), "IPv4 address under which a cloud lists the server; V(none) for none.",
+                         on="create update")
+    access_ip_v6 = Field(OrNone(ADDRESS), "IPv6 address under which a cloud lists the server; V(none) for none.",
+                         on="create update")
+    hostname = Field(Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -"),
+                     "Host name that a cloud tells the guest; made of the name when omitted.", on="create update")
+    disk_config = Field(Choices("AUTO", "MANUAL"), "What a cloud says of the root disk's partition "
+                        "(C(OS-DCF:diskConfig)).", on="create update")
+    trusted_image_certificates = Field(
+        ListOf(Text(1, 255), 50, unique=True), "Ids of the certificates of a cloud's key manager that the signature of "
+        "the image is verified with.", on="create")
 
     placement = Field(Value(), "Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, "
                                "for each of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual "
