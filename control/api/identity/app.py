@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from magnetar_control.api.failures import RoutedService
+from magnetar_control.api.fault_forms import keystone_document
 from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.limits import UnifiedLimits
@@ -45,8 +46,7 @@ def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None =
 def rendered(fault: Fault) -> Answer:
     """A fault as Keystone says it."""
     headers = {"WWW-Authenticate": "Keystone"} if fault.status == HTTPStatus.UNAUTHORIZED else {}
-    return Answer({"error": {"code": fault.status, "message": fault.message, "title": HTTPStatus(fault.status).phrase}},
-                  fault.status, headers)
+    return Answer(keystone_document(fault), fault.status, headers)
 
 
 def _document(request: Request) -> Document:

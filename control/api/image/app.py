@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
 
 from magnetar_control.api.failures import RoutedService
+from magnetar_control.api.fault_forms import webob_answer
 from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
@@ -52,6 +52,16 @@ MEMBER: Document = {
                    "status": {"type": "string", "enum": ["pending", "accepted", "rejected"]}}}
 
 
+class ImageApplication(RoutedService):
+    """The image service's routes. Its errors are pages, JSON or text, as the client's ``Accept`` asks."""
+
+    def refused(self, request: Request, fault: Fault) -> Answer:
+        """Return a fault as Glance does: by webob."""
+        answer = webob_answer(fault, request.headers.get("accept", ""))
+        answer.headers.update(fault.headers)
+        return answer
+
+
 def _many(name: str, item: Document) -> Document:
     own = {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME}
     return {"name": name, "properties": own,
@@ -77,20 +87,14 @@ METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPAC
 
 def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
-    return RoutedService([
+    return ImageApplication([
         route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),
         route("GET /v2/schemas/{name}", lambda request: schema(request, SCHEMAS)),
         route("GET /v2/schemas/metadefs/{name}", lambda request: schema(request, METADEFS)),
         route("GET /v2/info/import", lambda _request: {"import-methods": {
             "description": "Import methods available.", "type": "array", "value": list(METHODS)}}),
         *ImageRoutes(service).routes(), *members.routes(service.members), *none.routes(),
-    ], authenticate, rendered)
-
-
-def rendered(fault: Fault) -> Answer:
-    """A fault as Glance says it to clients that take JSON."""
-    title = HTTPStatus(fault.status).phrase
-    return Answer({"code": f"{fault.status} {title}", "title": title, "message": fault.message}, fault.status)
+    ], authenticate, lambda fault: webob_answer(fault, ""))
 
 
 def versions(request: Request) -> Answer:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
+from magnetar_control.api.fault_forms import keystone_document
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.address_groups import AddressGroupStore
@@ -66,13 +68,15 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "trunks": "trunks",
            "service-providers": "service_providers"}
 #: Type in an error by its status, where the handler names none.
-TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
+TYPES = {403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",
          500: "HTTPInternalServerError", 503: "HTTPServiceUnavailable"}
 
 
 def refused(fault: Fault) -> Answer:
-    """A fault in Neutron's form."""
+    """Return a fault in Neutron's form; 401 in Keystone's, as keystonemiddleware answers."""
+    if fault.status == HTTPStatus.UNAUTHORIZED:
+        return Answer(keystone_document(fault), fault.status)
     type = fault.details.get("type") or TYPES.get(fault.status, "HTTPBadRequest")
     return Answer({"NeutronError": {"type": type, "message": fault.message, "detail": ""}}, fault.status)
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from magnetar_control.api.failures import fault_of_failure
+from magnetar_control.api.fault_forms import named_answer
 from magnetar_control.web import Answer, Fault, fault_of
 from magnetar_core.errors import MagnetarError
 
@@ -18,12 +18,7 @@ NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNot
 
 def answer(fault: Fault) -> Answer:
     """``{"<name>": {"code", "message"}}``; Keystone's form for 401, as its middleware answers."""
-    if fault.status == 401:
-        return Answer({"error": {"code": 401, "title": "Unauthorized", "message": fault.message}}, 401, fault.headers)
-    body: dict[str, Any] = {"code": fault.status, "message": fault.message}
-    if fault.status == 413 and "Retry-After" in fault.headers:
-        body["retryAfter"] = fault.headers["Retry-After"]
-    return Answer({NAMES.get(fault.status, "computeFault"): body}, fault.status, fault.headers)
+    return named_answer(NAMES, fault)
 
 
 def of(error: Exception, request_id: str) -> Fault:

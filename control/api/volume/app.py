@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from magnetar_control.api.failures import RoutedService
+from magnetar_control.api.fault_forms import named_answer
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.web import Answer, Fault, Request
@@ -26,14 +27,13 @@ from .volumes import VolumeRoutes
 LEAST, MOST = (3, 0), (3, 70)
 HEADER = "OpenStack-API-Version"
 KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
-        406: "notAcceptable", 409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 500: "computeFault",
+        409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 501: "notImplemented",
         503: "serviceUnavailable"}
 
 
 def refused(fault: Fault) -> Answer:
-    """A fault in Cinder's form."""
-    key = KEYS.get(fault.status, "badRequest" if fault.status < 500 else "computeFault")
-    return Answer({key: {"code": fault.status, "message": fault.message}}, fault.status)
+    """Return a fault in Cinder's form."""
+    return named_answer(KEYS, fault)
 
 
 def negotiated(header: str) -> tuple[int, int]:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The forms of errors that several OpenStack services share: of keystonemiddleware, of Nova and Cinder, and of webob.
+
+Each face picks its form in one function; python-*client and openstacksdk read status and message out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from http import HTTPStatus
+from typing import Any
+
+from magnetar_control.web import Answer, Fault
+
+HTML, JSON, PLAIN = "text/html", "application/json", "text/plain"
+#: Titles that differ from those of Python, as webob has them.
+TITLES = {413: "Request Entity Too Large"}
+PAGE = """\
+<html>
+ <head>
+  <title>{status}</title>
+ </head>
+ <body>
+  <h1>{status}</h1>
+  {message}<br /><br />
+
+ </body>
+</html>"""
+
+
+def keystone_document(fault: Fault) -> dict[str, Any]:
+    """Return the body of Keystone's errors. keystonemiddleware, in front of other services, answers 401 with it."""
+    return {"error": {"code": fault.status, "title": HTTPStatus(fault.status).phrase, "message": fault.message}}
+
+
+def named_answer(names: Mapping[int, str], fault: Fault) -> Answer:
+    """Return ``{"<name>": {"code", "message"}}``, the form of Nova and Cinder, and Keystone's for 401.
+
+    *names*: the names of statuses; others are a ``computeFault``.
+    """
+    if fault.status == HTTPStatus.UNAUTHORIZED:
+        return Answer(keystone_document(fault), fault.status, fault.headers)
+    body: dict[str, Any] = {"code": fault.status, "message": fault.message}
+    if fault.status in (413, 429) and "Retry-After" in fault.headers:
+        body["retryAfter"] = fault.headers["Retry-After"]
+    return Answer({names.get(fault.status, "computeFault"): body}, fault.status, fault.headers)
+
+
+def webob_answer(fault: Fault, accept: str) -> Answer:
+    """Return the page, document or text that webob makes of an error, as the header *accept* asks.
+
+    An empty *accept* gets JSON, where webob would send text.
+    """
+    title = TITLES.get(fault.status, HTTPStatus(fault.status).phrase)
+    status = f"{fault.status} {title}"
+    kind = chosen_type(accept, (HTML, JSON)) if accept else JSON
+    if kind == JSON:
+        return Answer({"code": status, "title": title, "message": fault.message}, fault.status)
+    if kind == HTML:
+        page = PAGE.format(status=status, message=escape(fault.message))
+        return Answer(page, fault.status, media_type=f"{HTML}; charset=UTF-8")
+    return Answer(f"{status}\n\n{fault.message}\n", fault.status, media_type=f"{PLAIN}; charset=UTF-8")
+
+
+def chosen_type(accept: str, offers: Sequence[str]) -> str | None:
+    """Return the media type of *offers* that the header *accept* likes best, the first of equals; ``None`` if none."""
+    weights = {offer: _weight(accept, offer) for offer in offers}
+    best = max(offers, key=lambda offer: weights[offer])
+    return best if weights[best] > 0 else None
+
+
+def _weight(accept: str, offer: str) -> float:
+    """Return the weight, 0 to 1, that the most specific range of *accept* gives the media type *offer*."""
+    ranges = {}
+    for text in accept.split(","):
+        name, *parameters = (word.strip().lower() for word in text.split(";"))
+        ranges[name] = next((_number(word[2:]) for word in parameters if word.startswith("q=")), 1.0)
+    group = offer.partition("/")[0]
+    return next((ranges[name] for name in (offer, f"{group}/*", "*/*") if name in ranges), 0.0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
