@@ -19,7 +19,7 @@ from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import pci, pmem
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
-from magnetar_core.hardware.traits import check_custom
+from magnetar_core.hardware.traits import check_given
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
@@ -172,8 +172,8 @@ class AgentSettings:
     reserve_disk_resource_for_image_cache: bool = _doc(
         "Whether a cloud reserves, of this host's disk, what the content of its images takes, besides what it keeps "
         "from servers anyway.", default=False)
-    traits: tuple[str, ...] = _doc("Further traits of this host, such as [CUSTOM_SSD]; flavors and images require or "
-                                   "forbid them.", default=(), metadata={"check": check_custom})
+    traits: tuple[str, ...] = _doc("Further traits of this host, such as [STORAGE_DISK_SSD, CUSTOM_GOLD]; flavors and "
+                                   "images require or forbid them.", default=(), metadata={"check": check_given})
     provider_config_location: Path = _doc("Folder of files *.yaml as Nova's provider.yaml: custom resources and traits",
                                           default=Path("/etc/magnetar/provider_config"))
     resource_provider_bandwidths: tuple[str, ...] = _doc(

@@ -26,8 +26,8 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from .placement import Placement
 from .provider_tree import COLUMNS, ChildProvider, Provider
 
-#: Types of consumers that are servers and their migrations; and that of those of which nothing was said.
-OURS, UNKNOWN = ("INSTANCE", "MIGRATION"), "unknown"
+#: The type of consumers of which nothing was said.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,12 @@ class Consumers:
     def replace(self, wanted: Mapping[str, Wish], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after: Callable[[Connection], None] = lambda _: None) -> None:
-        """Have each consumer, by uuid, hold what is wanted, all of them or none. *between*: what is done in the same
-        transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is claimed. Both may be
-        called again. *locked*: the hosts, by uuid, that these change. They are locked, with those that several
+        """Have each consumer, by uuid (``normal_uuid``), hold what is wanted, all of them or none. *between*: what is
+        done in the same transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is
+        claimed. Both may be called again. *locked*: the hosts, by uuid, that these change. They are locked, with those
+        that several
         consumers are to hold something of, before anything of them is. Raises ``InvalidRequest``, ``Conflict``, and
         what these do."""
-        for id in wanted:
-            check_uuid(id)
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
         known = {id for id, wish in wanted.items() if wish.held and servers.find(self.cloud.store, id) is not None}
 
@@ -200,10 +199,11 @@ def no_room(host: str, held: Mapping[str, int]) -> Conflict:
     return Conflict(f"Unable to allocate inventory: {host} has not {said[:255]} left for one consumer.")
 
 
-def check_uuid(id: str) -> None:
-    """Raises ``InvalidRequest`` for what is no uuid."""
+def normal_uuid(id: str) -> str:
+    """Return a consumer's uuid in lower case with dashes: one consumer has one uuid, however it is written. Raises
+    ``InvalidRequest`` for what is no uuid."""
     try:
-        uuid.UUID(id)
+        return str(uuid.UUID(id))
     except ValueError:
         raise InvalidRequest(f"Malformed consumer_uuid: {id[:80]}; it must be a uuid.") from None
 
@@ -228,10 +228,8 @@ def _whose(id: str, rows: Sequence[Row[Any]], wish: Wish, is_server: bool) -> tu
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id
-        real = OURS[server != id]
+        real = allocations.SERVER_TYPES[server != id]
         if wish.type not in (real, UNKNOWN):
             raise InvalidRequest(f"Consumer {id} is of type {real}, and not {wish.type[:80]}.")
         return server, None
-    if wish.type in OURS and first is None:
-        return id, None  # of a server that is gone, or to be: the audit sees to it
     return id, {"type": wish.type, "project_id": wish.project_id, "user_id": wish.user_id}

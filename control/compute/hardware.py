@@ -12,7 +12,7 @@ from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_har
 from magnetar_control.store import hosts, inventories, server_hardware, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import architectures, groups, machines, numa, numa_providers, pmem
-from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.hardware.flavor_specs import CLASS_HINTS, FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import (
     DEPLOYMENT,
@@ -118,9 +118,11 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str
             raise InvalidRequest(f"Flavor {flavor['name']} asks for persistent memory (hw:pmem) with the label "
                                  f"{unknown[0]}, which no host has. Choose another flavor; the agents' setting "
                                  "pmem_namespaces gives namespaces a label.")
+        hints = "".join(f" As a rule {hint}." for hint in dict.fromkeys(
+            CLASS_HINTS[name] for name in missing if name in CLASS_HINTS))
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
                              "has an inventory of that. Choose another flavor; an operator gives hosts one with "
-                             "`openstack resource provider inventory set` or the agents' provider.yaml.")
+                             f"`openstack resource provider inventory set` or the agents' provider.yaml.{hints}")
 
 
 def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ class Placement:
     def classes(self) -> list[str]:
         """All resource classes, the standard ones first."""
         with self.cloud.store.api.read() as connection:
-            return [*STANDARD, *inventories.classes(connection)]
+            return [*dict.fromkeys((*STANDARD, *inventories.classes(connection)))]
 
     def check_classes(self, names: Iterable[str]) -> None:
         """Raises ``InvalidRequest`` for resource classes that there are not."""

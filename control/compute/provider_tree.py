@@ -25,12 +25,12 @@ from magnetar_control.store.allocations import RESOURCES, Ratios
 from magnetar_control.store.hosts import child_id
 from magnetar_control.store.inventories import Inventory
 from magnetar_core import bandwidth
-from magnetar_core.hardware import flavor_specs, numa_providers, pci, traits
+from magnetar_core.hardware import flavor_specs, numa_providers, pci, standard, traits
 
 #: The standard resource classes, in the order of ``allocations.RESOURCES``.
 CLASSES = (*flavor_specs.RESOURCES, "PCPU")
 #: Those that nobody makes or removes.
-STANDARD = (*CLASSES, *bandwidth.CLASSES.values(), *numa_providers.CLASSES)
+STANDARD = tuple(dict.fromkeys((*CLASSES, *standard.RESOURCE_CLASSES)))
 #: Columns of ``hosts`` by standard resource class.
 COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 

@@ -22,6 +22,7 @@ from magnetar_control.store.allocations import SHARED
 from magnetar_control.store.inventories import Inventory
 from magnetar_core.errors import Conflict, InUse, InvalidField, InvalidRequest, NotFound
 from magnetar_core.hardware import traits
+from magnetar_core.hardware.standard import GIVEN_CLASSES
 
 from . import aggregates
 from .caller import Caller
@@ -91,7 +92,7 @@ class Providers:
         if missing := sorted(unknown and unknown - custom_traits.every(connection)):
             raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. Make custom ones first: PUT "
                                  "/traits/CUSTOM_…")
-        if odd := sorted(name for name in own if name.startswith("COMPUTE_")):
+        if odd := sorted(name for name in own & traits.TOLD if name.startswith("COMPUTE_")):
             raise InvalidRequest(f"{', '.join(odd)[:255]}: what a host can do its agent tells, and {traits.DISABLED} "
                                  "those have that are disabled (`openstack compute service set --disable`).")
         if own != found.own_traits:
@@ -222,7 +223,7 @@ def check_generation(found: Provider, generation: int | None) -> None:
 def _check_known(connection: Connection, wanted: Mapping[str, Wanted]) -> None:
     """Raises ``InvalidRequest``, ``InvalidField`` for classes and fields that cannot be."""
     names = {name for name, fields in wanted.items() if fields is not None and name not in CLASSES}
-    if names and (missing := sorted(names - {*inventories.classes(connection)})):
+    if names and (missing := sorted(names - {*inventories.classes(connection)} - {*GIVEN_CLASSES})):
         raise InvalidRequest(f"Unknown resource class in inventory: {missing[0][:80]}. Make it first: PUT "
                              "/resource_classes/CUSTOM_…")
     for name, fields in wanted.items():

@@ -221,7 +221,7 @@ def lost(state: AuditState) -> Found:
 
 def orphan(state: AuditState) -> Found:
     """A claim of a server that is gone, or of a host that the server has left."""
-    for claim in (one for one in state.claims if one.owner is None):  # who made another one removes it
+    for claim in filter(allocations.is_of_server, state.claims):  # who made another one removes it
         row, name = state.servers.get(claim.server_id), state.hosts[claim.host_id].name
         free = name in state.there and claim.server_id not in state.there[name]
         if row is None:

@@ -261,6 +261,15 @@ def set_consumer(connection: Connection, consumer_id: str, generation: int,
     connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
 
+#: Types of consumers that are servers, and their migrations.
+SERVER_TYPES = ("INSTANCE", "MIGRATION")
+
+
+def is_of_server(claim: Row[Any]) -> bool:
+    """Return whether the consumer of an allocation is a server or its migration, be it one that there is not."""
+    return claim.owner is None or orjson.loads(claim.owner)["type"] in SERVER_TYPES
+
+
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
     """Delete the claims of a consumer (only on *host_id*, when given); returns how many there were."""
     query, values = _RELEASE, {"consumer": consumer_id}

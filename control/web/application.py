@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,12 +18,14 @@ from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: Roles besides ``admin`` that may use a route, by its ``who``.
+ROLES: Mapping[str, frozenset[str]] = {"admin": frozenset(), "service": frozenset({"service"})}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Route):
-    """*who* may come in: ``anyone``, ``token`` (who bears a valid token) or ``admin``. *status*: of the answer, where
-    the handler gives a document, or nothing. *way*: where it is answered."""
+    """*who* may come in: ``anyone``, ``token`` (who bears a valid token), ``service`` (the role, or ``admin``) or
+    ``admin``. *status*: of the answer, where the handler gives a document, or nothing. *way*: where it is answered."""
 
     who: str = "token"
     status: int = 200
@@ -128,8 +130,9 @@ class Routed(Application):
         request.extra["route"] = asked.path
         if asked.who != "anyone":
             self.authenticate(request)
-        if asked.who == "admin" and not request.context.is_admin:
-            raise Fault(403, "You are not authorized to perform the requested action: it needs the role admin.")
+        if asked.who in ROLES and not request.context.is_admin and not ROLES[asked.who] & request.context.roles:
+            raise Fault(403, "You are not authorized to perform the requested action: it needs the role "
+                        f"{' or '.join(['admin', *ROLES[asked.who]])}.")
         return asked
 
     def refused(self, request: Request, fault: Fault) -> Answer:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.api.values import Anything, record
-from magnetar_control.compute.consumers import UNKNOWN, Consumers, Wish, check_uuid
+from magnetar_control.compute.consumers import UNKNOWN, Consumers, Wish, normal_uuid
 from magnetar_control.compute.placement import Placement
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import InvalidField
+from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.values import Integer, ListOf, MapOf, Nullable, Text, Value
 
 from . import views
@@ -49,14 +49,14 @@ class AllocationRoutes:
         self.placement, self.consumers = placement, Consumers(placement)
 
     def routes(self) -> list[Guarded]:
-        """All are for administrators."""
-        return [route(where, handler, status, "admin") for where, handler, status in (
+        """All are for administrators and services."""
+        return [route(where, handler, status, "service") for where, handler, status in (
             ("GET /allocations/{uuid}", self.show, 200), ("PUT /allocations/{uuid}", self.replace, 204),
             ("DELETE /allocations/{uuid}", self.remove, 204), ("POST /allocations", self.replace_many, 204))]
 
     def show(self, request: Request) -> Document:
         """What a consumer holds; nothing of one that holds nothing, as in Placement."""
-        found, providers = self.placement.consumer(request.params["uuid"])
+        found, providers = self.placement.consumer(normal_uuid(request.params["uuid"]))
         if found is None:
             return {"allocations": {}}
         minor, held = views.minor(request), {
@@ -72,7 +72,7 @@ class AllocationRoutes:
         given = form(minor).check(request.json(), "")
         if not given["allocations"] and minor < 28:
             raise InvalidField("allocations", "must not be empty: DELETE removes them")
-        self.consumers.replace({request.params["uuid"].lower(): _wish(given, minor)})
+        self.consumers.replace({normal_uuid(request.params["uuid"]): _wish(given, minor)})
 
     def replace_many(self, request: Request) -> None:
         """The same for several consumers at once (1.13), all of them or none."""
@@ -85,13 +85,16 @@ class AllocationRoutes:
 
     def remove(self, request: Request) -> None:
         """Have a consumer hold nothing."""
-        check_uuid(request.params["uuid"])
-        self.consumers.release(request.params["uuid"].lower())
+        self.consumers.release(normal_uuid(request.params["uuid"]))
 
 
 def wishes(given: Mapping[str, Document], minor: int) -> dict[str, Wish]:
-    """What consumers are to hold, by uuid, of bodies at 1.*minor*."""
-    return {id.lower(): _wish(one, minor) for id, one in given.items()}
+    """Return what consumers must hold, by uuid, of bodies at 1.*minor*. Raises ``InvalidRequest`` for a consumer that
+    is named twice."""
+    found = {normal_uuid(id): _wish(one, minor) for id, one in given.items()}
+    if len(found) < len(given):
+        raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")
+    return found
 
 
 def _wish(given: Document, minor: int) -> Wish:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 
 from magnetar_control.compute.placement import Placement
 from magnetar_control.compute.provider_tree import Provider
-from magnetar_control.services import Document
+from magnetar_control.services import Context, Document
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import InvalidRequest, NotFound
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from . import query, views
 from .allocations import AllocationRoutes
@@ -32,19 +32,18 @@ class PlacementRoutes:
         self.placement = placement
 
     def routes(self) -> list[Guarded]:
-        """All are for administrators, as Placement's policy has it."""
+        """All are for administrators and services, as in Placement's policy; a project's readers see its usage."""
         one = "resource_providers/{uuid}"
-        return [route(f"GET /{path}", handler, status, "admin") for path, handler, status in (
+        return [route(f"GET /{path}", handler, status, "service") for path, handler, status in (
             ("resource_providers", self.providers, 200), (one, self.provider, 200),
             (f"{one}/inventories", self.inventories, 200), (f"{one}/inventories/{{name}}", self.inventory, 200),
             (f"{one}/usages", self.usages, 200), (f"{one}/aggregates", self.aggregates, 200),
             (f"{one}/traits", self.traits_of, 200), (f"{one}/allocations", self.held, 200),
             ("resource_classes", self.classes, 200), ("resource_classes/{name}", self.class_, 200),
             ("traits", self.traits, 200), ("traits/{name}", self.trait, 204),
-            ("usages", self.usage, 200),
             ("allocation_candidates", CandidateRoutes(self.placement).list, 200))] + [
-                *AllocationRoutes(self.placement).routes(), *WritingRoutes(self.placement).routes(),
-                *ReshapingRoutes(self.placement).routes()]
+                route("GET /usages", self.usage), *AllocationRoutes(self.placement).routes(),
+                *WritingRoutes(self.placement).routes(), *ReshapingRoutes(self.placement).routes()]
 
     def _one(self, request: Request) -> Provider:
         return self.placement.provider(request.params["uuid"])
@@ -132,6 +131,9 @@ class PlacementRoutes:
         if not given.get("project_id") or given.keys() - known:
             raise InvalidRequest(f"Badly formed querystring: project_id is required, and there are no others than "
                                  f"{', '.join(sorted(known))}.")
+        if not _sees_usage(request.context, given["project_id"]):
+            raise Forbidden("The usage of a project is shown to its readers, to services and to administrators. Ask "
+                            "with a token of that project.")
         found = self.placement.usage(given["project_id"], given.get("user_id"))
         if minor < 38:
             return {"usages": _sum(one for _count, one in found.values())}
@@ -141,6 +143,11 @@ class PlacementRoutes:
         elif kind is not None:
             found = {name: one for name, one in found.items() if name == kind}
         return {"usages": {name: {"consumer_count": count, **one} for name, (count, one) in found.items()}}
+
+
+def _sees_usage(context: Context, project_id: str) -> bool:
+    return context.is_admin or "service" in context.roles or (
+        context.is_reader and context.project_id == project_id)
 
 
 def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:

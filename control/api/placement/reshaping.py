@@ -27,7 +27,7 @@ class ReshapingRoutes:
 
     def routes(self) -> list[Guarded]:
         """It is for administrators."""
-        return [route("POST /reshaper", self.reshape, 204, "admin")]
+        return [route("POST /reshaper", self.reshape, 204, "service")]
 
     def reshape(self, request: Request) -> None:
         """What consumers hold goes from provider to provider together with the inventories."""

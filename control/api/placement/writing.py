@@ -45,9 +45,9 @@ class WritingRoutes:
         self.placement, self.providers = placement, Providers(placement)
 
     def routes(self) -> list[Guarded]:
-        """All are for administrators."""
+        """All are for administrators and services."""
         one = "resource_providers/{uuid}"
-        return [route(where, handler, status, "admin") for where, handler, status in (
+        return [route(where, handler, status, "service") for where, handler, status in (
             ("PUT /traits/{name}", self.make_trait, 204), ("DELETE /traits/{name}", self.drop_trait, 204),
             ("POST /resource_classes", self.new_class, 201), ("PUT /resource_classes/{name}", self.make_class, 204),
             ("DELETE /resource_classes/{name}", self.drop_class, 204),

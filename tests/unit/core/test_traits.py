@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import os_resource_classes
+import os_traits
 import pytest
 import yaml
 
-from magnetar_core.hardware import AGENT, EVERYWHERE, traits
+from magnetar_core.hardware import AGENT, EVERYWHERE, standard, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.rows import BY_SPEC, said
 
@@ -23,7 +24,7 @@ def test_a_host_has_the_traits_of_what_guests_get(case):
                            case["kvm"], case["features"] if case["kvm"] else traits.EMULATED, case.get("shares", False),
                            case.get("custom", ()))
     assert set(case["has"]) <= set(found) and not set(case["lacks"]) & set(found)
-    assert found == sorted(set(found)) and all(re.fullmatch(traits.KNOWN, name) for name in found)
+    assert found == sorted(set(found)) and all(map(traits.exists, found))
 
 
 def test_flavor_and_image_are_asked_together():
@@ -45,9 +46,26 @@ def test_every_trait_that_a_host_can_have_acts(parts):
 @pytest.mark.parametrize(("names", "words"), [
     ([], ""), (["CUSTOM_A", "CUSTOM_B2"], ""), (["CUSTOM_A", "custom_b"], "'custom_b' must be CUSTOM_"),
     (["HW_CPU_X86_AVX2"], "'HW_CPU_X86_AVX2' must be CUSTOM_")])
-def test_operators_give_custom_traits_only(names, words):
+def test_operators_make_custom_traits_only(names, words):
     found = traits.check_custom(names)
     assert found.startswith(words) and bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(("names", "words"), [
+    ([], ""), (["STORAGE_DISK_SSD", "HW_GPU_API_VULKAN", "CUSTOM_A"], ""),
+    (["CUSTOM_A", "STORAGE_DISK_TAPE"], "'STORAGE_DISK_TAPE' must be a standard trait"),
+    (["HW_CPU_X86_AVX2"], "'HW_CPU_X86_AVX2' must not be given: the agent itself finds out")])
+def test_operators_give_hosts_what_agents_do_not_find(names, words):
+    found = traits.check_given(names)
+    assert found.startswith(words) and bool(found) == bool(words)
+
+
+def test_all_standard_names_are_those_of_the_libraries():
+    """Names that only a later release of Nova has are few, and listed here."""
+    assert {*os_traits.get_traits()} == standard.TRAITS
+    assert {
+        "COMPUTE_CONFIG_DRIVE_ISO9660", "COMPUTE_CONFIG_DRIVE_VFAT", "HW_ARCH_RISCV64"} == traits.TOLD - standard.TRAITS
+    assert list(standard.RESOURCE_CLASSES) == os_resource_classes.STANDARDS
 
 
 @pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cached_property
-from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import InvalidField
 from .rows import Row
@@ -25,7 +25,8 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 class Spec(NamedTuple):
     """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
     every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *row*: the
-    row of the field of ``hardware`` that it sets."""
+    row of the field of ``hardware`` that it sets. *exists*: which texts of the group ``what`` of *name* there are; a
+    table with hundreds of names is no regular expression."""
 
     name: str
     value: str
@@ -33,6 +34,7 @@ class Spec(NamedTuple):
     usual: str = ""
     lacks: str = ""
     row: Optional[Row] = None
+    exists: Callable[[str], bool] = bool
 
 
 class Table:
@@ -50,7 +52,8 @@ class Table:
 
     def find(self, name: str) -> Optional[Spec]:
         """The row of the spec *name*; ``None`` for one that nobody knows."""
-        return next((row for known, row in self._patterns if known.fullmatch(name)), None)
+        return next((row for known, row in self._patterns if (match := known.fullmatch(name)) and (
+            "what" not in known.groupindex or row.exists(match["what"]))), None)
 
     def reserved(self, name: str) -> bool:
         """Whether only the rows exist in the namespace of *name*."""

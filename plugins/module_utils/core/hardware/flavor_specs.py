@@ -8,7 +8,8 @@ from .groups import GROUP, POLICY
 from .merge import MEMORY_KEY
 from .pci import TRAITS
 from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
-from .traits import CUSTOM, KNOWN
+from .standard import GIVEN_CLASSES
+from .traits import CUSTOM, exists
 
 #: Of hypervisors that are none here.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
@@ -28,15 +29,16 @@ NO_FIGURES = {
                                               "img_hv_type and hw_vm_mode, or by trait:COMPUTE_ARCH_…",
     "disk_available_least": "hosts do not tell it with their heartbeats; capabilities:free_disk_gb is what nobody has "
                             "claimed"}
-#: Classes that flavors do not ask for, and what does, or why no host has them.
+#: Classes that flavors do not ask for, and what does.
 NO_CLASSES = {
     "NET_BW_[EI]GR_KILOBIT_PER_SEC": "ports ask for bandwidth (QoS rules of minimum bandwidth), of the provider of "
                                      "their physical network",
-    r"NET_PACKET_RATE_\w+": "no host tells how many packets its switch forwards",
-    "PCI_DEVICE|SRIOV_NET_VF": "PCI devices are asked for by pci_passthrough:alias, virtual functions by ports",
-    r"NUMA_\w+": "NUMA cells are asked for by hw:numa_nodes",
-    "IPV4_ADDRESS": "addresses are those of networks, not of hosts",
-    "FPGA|PGPU": "such devices are asked for by pci_passthrough:alias",
+    "NUMA_(THREAD|MEMORY_MB)": "NUMA cells are asked for by hw:numa_nodes"}
+#: What mostly serves better than a class that operators give a host, for messages.
+CLASS_HINTS = {
+    **dict.fromkeys(("PCI_DEVICE", "SRIOV_NET_VF", "FPGA", "PGPU"), "PCI devices are asked for by "
+                    "pci_passthrough:alias, virtual functions by ports"),
+    **dict.fromkeys(("NUMA_SOCKET", "NUMA_CORE"), "NUMA cells are asked for by hw:numa_nodes"),
     "VGPU_DISPLAY_HEAD": "the displays of a virtual GPU are those of its type; ask for resources:VGPU"}
 
 ROWS = (
@@ -59,17 +61,18 @@ ROWS = (
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
     Spec(PCPU, NUMBER, frozenset((AGENT, SCHEDULER))),
-    Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
+    Spec(r"resources(%s)?:(%s|%s)" % (GROUP, CUSTOM, "|".join(GIVEN_CLASSES)), NUMBER, _SCHEDULED),
     Spec(r"resources:" + MEMORY_KEY, NUMBER, _SCHEDULED),
     Spec(r"resources%s:VGPU" % GROUP, NUMBER, frozenset((AGENT, SCHEDULER))),
     *(Spec("resources(%s)?:(%s)" % (GROUP, names), NUMBER, lacks=why) for names, why in NO_CLASSES.items()),
     Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
-         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, MEM_ENCRYPTION_CONTEXT, VGPU and CUSTOM_ ones in "
-               "resources: without a group, and VGPU and CUSTOM_ ones in groups"),
-    Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
+         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB and MEM_ENCRYPTION_CONTEXT in resources: without a "
+               "group, and VGPU, CUSTOM_ ones and those that operators give hosts in groups, too"),
+    Spec(r"trait(%s)?:(?P<what>[A-Z0-9_]+)" % GROUP, "required|forbidden", frozenset((AGENT, SCHEDULER)),
+         exists=exists),
     Spec(r"trait%s:%s" % (GROUP, TRAITS), "required|forbidden", frozenset((AGENT, SCHEDULER))),
-    Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
-         "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),
+    Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="there is no such trait; `openstack trait list` "
+         "has all, and others begin with CUSTOM_"),
     Spec(POLICY, "none|isolate", _SCHEDULED),
 )
 FLAVOR_SPECS = Table("extra spec", ROWS, r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|"

@@ -13,18 +13,20 @@ import re
 from typing import Any, Iterator, Mapping, NamedTuple
 
 from .pci import TRAITS
+from .standard import GIVEN_CLASSES
 
 #: What follows ``resources`` and ``trait`` in the names of a group's specs.
 GROUP = "[a-zA-Z0-9_-]{1,64}"
 #: The spec that says whether groups may have the same provider.
 POLICY = "group_policy"
-_RESOURCES = re.compile("resources(?P<group>%s)?:(?P<name>CUSTOM_.+)" % GROUP)
+_RESOURCES = re.compile("resources(?P<group>%s)?:(?P<name>CUSTOM_.+|%s)" % (GROUP, "|".join(GIVEN_CLASSES)))
 _VGPU = re.compile("resources(?P<group>%s)?:(?P<name>VGPU)" % GROUP)
 _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """How much of which custom resource class extra specs ask for, in all groups together."""
+    """How much of which custom resource class, or other class that operators give hosts, extra specs ask for, in all
+    groups together."""
     found: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):
         if int(value):

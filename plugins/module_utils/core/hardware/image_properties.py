@@ -10,7 +10,7 @@ from ..image_format import SECRET_UUID
 from . import AGENT, API, SCHEDULER, Spec, Table
 from .architectures import ARCHITECTURE_ALIASES, I686, X86_64
 from .rows import ANY, BY_PROPERTY, FALSE, NO_FORMAT, TRUE, name_pattern
-from .traits import KNOWN
+from .traits import exists
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
 
@@ -44,8 +44,8 @@ ROWS = (
     Spec(r"img_signature(_hash_method|_key_type|_certificate_uuid)?", ANY, _HERE),
     Spec(r"img_(hv_requested_version|cache_raw|mkfs_\w+|\w+)", ANY),
     Spec(r"cinder_encryption_\w+", ANY, lacks="images that are encrypted are not opened"),
-    Spec(r"trait:" + KNOWN, "required", _SUITS),
-    Spec(r"trait:[A-Z0-9_]+", "required", lacks="no host here can have this trait"),
+    Spec(r"trait:(?P<what>[A-Z0-9_]+)", "required", _SUITS, exists=exists),
+    Spec(r"trait:[A-Z0-9_]+", "required", lacks="there is no such trait"),
     Spec(r"trait\w+:[A-Z0-9_]+", ANY, lacks="images have no groups of requests; use trait:"),
     Spec(r"hw_\w+", ANY),
     Spec(r"(hw|hw_rng|hw_video|os|quota|accel|pci_passthrough|aggregate_instance_extra_specs|capabilities):.+|"

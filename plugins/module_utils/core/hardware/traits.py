@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Traits: what a host is or can do, by name. Flavors and images require or forbid them.
 
-Names are those of OpenStack's os-traits, and ``CUSTOM_…`` ones of operators. The tables say which of them hosts here
-can have; others no host has, so who asks for one is refused by name.
+Names are those of OpenStack's os-traits (``standard``), and ``CUSTOM_…`` ones of operators. The tables list the traits
+that agents find; operators give hosts any other one. A trait with another name does not exist, and requests for it are
+refused by name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from . import groups
+from . import groups, standard
 from .architectures import AARCH64
 
 REQUIRED, FORBIDDEN = "required", "forbidden"
@@ -24,11 +25,14 @@ X86: Mapping[str, str] = {feature: "HW_CPU_X86_%s" % name for feature, name in {
     "gfni": "AVX512GFNI", "avx512ifma": "AVX512IFMA", "avx512pf": "AVX512PF", "vaes": "AVX512VAES",
     "avx512vbmi": "AVX512VBMI", "avx512vbmi2": "AVX512VBMI2", "avx512vl": "AVX512VL", "avx512vnni": "AVX512VNNI",
     "vpclmulqdq": "AVX512VPCLMULQDQ", "avx512-vpopcntdq": "AVX512VPOPCNTDQ", "bmi1": "BMI", "bmi2": "BMI2",
-    "pclmuldq": "CLMUL", "f16c": "F16C", "fma": "FMA3", "fma4": "FMA4", "ibpb": "IBPB", "md-clear": "MD_CLEAR",
-    "mmx": "MMX", "mpx": "MPX", "amd-no-ssb": "NO_SSB", "pcid": "PCID", "pdpe1gb": "PDPE1GB", "sha-ni": "SHA",
-    "spec-ctrl": "SPEC_CTRL", "ssbd": "SSBD", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse4.1": "SSE41",
-    "sse4.2": "SSE42", "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "svm": "SVM", "tbm": "TBM", "rtm": "TSX",
-    "virt-ssbd": "VIRT_SSBD", "vmx": "VMX", "xop": "XOP"}.items()}
+    "pclmuldq": "CLMUL", "f16c": "F16C", "fma": "FMA3", "fma4": "FMA4", "ibpb": "AMD_IBPB",
+    "md-clear": "INTEL_MD_CLEAR", "mmx": "MMX", "mpx": "MPX", "amd-no-ssb": "AMD_NO_SSB", "pcid": "INTEL_PCID",
+    "pdpe1gb": "PDPE1GB", "sha-ni": "SHA", "spec-ctrl": "INTEL_SPEC_CTRL", "amd-ssbd": "AMD_SSBD",
+    "ssbd": "INTEL_SSBD", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse4.1": "SSE41", "sse4.2": "SSE42",
+    "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "svm": "SVM", "tbm": "TBM", "rtm": "TSX",
+    "virt-ssbd": "AMD_VIRT_SSBD", "vmx": "VMX", "xop": "XOP"}.items()}
+#: Second traits of the same features.
+X86_BY_VENDOR: Mapping[str, str] = {"svm": "HW_CPU_X86_AMD_SVM", "vmx": "HW_CPU_X86_INTEL_VMX"}
 #: What guests on an emulated x86 CPU have, whatever the host has: libvirt's usual model for them is qemu64.
 EMULATED = ("mmx", "sse", "sse2", "pni")
 #: What each host can do.
@@ -65,13 +69,18 @@ SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
 #: Of a host whose libvirt tells the serial numbers of cards (row NET-02), and the version since which it does.
 REMOTE_PORTS, TELLS_SERIALS = "COMPUTE_REMOTE_MANAGED_PORTS", (7, 9)
-#: All that some host here can have.
-STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *HOSTS.values(), SMMUV3,
-                      *FIRMWARE.values(),
-                      *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
-                      *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
-#: A regular expression of them, and of custom ones.
-KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
+#: All that agents find.
+TOLD = frozenset((*X86.values(), *X86_BY_VENDOR.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(),
+                  *HOSTS.values(), SMMUV3, *FIRMWARE.values(),
+                  *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
+                  *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
+#: All that are not custom.
+STANDARD = standard.TRAITS | TOLD
+
+
+def exists(name: str) -> bool:
+    """Return whether *name* is a standard trait, or may be a custom one."""
+    return name in STANDARD or re.fullmatch(CUSTOM, name) is not None
 
 
 class Asked(NamedTuple):
@@ -101,7 +110,7 @@ def asked(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
 
 def of_features(features: Iterable[str]) -> frozenset[str]:
     """The traits of an x86 CPU with *features* of libvirt's names."""
-    return frozenset(X86[one] for one in features if one in X86)
+    return frozenset(names[feature] for feature in features for names in (X86, X86_BY_VENDOR) if feature in names)
 
 
 def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares: bool,
@@ -134,6 +143,16 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
 
 def _version(text: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall("[0-9]+", str(text or "")))
+
+
+def check_given(names: Iterable[str]) -> str:
+    """Return what is wrong with the traits that an operator gives a host; empty when nothing is."""
+    names = list(names)
+    if told := next((name for name in names if name in TOLD), None):
+        return "%r must not be given: the agent itself finds out whether the host has it" % told
+    wrong = next((name for name in names if not exists(name)), None)
+    return "" if wrong is None else "%r must be a standard trait (`openstack trait list` has them), or CUSTOM_ and " \
+        "capital letters, digits and _" % wrong
 
 
 def check_custom(names: Iterable[str]) -> str:

@@ -6,7 +6,8 @@ is answered about each corner of the world.
 
 * ``who``: ``anyone``; ``token`` (any valid one); ``any`` (the same, of what is visible); ``reader``, ``member``,
   ``manager`` of the project whose it is; ``writer`` (of the services with Neutron's and Cinder's rules: member and
-  service, too); ``owner`` (the user); ``recipient`` (a member of the project with which an image is shared); ``admin``.
+  service, too); ``services`` (the role service, of whatever project), also as ``reader_or_services``; ``owner`` (the
+  user); ``recipient`` (a member of the project with which an image is shared); ``admin``.
   Admins may do all of it, but for what is ``self`` (the user alone). In compute the policy rule of the operation says
   it, or the ``rule`` here;
 * ``of``: noun of each word of the path, or ``=`` and what stands there. Without a noun everybody asks once; else each
@@ -172,6 +173,8 @@ def visible(persona, corner, asked):
         return False  # images shared with their project administrators mean by their uuid elsewhere only
     if persona.is_admin and asked.told.get("everywhere", asked.face != "v1"):
         return True
+    if str(asked.who).endswith("services") and "service" in persona.roles:
+        return True
     if corner in OPEN:
         return OPEN[corner] is None or persona.project in OPEN[corner]
     return False
@@ -188,8 +191,9 @@ def _may(world, asked, persona, corner):
     mine = corner in (None, "missing", persona.project) or (corner in OPEN and persona.project == "blue")
     others = corner in OPEN and (asked.method in READS or asked.told.get("sharing") == "write")
     hidden = corner in PROJECTS and not mine
-    if who in ("any", "token"):
+    if who in ("any", "token") or (who.endswith("services") and "service" in roles):
         return True
+    who = who.removesuffix("_or_services")
     if who == "recipient":
         return "member" in roles and world.things.get(corner, {}).get("member") == world.projects.get(persona.project)
     if who == "writer":

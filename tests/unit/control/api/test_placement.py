@@ -18,6 +18,7 @@ import yaml
 from sqlalchemy import event
 
 from magnetar_control.store.hosts import child_id
+from magnetar_core.hardware.standard import RESOURCE_CLASSES, TRAITS
 from tests.unit.control.cloud import Cloud
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")
@@ -165,10 +166,8 @@ def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     assert [one.name for one in placement.resource_providers()] == [
         "kvm1", "kvm1_NUMA0", "kvm2", "kvm2_NUMA0"]
     assert {one.resource_class for one in placement.resource_provider_inventories(ids["kvm1"])} >= {"VCPU", "MEMORY_MB"}
-    assert [one.name for one in placement.resource_classes()] == [
-        "VCPU", "MEMORY_MB", "DISK_GB", "PCPU", "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC",
-        "NUMA_THREAD", "NUMA_MEMORY_MB"]
-    assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
+    assert {one.name for one in placement.resource_classes()} == {*RESOURCE_CLASSES}
+    assert {"CUSTOM_SSD", *TRAITS} <= {one.name for one in placement.traits()}
     connection.close()
 
 

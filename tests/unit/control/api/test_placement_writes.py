@@ -118,9 +118,11 @@ def held(cloud, id):
 def test_a_flavor_claims_a_custom_class(cloud):
     admin, kvm1 = cloud.admin, providers(cloud)["kvm1"]
     gold = flavor(cloud, "gold", **{"resources:CUSTOM_GOLD2": "1"})
-    body = {"name": "none", "flavorRef": gold, "imageRef": admin.image(), "networks": "none"}
-    reply = admin.post("/v2.1/servers", {"server": body}, "2.60")
-    assert reply.status == 400 and "no host has an inventory of that" in reply.json["badRequest"]["message"], reply
+    function = flavor(cloud, "function", **{"resources1:SRIOV_NET_VF": "1"})
+    for name, words in ((gold, "no host has an inventory of that"), (function, "virtual functions by ports")):
+        body = {"name": "none", "flavorRef": name, "imageRef": admin.image(), "networks": "none"}
+        reply = admin.post("/v2.1/servers", {"server": body}, "2.60")
+        assert reply.status == 400 and words in reply.json["badRequest"]["message"], reply
     assert call(cloud, "PUT", "/resource_classes/CUSTOM_GOLD2").status == 201
     put(cloud, "inventories/CUSTOM_GOLD2", total=1)
     made = admin.boot("rich", flavorRef=gold)
@@ -259,11 +261,54 @@ def test_an_instance_that_there_is_not_loses_what_it_holds(cloud):
     body = {"allocations": {kvm1: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u",
             "consumer_generation": None, "consumer_type": "INSTANCE"}
     assert call(cloud, "PUT", f"/allocations/{id}", body=body).status == 204
+    shown = call(cloud, "GET", f"/allocations/{id}").json
+    assert (shown["project_id"], shown["user_id"], shown["consumer_type"]) == ("p", "u", "INSTANCE")
+    usage = call(cloud, "GET", "/usages?project_id=p&consumer_type=INSTANCE").json["usages"]
+    assert usage == {"INSTANCE": {"consumer_count": 1, "VCPU": 1}}
     assert findings(cloud) == {"orphan"}
     periodic = Periodic(cloud.parts.working)
     for _look in range(2):
         periodic.audit()
     assert call(cloud, "GET", f"/allocations/{id}").json["allocations"] == {} and findings(cloud) == set()
+
+
+def test_a_consumer_is_one_however_its_uuid_is_written(cloud):
+    id, kvm1 = str(uuid.uuid4()), providers(cloud)["kvm1"]
+    used = call(cloud, "GET", f"/resource_providers/{kvm1}/usages").json["usages"]["VCPU"]
+    body = {"allocations": {kvm1: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u",
+            "consumer_type": "TEST"}
+    for at, written in enumerate((id, id.replace("-", ""), id.upper())):
+        assert call(cloud, "PUT", f"/allocations/{written}", body={
+            **body, "consumer_generation": at or None}).status == 204
+        assert len(call(cloud, "GET", f"/allocations/{written}").json["allocations"]) == 1
+    assert call(cloud, "GET", f"/resource_providers/{kvm1}/usages").json["usages"]["VCPU"] == used + 1
+    twice = call(cloud, "POST", "/allocations", body={one: {**body, "consumer_generation": 3} for one in (
+        id, id.replace("-", ""))})
+    assert twice.status == 400 and "named twice" in twice.json["errors"][0]["detail"]
+    assert call(cloud, "DELETE", f"/allocations/{id.replace('-', '')}").status == 204
+    assert call(cloud, "GET", f"/allocations/{id}").json["allocations"] == {}
+
+
+def test_standard_traits_and_classes_that_no_agent_tells_are_the_operators(cloud):
+    admin, kvm1 = cloud.admin, providers(cloud)["kvm1"]
+    assert call(cloud, "GET", "/traits/STORAGE_DISK_SSD").status == 204
+    assert call(cloud, "GET", "/resource_classes/FPGA").status == 200
+    put(cloud, "traits", traits=["STORAGE_DISK_SSD"])
+    put(cloud, "inventories/FPGA", total=1)
+    made = admin.boot("quick", flavorRef=flavor(cloud, "quick", **{
+        "trait:STORAGE_DISK_SSD": "required", "resources:FPGA": "1"}))
+    assert (made["status"], made["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm1")
+    assert held(cloud, made["id"]) == {kvm1: {"FPGA": 1}}
+    admin.delete(f"/v2.1/servers/{made['id']}")
+    assert admin.settled(made["id"]) is None
+    assert call(cloud, "DELETE", f"/resource_providers/{kvm1}/inventories/FPGA").status == 204
+    put(cloud, "traits", traits=[])
+    tape = admin.post(f"/v2.1/flavors/{flavor(cloud, 'tape')}/os-extra_specs", {
+        "extra_specs": {"trait:STORAGE_DISK_TAPE": "required"}})
+    assert tape.status == 200  # as in Nova, which asks Placement later
+    refused = admin.post("/v2.1/servers", {"server": {
+        "name": "none", "flavorRef": "tape", "imageRef": admin.image(), "networks": "none"}}, "2.60")
+    assert refused.status == 400 and "there is no such trait" in refused.json["badRequest"]["message"]
 
 
 def allocate(cloud, wanted, **generations):
