@@ -143,7 +143,8 @@ class Settings:
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
     specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
         "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "
-        "acts on, or that has such scheduler hints: refuse, or warn in the message of the server's action.", "refuse")
+        "acts on, or that has scheduler hints of Nova that no filter here follows: refuse, or warn in the message of "
+        "the server's action.", "refuse")
     allow_resize_to_same_host: bool = _doc(
         "Whether a resize weighs the server's own host like any other; otherwise it is taken only when no other fits.",
         False)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hints of new servers to the scheduler: each is followed by a filter that is on, or refused."""
+"""Hints of new servers to the scheduler. A filter that is on follows a hint; a hint of a filter that is off, or of
+Nova's cells, is refused; a name that Nova does not know passes with a warning, as Nova's schema is open."""
 
 from __future__ import annotations
 
@@ -21,24 +22,46 @@ NOBODY = {"target_cell": CELLS, "different_cell": CELLS}
 #: What Heat notes of the stack that a server is of, where its stack_scheduler_hints is on: it asks for no host.
 NOTES = frozenset(("heat_root_stack_id", "heat_stack_id", "heat_stack_name", "heat_path_in_stack", "heat_resource_name",
                    "heat_resource_uuid"))
-UNKNOWN = f"no filter follows it; there are group, {', '.join(FOLLOWED)}"
+KNOWN = f"group, {', '.join(FOLLOWED)}"
 _KNOWN = frozenset(one.name for one in FILTERS)
 
 
 def check(caller: Caller, hints: Mapping[str, Any]) -> str | None:
-    """Hints that would do nothing; returns and raises as ``without_effect``."""
-    return without_effect(caller, "Scheduler hints that", [*_in_vain(hints, caller.settings)],
-                          "Leave them out; an operator may let them pass")
+    """Return a warning about hints that nothing follows, ``None`` without such hints.
+
+    Raises ``InvalidRequest``, as ``without_effect``, for hints of Nova that would be unfulfilled.
+    """
+    refused = without_effect(caller, "Scheduler hints that", [*_unfulfilled(hints, caller.settings)],
+                             "Leave them out; an operator may let them pass")
+    unknown = [*_unknown(hints, caller.settings)]
+    ignored = unknown and f"No filter follows the scheduler hints {', '.join(unknown)}; known hints are {KNOWN}."
+    return " ".join(filter(None, (refused, ignored))) or None
 
 
-def _in_vain(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Each with what it lacks; empty ones ask for nothing. Filters and weighers of one's own may read any hint."""
-    own = settings.weighers or not _KNOWN.issuperset(settings.enabled_filters)
-    for name in sorted(name for name, value in hints.items() if value not in (None, "", [], {})):
+def _said(hints: Mapping[str, Any]) -> list[str]:
+    """Return the names of the hints that have a value. An empty hint asks for nothing."""
+    return sorted(name for name, value in hints.items() if value not in (None, "", [], {}))
+
+
+def _unfulfilled(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield each hint of Nova that no filter follows here, with the reason."""
+    for name in _said(hints):
         by = FOLLOWED.get(name)
+        if name == "cidr" and "build_near_host_ip" not in _said(hints):
+            continue  # it only sizes the network of build_near_host_ip
         if by is not None and by not in settings.enabled_filters:
             yield f"{name} is followed by the filter {by}, which is off (setting enabled_filters)"
-        elif by is None and name != "group" and name not in NOTES and not own:
-            yield f"{name[:80]}: {NOBODY.get(name, UNKNOWN)}"
-    if hints.get("cidr") and not hints.get("build_near_host_ip"):
-        yield "cidr says how near a host is to be to build_near_host_ip, which is left out"
+        elif name in NOBODY and not _read_by_own(settings):
+            yield f"{name}: {NOBODY[name]}"
+
+
+def _unknown(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield each hint that neither Nova nor an own filter or weigher knows."""
+    if not _read_by_own(settings):
+        known = {*FOLLOWED, *NOBODY, *NOTES, "group"}
+        yield from (name[:80] for name in _said(hints) if name not in known)
+
+
+def _read_by_own(settings: Settings) -> bool:
+    """Return whether the operator has own filters or weighers, which may read any hint."""
+    return bool(settings.weighers) or not _KNOWN.issuperset(settings.enabled_filters)

@@ -80,10 +80,8 @@ def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict
 @pytest.mark.parametrize(("hints", "named"), [
     ({"query": '["=", "$host", "kvm1"]'}, "query is followed by the filter JsonFilter, which is off"),
     ({"build_near_host_ip": "192.0.2.1", "cidr": "/24"}, "build_near_host_ip is followed by the filter SimpleCIDR"),
-    ({"cidr": "/24"}, "cidr says how near a host is to be to build_near_host_ip, which is left out"),
-    ({"target_cell": "cell1"}, "target_cell: cells are not chosen by servers"),
-    ({"diferent_host": "kvm1"}, "diferent_host: no filter follows it; there are group, different_host")])
-def test_a_hint_that_nobody_follows_is_refused(strict: Cloud, lenient: Cloud, hints: dict[str, str],
+    ({"target_cell": "cell1"}, "target_cell: cells are not chosen by servers")])
+def test_a_hint_of_nova_that_nothing_follows_is_refused(strict: Cloud, lenient: Cloud, hints: dict[str, str],
                                                named: str) -> None:
     def asked(cloud: Cloud) -> Any:
         return cloud.admin.post("/v2.1/servers", {"os:scheduler_hints": hints, "server": {
@@ -95,12 +93,24 @@ def test_a_hint_that_nobody_follows_is_refused(strict: Cloud, lenient: Cloud, hi
     assert named in message(lenient.admin, reply.json["server"]["id"], "create")
 
 
+def test_a_hint_that_nova_does_not_know_passes_with_a_warning(strict: Cloud) -> None:
+    caller = strict.admin
+    hints = {"diferent_host": "kvm1", "rack": ["r1"], "nothing": None}
+    reply = caller.post("/v2.1/servers", {"OS-SCH-HNT:scheduler_hints": hints, "server": {
+        "name": "hinted", "flavorRef": "1", "networks": "none", "imageRef": caller.image()}}, "2.60")
+    assert reply.status == 202, reply
+    assert message(caller, reply.json["server"]["id"], "create") == (
+        "No filter follows the scheduler hints diferent_host, rack; known hints are group, different_host, same_host, "
+        "query, build_near_host_ip, cidr.")
+
+
 def test_hints_that_are_followed_pass(strict: Cloud) -> None:
     caller = strict.admin
     other = caller.boot("other")["id"]
     group = caller.post("/v2.1/os-server-groups", {"server_group": {"name": "g", "policies": ["affinity"]}})
     for hints in ({"same_host": other}, {"group": group.json["server_group"]["id"]}, {"same_host": [other]}, {},
-                  {"different_cell": [], "query": "", "heat_stack_name": "web", "same_host": []}):
+                  {"different_cell": [], "query": "", "heat_stack_name": "web", "same_host": []},
+                  {"cidr": "/24"}):
         reply = caller.post("/v2.1/servers", {"os:scheduler_hints": hints, "server": {
             "name": "hinted", "flavorRef": "1", "networks": "none", "imageRef": caller.image()}}, "2.60")
         assert reply.status == 202, reply
