@@ -10,11 +10,11 @@ from magnetar_control.compute import availability_zones
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.notifications import payloads
 from magnetar_control.scheduler.aggregate_filters import NUMBERS
-from magnetar_control.scheduler.matching import finite
 from magnetar_control.scheduler.weighers import malformed
 from magnetar_control.store import aggregates, hosts, image_requests, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.matching import finite
 
 RULE = "os_compute_api:os-aggregates:"
 #: An aggregate's id, as the client gave it.

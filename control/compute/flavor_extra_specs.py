@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 
@@ -14,11 +15,27 @@ from magnetar_control.store.servers import text
 from magnetar_core.errors import NotFound
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.values import MapOf, Text
+from magnetar_core.versions import Version
 
 RULE = "os_compute_api:os-flavor-extra-specs:"
+
+
+class SpecText(Text):
+    """The text of an extra spec. A number is taken as its text, as in Nova."""
+
+    form: Any = ()  # a number looks like no text
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return super().check(str(value) if is_number else value, path, version)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {**super().schema(version), "type": ["string", "number"]}
+
+
 #: What a document of extra specs looks like.
 SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only"),
-              Text(0, 255), 10000)
+              SpecText(0, 255), 10000)
 
 
 def check_specs(specs: Mapping[str, str]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from magnetar_control.store.allocations import Ratios
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.matching import finite, matches
 
 from .figures import FIGURES
 from .host_state import HostState
-from .matching import finite, matches
 from .options import Options
 from .request_spec import RequestSpec
 

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 from magnetar_core.hardware.image_properties import unsuited
 from magnetar_core.hardware.needs import lacking
+from magnetar_core.matching import matches
 
 from . import aggregate_filters as of_aggregates
 from . import own
 from .figures import FIGURES, figure
 from .host_state import FITS, IO_OPS, SERVERS, HostState, Profile
-from .matching import matches, query
+from .matching import query
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec, hint

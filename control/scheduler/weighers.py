@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from magnetar_core.matching import finite
+
 from .host_state import DEVICES, FAILED_BUILDS, IO_OPS, MATES, METRICS, HostState, Profile, Row
-from .matching import finite
 from .request_spec import RequestSpec
 
 

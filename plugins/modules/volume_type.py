@@ -84,8 +84,8 @@ volume_type:
         - 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
     extra_specs:
       description: 'Extra specs, keys to strings: C(pool_name), where its volumes lie; C(multiattach), whether several
-        servers may have one at once. They cannot change while volumes have the type. Others than administrators
-        are told C(multiattach) only.'
+        servers may have one at once. A volume is refused when no pool is as the others ask. They cannot change
+        while volumes have the type. Others than administrators are told C(multiattach) only.'
       type: dict
       sample:
         pool_name: default

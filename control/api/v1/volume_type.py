@@ -41,11 +41,12 @@ class VolumeTypes(CloudDriver):
         return {**want, "projects": sorted(want["projects"]), "encryption": told}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        caller.cloud.services.volume.types.check(want["extra_specs"], want["name"])
+        caller.cloud.services.volume.types.check(want["name"])
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         store = caller.cloud.services.volume.types
-        store.check(want["extra_specs"], want["name"] if want["name"] != have["name"] else None)
+        if want["name"] != have["name"]:
+            store.check(want["name"])
         store.check_change(caller.context, have["id"],
                            anew=any(want[name] != have[name] for name in ("extra_specs", "encryption")))
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from magnetar_control.api.query import check_known
-from magnetar_control.api.values import Parsed, record
+from magnetar_control.api.values import record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.services.volume.quotas import RESOURCES
+from magnetar_control.services.volume.quotas import RESOURCES, UNUSED
 from magnetar_control.services.volume.rows import VolumeListing, check_admin
 from magnetar_control.store.database import now
 from magnetar_control.web import Request
@@ -20,11 +20,9 @@ from . import views
 from .nouns import PAGING, page, sorted_by
 from .values import IGNORED, LIMIT, TRUTH, body, is_set
 
-#: Quotas of what there is none of.
-NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
-#: The limit of what there is none of; 0 says what is so.
-NOTHING = Parsed(lambda value: {"0": 0}[str(value)], "must be 0: there are none here")
-QUOTAS = {**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(NO_QUOTA, NOTHING)}
+#: All limits of a project.
+NAMES = (*RESOURCES, *UNUSED)
+QUOTAS = dict.fromkeys(NAMES, LIMIT)
 QUOTA_SET = record({**QUOTAS, "force": TRUTH, "skip_validation": TRUTH,
                     **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
 CLASS_SET = record({**QUOTAS, "id": IGNORED, "class_name": IGNORED})
@@ -71,8 +69,8 @@ class LimitRoutes:
             "maxTotalVolumes": most["volumes"], "totalVolumesUsed": have["volumes"],
             "maxTotalVolumeGigabytes": most["gigabytes"], "totalGigabytesUsed": have["gigabytes"],
             "maxTotalSnapshots": most["snapshots"], "totalSnapshotsUsed": have["snapshots"],
-            "maxTotalBackups": 0, "totalBackupsUsed": 0, "maxTotalBackupGigabytes": 0,
-            "totalBackupGigabytesUsed": 0}}}
+            "maxTotalBackups": most["backups"], "totalBackupsUsed": 0,
+            "maxTotalBackupGigabytes": most["backup_gigabytes"], "totalBackupGigabytesUsed": 0}}}
 
     def quota(self, request: Request) -> Document:
         """Limits of a project, with ``usage=True`` what it has of them."""
@@ -81,7 +79,7 @@ class LimitRoutes:
         most, have = self.service.quotas(id)
         full = dict(request.query).get("usage", "").lower() == "true"
         found: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
-                                 for name, limit in {**most, **NO_QUOTA}.items()}
+                                 for name, limit in most.items()}
         return {"quota_set": {"id": id, **found}}
 
     @staticmethod
@@ -98,28 +96,28 @@ class LimitRoutes:
             name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}
         if not (given.get("skip_validation", True) and given.get("force", True)):
             have = self.service.quotas(request.params["id"])[1]
-            for name in RESOURCES:
+            for name in NAMES:
                 if 0 <= given.get(name, -1) < have[name]:
                     raise InvalidField(f"quota_set.{name}", f"is less than the {have[name]} that the project has; "
                                        "leave skip_validation out to set it all the same", given[name])
         return {"quota_set": self.service.set_quotas(
-            request.params["id"], {name: given[name] for name in RESOURCES if name in given})}
+            request.params["id"], {name: given[name] for name in NAMES if name in given})}
 
     def drop_quota(self, request: Request) -> None:
         """The project has those of all others again; for admins."""
         check_admin(request.context)
-        self.service.set_quotas(request.params["id"], dict.fromkeys(RESOURCES))
+        self.service.set_quotas(request.params["id"], dict.fromkeys(NAMES))
 
     def quota_class(self, request: Request) -> Document:
         """The limits of projects without their own. Raises ``NotFound`` for another class."""
         if request.params["id"] != CLASS:
             raise NotFound(f"There is one quota class, {CLASS}.")
-        return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0], **NO_QUOTA}}
+        return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0]}}
 
     def set_quota_class(self, request: Request) -> Document:
         self.quota_class(request)
         given = body(request, "quota_class_set", CLASS_SET)
-        self.service.set_quotas(CLASS, {name: given[name] for name in RESOURCES if name in given})
+        self.service.set_quotas(CLASS, {name: given[name] for name in NAMES if name in given})
         return self.quota_class(request)
 
     def no_action(self, _request: Request) -> NoReturn:

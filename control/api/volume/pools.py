@@ -9,15 +9,13 @@ from typing import Any
 from magnetar_control.api.query import check_known
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.services.volume.types import BACKEND_NAME
+from magnetar_control.services.volume.type_specs import BACKEND_NAME, CAPABILITIES, POOL, PROTOCOL, VENDOR
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import NotFound
 
 from .values import TRUTH
 
-#: What hosts are called here, and what they say of themselves.
-VENDOR, PROTOCOL = "Magnetar", "nbd"
 POOL_FILTERS = ("name", "volume_type")
 
 
@@ -59,7 +57,6 @@ class PoolRoutes:
 def _pool(host: Any, pool: str, detailed: bool) -> Document:
     name = f"{host['name']}@{BACKEND_NAME}#{pool}"
     return {"name": name, "capabilities": {
-        "pool_name": pool, "volume_backend_name": BACKEND_NAME, "vendor_name": VENDOR, "storage_protocol": PROTOCOL,
-        "driver_version": "1", "backend_state": "up" if host["up"] else "down", "total_capacity_gb": host["disk_gb"],
-        "free_capacity_gb": host["disk_gb_free"], "reserved_percentage": 0, "thin_provisioning_support": True,
-        "multiattach": True, "QoS_support": False}} if detailed else {"name": name}
+        **CAPABILITIES, "multiattach": True, POOL: pool, "backend_state": "up" if host["up"] else "down",
+        "total_capacity_gb": host["disk_gb"], "free_capacity_gb": host["disk_gb_free"],
+        "reserved_percentage": 0}} if detailed else {"name": name}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_control.services.volume.types import BACKEND_NAME, SHOWN_TO_ALL, VolumeType
+from magnetar_control.services.volume.type_specs import BACKEND_NAME
+from magnetar_control.services.volume.types import SHOWN_TO_ALL, VolumeType
 from magnetar_control.web import Request
 
 Row = Mapping[Any, Any]

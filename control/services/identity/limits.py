@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.services.quotas import Quotas
@@ -32,6 +32,18 @@ class UnifiedLimits:
 
     def __init__(self, database: Database, services: Mapping[str, Quotas]) -> None:
         self.database, self.services = database, services
+
+    def only_region(self) -> str | None:
+        """Return the id of the only region of the catalogue, ``None`` where there are several or none."""
+        with self.database.read() as connection:
+            ids = connection.execute(select(tables.regions.c.id).order_by(tables.regions.c.id).limit(2)).scalars().all()
+        return str(ids[0]) if len(ids) == 1 else None
+
+    def check_region(self, region: str | None, path: str) -> None:
+        """Raise ``InvalidField`` for a *region* that is not the only one, as a limit holds in all regions."""
+        if region is not None and region != (only := self.only_region()):
+            others = f"{only}, the only region, or null" if only else "null"
+            raise InvalidField(path, f"must be {others}: limits of projects hold in all regions", region)
 
     def registered(self) -> Documents:
         """The limits of projects that have none of their own."""

@@ -25,7 +25,7 @@ from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
-from .types import TypeStore
+from .types import TypeStore, VolumeType
 from .volumes import VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
@@ -86,14 +86,16 @@ class EmbeddedVolumes:
         id = fields.get("id") or str(uuid.uuid4())
         if there := self.show(context, id):
             return there
-        values = self._values(context, id, size, fields)
+        values, chosen = self._values(context, id, size, fields)
         with self.database.write() as connection:
             volumes.create(connection, context, self.quota, values)
+            if chosen is not None:
+                chosen.check_volume(values["size"], self.zone)
             self.database.ring(connection, BELL)
         return self.volumes.show(context, id)
 
-    def _values(self, context: Context, id: str, size: int, fields: Document) -> Document:
-        """The columns of a volume to be made, from what was asked."""
+    def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
+        """The columns of a volume to be made, from what was asked, and the type; ``None``: the type of its source."""
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
         if len(sources) > 1:
             raise InvalidRequest(f"A volume is made from one thing; {' and '.join(sources)} were given.")
@@ -126,7 +128,7 @@ class EmbeddedVolumes:
             if not lies or not near(lies):
                 raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy "
                                      "lies on the host of its source.")
-        return values
+        return values, chosen
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
         """Whether a host holds one of the volumes ``same_host`` and none of ``different_host``. Raises ``NotFound``."""

@@ -15,11 +15,13 @@ from .tables import snapshots, volumes
 
 #: ``per_volume_gigabytes`` is the largest size of a volume, and nothing is counted for it.
 RESOURCES = ("volumes", "gigabytes", "snapshots", "per_volume_gigabytes")
+#: Limits of what does not exist here, by resource. They are kept as they are set, and nothing is counted for them.
+UNUSED = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
 
 
 def of(limits: Mapping[str, int]) -> Quotas:
     """With these limits of projects without their own, and Cinder's, the usual ones, for what is left out."""
-    return Quotas("volume", {**defaults(Settings()), **limits}, _count, _refusal)
+    return Quotas("volume", {**defaults(Settings()), **limits, **UNUSED}, _count, _refusal)
 
 
 def defaults(settings: Settings) -> dict[str, int]:

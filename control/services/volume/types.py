@@ -19,20 +19,16 @@ from sqlalchemy.exc import IntegrityError
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+from magnetar_core.matching import matches
 
 from .rows import document
 from .tables import snapshots, type_projects, types, volumes
+from .type_specs import MULTIATTACH, POOL, TRUTH, check_volume
 
 #: Of the uuids of the types of pools.
 NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
-#: Extra specs that act: whether several servers may have a volume at once; the pool that it lies in. The backend is
-#: one, so its name is only compared.
-MULTIATTACH, POOL, BACKEND = "multiattach", "pool_name", "volume_backend_name"
-#: What the backend is called (``capabilities``).
-BACKEND_NAME = "magnetar"
 #: Those that callers who are no administrators see, as in Cinder.
 SHOWN_TO_ALL = (MULTIATTACH,)
-TRUTH = {"<is> true": True, "<is> false": False}
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,10 @@ class VolumeType:
     is_fixed: bool = True
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     encryption: Mapping[str, Any] | None = None
+
+    def check_volume(self, size: int, zone: str) -> None:
+        """Raise ``InvalidRequest`` where a volume of *size* GiB would lack what the type's extra specs ask for."""
+        check_volume(self.name, self.extra_specs, self.pool, size, zone)
 
     @property
     def multiattach(self) -> bool:
@@ -92,12 +92,10 @@ class TypeStore:
                 found.setdefault(row.type_id, []).append(row.project_id)
         return found
 
-    def check(self, specs: Mapping[str, str], name: str | None) -> None:
-        """Raises what ``create`` would of extra specs, and of a *name* that is to be free."""
-        self._checked(specs)
-        if name is not None:
-            with self.database.read() as connection:
-                self._check_free(connection, name)
+    def check(self, name: str) -> None:
+        """Raises what ``create`` would of a *name* that is to be free."""
+        with self.database.read() as connection:
+            self._check_free(connection, name)
 
     def check_change(self, context: Context, given: str, *, anew: bool) -> None:
         """Raises what a change would; *anew*: of what its volumes were made with, or its removal."""
@@ -106,8 +104,8 @@ class TypeStore:
 
     def create(self, context: Context, name: str, description: str | None = None, is_public: bool = True,
                extra_specs: Mapping[str, str] | None = None) -> VolumeType:
-        """Raises ``Conflict`` where the name is taken, ``InvalidRequest`` for extra specs that nothing acts on."""
-        specs = self._checked(extra_specs or {})
+        """Raises ``Conflict`` where the name is taken. Extra specs may say anything: see ``type_specs``."""
+        specs = dict(extra_specs or {})
         with self.database.write() as connection:
             self._check_free(connection, name)
             id = str(uuid.uuid4())
@@ -142,7 +140,7 @@ class TypeStore:
         """Set its extra specs to what *change* makes of them; those that it has then."""
         with self.database.write() as connection:
             one = self._unused(connection, context, given)
-            specs = self._checked(change({**one.extra_specs}))
+            specs = change({**one.extra_specs})
             connection.execute(update(types).where(types.c.id == one.id).values(
                 extra_specs=orjson.dumps(specs).decode(), updated_at=now()))
             return specs
@@ -196,8 +194,9 @@ class TypeStore:
 
     def _of(self, row: Mapping[Any, Any]) -> VolumeType:
         specs = document(row["extra_specs"])
-        return VolumeType(row["id"], row["name"], specs.get(POOL, self.pools[0]), row["description"], row["is_public"],
-                          False, specs, document(row["encryption"]) or None)
+        pool = next((pool for pool in self.pools if POOL not in specs or matches(pool, specs[POOL])), self.pools[0])
+        return VolumeType(row["id"], row["name"], pool, row["description"], row["is_public"], False, specs,
+                          document(row["encryption"]) or None)
 
     def _seen(self, connection: Connection, context: Context, given: str | None) -> VolumeType:
         found = self._all(connection, context)
@@ -239,19 +238,6 @@ class TypeStore:
     def _admits(connection: Connection, id: str, project_id: str) -> bool:
         return connection.execute(select(type_projects).where(
             type_projects.c.type_id == id, type_projects.c.project_id == project_id)).first() is not None
-
-    def _checked(self, specs: Mapping[str, str]) -> Document:
-        """Raises ``InvalidRequest`` for a spec that nothing acts on, or a value that it cannot have."""
-        may: Mapping[str, Sequence[str]] = {
-            MULTIATTACH: ("<is> True", "<is> False"), POOL: self.pools, BACKEND: (BACKEND_NAME,)}
-        for name, value in specs.items():
-            if name not in may:
-                raise InvalidRequest(f"Invalid input received: the extra spec {name[:80]} is none that embedded "
-                                     f"volumes act on. There are: {', '.join(may)}.")
-            if not any(value.lower() == one.lower() if name == MULTIATTACH else value == one for one in may[name]):
-                raise InvalidRequest(f"Invalid input received: the extra spec {name} must be "
-                                     f"{' or '.join(may[name])}, and not {value[:80]}.")
-        return dict(specs)
 
 
 def _exists(name: str) -> Conflict:

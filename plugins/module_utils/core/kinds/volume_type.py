@@ -23,8 +23,9 @@ class CloudVolumeType(Kind):
     projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Ids of the projects that may use one that is not "
                      "public. Reported to administrators.", default=[], sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
     extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), where its "
-                        "volumes lie; C(multiattach), whether several servers may have one at once. They cannot change "
-                        "while volumes have the type. Others than administrators are told C(multiattach) only.",
+                        "volumes lie; C(multiattach), whether several servers may have one at once. A volume is "
+                        "refused when no pool is as the others ask. They cannot change while volumes have the type. "
+                        "Others than administrators are told C(multiattach) only.",
                         default={}, sample={"pool_name": "default", "multiattach": "<is> True"})
     encryption = Field(
         Record(provider=Field(Choices(*PROVIDERS), "By what volumes are encrypted; required."),

@@ -152,13 +152,22 @@ def test_limits_that_cannot_be_are_refused(cloud):
             "resource_limit": 5}
     for wrong, status in (
             ({"resource_name": "moons"}, 403), ({"service_id": "x"}, 403), ({"project_id": "x"}, 400),
-            ({"resource_limit": -2}, 400), ({"resource_limit": "many"}, 400), ({"region_id": "RegionOne"}, 400),
-            ({"description": "mine"}, 400), ({"colour": "red"}, 400)):
+            ({"resource_limit": -2}, 400), ({"resource_limit": "many"}, 400), ({"region_id": "west"}, 400),
+            ({"domain_id": "default"}, 400), ({"description": "mine"}, 400), ({"colour": "red"}, 400)):
         assert admin("POST", "/v3/limits", {"limits": [{**good, **wrong}]}, status)["error"]["message"]
     for wrong in ({}, {"limits": []}, {"limits": "all"}, []):
         admin("POST", "/v3/limits", wrong, 400)
     (limit,) = admin("POST", "/v3/limits", {"limits": [good]}, 201)["limits"]
     admin("POST", "/v3/limits", {"limits": [good]}, 409)
+    for path in ("limits", "registered_limits"):  # the only region, as clients of a cloud name it, is all of them
+        assert admin("GET", f"/v3/{path}?region_id=RegionOne")[path] == admin("GET", f"/v3/{path}")[path] != []
+        assert admin("GET", f"/v3/{path}?region_id=west")[path] == []
+    body = {"limit": {"resource_limit": 6, "region_id": "RegionOne", "description": None, "domain_id": None}}
+    assert admin("PATCH", f"/v3/limits/{limit['id']}", body, 200)["limit"]["resource_limit"] == 6
+    admin("POST", "/v3/regions", {"region": {"id": "west"}}, 201)
+    refused = admin("PATCH", f"/v3/limits/{limit['id']}", body, 400)["error"]["message"]
+    assert "limit.region_id: must be null: limits of projects hold in all regions" in refused
+    admin("DELETE", "/v3/regions/west", None, 204)
     admin("PATCH", f"/v3/limits/{limit['id']}", {"limit": {"resource_limit": -1}}, 200)
     for path in ("limits", "registered_limits"):
         admin("GET", f"/v3/{path}/none", None, 404)

@@ -6,12 +6,12 @@ import pytest
 from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.matching import matches
 from magnetar_control.scheduler.request_spec import amounts_of, hinted
 from magnetar_control.scheduler.rules import DEFAULT_RULES, Rules, rules_of
 from magnetar_control.settings_file import make
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_core.hardware.numa import needs
+from magnetar_core.matching import matches
 
 from .fleet import aggregate, request, row, states, told_cell
 from .test_filter_rows import CASES as ROWS

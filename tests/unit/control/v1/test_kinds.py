@@ -255,7 +255,6 @@ def test_volume_types(cloud: Cloud) -> None:
             (ensure(member, path, {"description": "y"}), 403, "admin"),
             (ensure(member, "volume_type/other", {}), 403, "admin"), (member.delete(f"/v1/{path}"), 403, "admin"),
             (ensure(admin, path, {"is_public": True}), 400, "projects"),
-            (ensure(admin, path, {"extra_specs": {"speed": "1"}}), 400, "speed"),
             (ensure(admin, path, {"encryption": {"key_size": 256}}), 400, "encryption.provider"),
             (ensure(admin, path, {"encryption": {"provider": "luks", "key_size": 300}}), 400, "encryption.key_size"),
             (ensure(admin, path, {"name": "default"}), 409, "already exists"),

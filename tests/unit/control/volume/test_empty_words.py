@@ -127,10 +127,23 @@ def test_a_quota_below_what_is_there(ask):
     refused(admin, "PUT", path, {"quota_set": {"volumes": 0, "skip_validation": False}}, "volumes")
     refused(admin, "PUT", f"{path}?skip_validation=False", {"quota_set": {"volumes": 0, "tenant_id": "red"}}, "volumes")
     assert admin("GET", path)["quota_set"]["volumes"] == 10
-    refused(admin, "PUT", path, {"quota_set": {"backups": 5}}, "there are none")
     refused(admin, "PUT", path, {"quota_set": {"backups": [], "groups": 0}}, "backups", 400)
-    admin("PUT", path, {"quota_set": {"backups": 0, "groups": "0"}}, 200)
     admin("PUT", path, {"quota_set": {"volumes": 0}}, 200)
+
+
+def test_quotas_of_what_does_not_exist_are_kept(ask):
+    """Clients set all quotas at once, compare what they set, and read the limits."""
+    admin, path, wish = ask.as_(ADMIN), "/v3/os-quota-sets/red", {"backups": 5, "backup_gigabytes": "-1", "groups": 10}
+    for at in (path, "/v3/os-quota-class-sets/default"):
+        noun = "quota_set" if at == path else "quota_class_set"
+        assert [admin("GET", at)[noun][name] for name in wish] == [0, 0, 0]
+        for shown in (admin("PUT", at, {noun: wish}, 200), admin("GET", at)):
+            assert [shown[noun][name] for name in wish] == [5, -1, 10]
+    limits = ask("GET", "/v3/limits")["limits"]["absolute"]
+    assert (limits["maxTotalBackups"], limits["maxTotalBackupGigabytes"], limits["totalBackupsUsed"]) == (5, -1, 0)
+    assert admin("GET", f"{path}?usage=True")["quota_set"]["groups"] == {"limit": 10, "in_use": 0, "reserved": 0}
+    admin("DELETE", path, status=200)
+    assert admin("GET", path)["quota_set"]["backups"] == 5  # of the class
 
 
 def test_the_quota_class_is_what_projects_have_without_their_own(ask):

@@ -62,11 +62,30 @@ def test_extra_specs_are_set_one_by_one(ask, admin):
 
 
 @pytest.mark.parametrize(("specs", "says"), [
-    ({"multiattach": "yes"}, "<is> True"), ({"pool_name": "slow"}, "default or fast"),
-    ({"replication_enabled": "<is> True"}, "replication_enabled"), ({"volume_backend_name": "lvm"}, "magnetar")])
-def test_an_extra_spec_that_nothing_acts_on_is_refused(admin, specs, says):
-    refused = admin("POST", "/v3/types", {"volume_type": {"name": "gold", "extra_specs": specs}}, status=400)
+    ({"multiattach": "yes"}, "<is> True"), ({"pool_name": "slow"}, "there is no such pool"),
+    ({"replication_enabled": "<is> True"}, "replication_enabled is <is> False"), ({"spec1": "val1"}, "no pool says"),
+    ({"volume_backend_name": "lvm"}, "volume_backend_name is magnetar"),
+    ({"capabilities:vendor_name": "Ceph"}, "vendor_name is Magnetar"),
+    ({"provisioning:min_vol_size": "2"}, "to have 1 GiB"), ({"RESKEY:availability_zones": "b,c"}, "zone nova")])
+def test_a_type_may_say_what_no_volume_can_have(ask, admin, specs, says):
+    """Tempest, Terraform and operators make types first. A volume of such a type is refused, not made as another."""
+    made = _type(admin, extra_specs=specs)
+    assert admin("GET", f"/v3/types/{made['id']}")["volume_type"]["extra_specs"] == specs
+    refused = ask("POST", "/v3/volumes", {"volume": {"size": 1, "volume_type": "gold"}}, status=400)
     assert says in refused["badRequest"]["message"]
+    assert ask("GET", "/v3/volumes")["volumes"] == []
+
+
+@pytest.mark.parametrize("specs", [
+    {"volume_backend_name": "magnetar"}, {"capabilities:storage_protocol": "<or> nbd <or> iSCSI"},
+    {"netapp:thick": "true"}, {"multiattach": "<is> False"}, {"thin_provisioning_support": "<is> True"},
+    {"provisioning:max_vol_size": "1"}, {"RESKEY:availability_zones": "a, nova"}, {"pool_name": "<in> fas"}])
+def test_a_volume_has_what_its_type_asks_for(ask, admin, specs):
+    _type(admin, extra_specs=specs)
+    assert _volume(ask, volume_type="gold")["volume_type"] == "gold"
+
+
+def test_qos_specs_are_refused(admin):
     assert "QoS" in admin("POST", "/v3/qos-specs", {"qos_specs": {"name": "a"}}, status=400)["badRequest"]["message"]
 
 
