@@ -130,7 +130,8 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     if source != "volume":
         _draw(host, made, field, id)
     if source == "blank":
-        _check_blank(made, field)
+        if "volume_size" not in made:
+            raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
         return
     standing = host.documents.standing(KINDS[source], made["uuid"])
     if standing is None:
@@ -144,14 +145,6 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     least = content.source_bytes(source, standing, made["uuid"], f"{field}.uuid")
     if made.setdefault("volume_size", gib(least)) * GIB < least:
         raise InvalidField(f"{field}.volume_size", f"must be at least {gib(least)} GiB, which its source has")
-
-
-def _check_blank(made: Fields, field: str) -> None:
-    """Raise ``InvalidField`` for what a blank volume cannot be."""
-    if "volume_size" not in made:
-        raise InvalidField(f"{field}.volume_size", "is required for a blank volume (BDM-23)")
-    if made.get("boot_index") is not None:
-        raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
 
 
 def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:

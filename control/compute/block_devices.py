@@ -65,7 +65,7 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     image, flavor = request.image, request.flavor
     found = [_item(caller, request, one, f"{request.field}[{at}]") for at, one in enumerate(request.mapping)
              if not one.get("no_device")]
-    _check_one_root(image, found)
+    _check_local_image(image, found)
     own = [_item(caller, request, one, _property_of(image)) for one in _of_image(image)] if image else []
     if any(one["boot_index"] == 0 for one in own):  # what stands for the image's own content is that root disk
         found = [one for one in found if not (one["source_type"] == "image" and one["boot_index"] == 0)]
@@ -144,14 +144,15 @@ def _property_of(image: Mapping[str, Any]) -> str:
     return f"image {image['id']}: block_device_mapping"
 
 
-def _check_one_root(image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]]) -> None:
-    """A request with an image has no other root disk than that of the image (BDM-19)."""
+def _check_local_image(image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ``InvalidRequest`` for a local image that is not the root disk of the request's image (BDM-19).
+
+    A volume with boot_index 0 is the root disk also beside an image, as in Nova. The image then gives its properties.
+    """
     for one in found:
         if (one["source_type"], one["destination_type"]) == ("image", "local") and (
                 one["boot_index"] != 0 or image is None or one["uuid"] != image["id"]):
             raise _invalid("an image with destination_type local must be the image of imageRef, with boot_index 0.")
-        if image and one["boot_index"] == 0 and one["source_type"] != "image":
-            raise _invalid("the server has an image and another root disk.")
 
 
 def _check_boot_order(image: Mapping[str, Any] | None, found: Sequence[Mapping[str, Any]]) -> None:
@@ -246,8 +247,9 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
     size = one.get("volume_size")
     if target == "volume" and source in ("image", "blank") and not size:
         raise InvalidField(f"{where}.volume_size", f"is required to make a volume from {source}")
-    if source == "blank" and one.get("boot_index") == 0:
-        raise InvalidField(f"{where}.boot_index", "must not be 0 for a blank disk, which holds nothing to boot from")
+    if (source, target) == ("blank", "local") and one.get("boot_index") == 0:
+        raise InvalidField(f"{where}.boot_index", "must not be 0 for an ephemeral or swap disk: the root disk is an "
+                                                  "image or a volume, which may be blank")
     _check_words(one, source, target, request, where)
     if one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, one["volume_type"]):
         raise _invalid(f"volume type {one['volume_type']} could not be found.")

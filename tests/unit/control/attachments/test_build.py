@@ -78,6 +78,28 @@ def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:
         eventually(lambda volume=volume: owner.state(volume) == "available")
 
 
+def test_an_image_beside_a_root_volume_gives_its_properties(owner: Owner) -> None:
+    """Terraform and libcloud send imageRef also when a volume has boot_index 0. Nova boots from the volume."""
+    image = owner.call.image("uefi", hw_firmware_type="uefi")
+    volume = owner.volume(host="kvm2", size=2, image_id=owner.call.image())
+    server = owner.server(imageRef=image, block_device_mapping_v2=[block("volume", volume, boot_index=0)])
+    assert server["image"]["id"] == image
+    [attached] = owner.attached(server["id"])
+    assert (attached["volumeId"], attached["device"]) == (volume, "/dev/vda")
+    [shown] = owner.on_host("server", "kvm2")
+    assert shown["image"] is None and shown["hardware"]["firmware"] == "uefi"
+
+
+def test_a_server_boots_from_a_blank_volume(owner: Owner) -> None:
+    """A guest that is installed over the network has such a root disk."""
+    blocks = [block("blank", boot_index=0, volume_size=2, delete_on_termination=True)]
+    server = owner.server(imageRef="", block_device_mapping_v2=blocks)
+    [attached] = owner.attached(server["id"])
+    assert attached["device"] == "/dev/vda" and server["image"] == ""
+    volume = owner.seen(attached["volumeId"])
+    assert volume and (volume["size"], volume["status"]) == (2, "in-use")
+
+
 def test_what_is_not_bootable_boots_no_server(owner: Owner) -> None:
     volume = owner.volume()
     made = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume, "name": "s"}})
@@ -283,10 +305,12 @@ IMAGE, VOLUME = "IMAGE", "VOLUME"
     ([block("volume", boot_index=0)], {}, "2.60"), ([block("volume", NOWHERE, boot_index=0)], {}, "2.60"),
     ([block("snapshot", NOWHERE, boot_index=0)], {}, "2.60"),
     ([block("image", NOWHERE, boot_index=0, volume_size=1)], {}, "2.60"),
-    ([block("image", IMAGE, boot_index=0)], {}, "2.60"), ([block("blank", boot_index=0, volume_size=1)], {}, "2.60"),
+    ([block("image", IMAGE, boot_index=0)], {}, "2.60"),
+    ([{**block("blank", boot_index=0, volume_size=1), "destination_type": "local"}], {}, "2.60"),
     ([block("blank", VOLUME, volume_size=1)], {"imageRef": IMAGE}, "2.60"),
     ([block("blank")], {"imageRef": IMAGE}, "2.60"), ([block("volume", VOLUME)], {}, "2.60"),
-    ([block("volume", VOLUME, boot_index=0)], {"imageRef": IMAGE}, "2.60"),
+    ([block("volume", VOLUME, boot_index=0), {**block("image", IMAGE, boot_index=0), "destination_type": "local"}],
+     {"imageRef": IMAGE}, "2.60"),
     ([block("volume", VOLUME, boot_index=2)], {"imageRef": IMAGE}, "2.60"),
     ([block("volume", VOLUME, boot_index=0), block("volume", VOLUME, boot_index=1)], {}, "2.60"),
     ([{**block("volume", VOLUME, boot_index=0), "destination_type": "local"}], {}, "2.60"),
