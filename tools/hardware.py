@@ -327,8 +327,9 @@ CPU is made up. None has run such a guest, and the guest's owner is given no mea
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
-`refuse`. Values in the second column ask for what every server has anyway, and pass. Other names that begin with `hw:`
-or `hw_` are refused as well; names of your own pass, as in Nova.
+`refuse`. Values in the second column ask for what every server has anyway, and pass. Other extra specs that begin with
+`hw:` are refused. Other properties that begin with `hw_` or `img_` are ignored, as in Nova, with a warning in the
+server's action. Names of your own pass.
 
 | Extra spec or property | Passes | What is missing |
 |---|---|---|

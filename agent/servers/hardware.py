@@ -165,6 +165,8 @@ def check_image(host: LocalHost, image: Document) -> None:
         raise InvalidField("image", f"must be one for this host: of {image.name!r}, {wrong}")
     if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
         raise InvalidField("image", f"must have properties with values that they can have: of {image.name!r}, {odd}")
+    for text in IMAGE_PROPERTIES.ignored(properties):
+        warn(f"Image {image.name!r}: {text}.")
     _without_effect(host, "image", image, IMAGE_PROPERTIES.without_effect(properties, (AGENT,)))
     _check_traits(host, "image", image, traits.asked({}, properties))
 

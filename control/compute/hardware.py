@@ -51,7 +51,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         asked_of(flavor or had or {}, of_image)
     except InvalidField as error:
         raise InvalidRequest(f"Flavor and image ask for hardware that no server can have. {error.message}") from None
-    found = []
+    found, ignored = [], ""
     if flavor:
         specs = flavor.get("extra_specs") or {}
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
@@ -69,8 +69,10 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
             raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
         found += [f"image {image.get('name') or image['id']}, {text}"
                   for text in IMAGE_PROPERTIES.without_effect(properties)]
-    return without_effect(caller, "What", found, "Remove it, or choose another flavor or image; an operator may let it "
-                                                 "pass")
+        ignored = "".join(f"{text}. " for text in IMAGE_PROPERTIES.ignored(properties)).strip()
+    refused = without_effect(caller, "What", found, "Remove it, or choose another flavor or image; an operator may let "
+                                                    "it pass")
+    return " ".join(filter(None, (refused, ignored))) or None
 
 
 def without_effect(caller: Caller, what: str, found: Sequence[str], remedy: str) -> str | None:

@@ -178,8 +178,8 @@ def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud)
     found = on_host(cloud, made["id"])
     assert found["hardware"] == {"boot_menu": True, "disk_bus": "scsi"}
     assert found["block_device_mapping"][0]["device_name"] == "sda"
-    mapping[0]["uuid"] = image(caller, "floppy", hw_floppy_bus="fdc")
+    mapping[0]["uuid"] = image(caller, "floppy", hw_sound_model="usb")
     body = {"name": "odd", "flavorRef": "1", "networks": "none",
             "imageRef": "", "block_device_mapping_v2": mapping}
     reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
-    assert reply.status == 400 and "guests have no floppy" in reply.json["badRequest"]["message"], reply
+    assert reply.status == 400 and "guests have no sound" in reply.json["badRequest"]["message"], reply

@@ -59,7 +59,7 @@ def message(caller: Caller, server: str, action: str) -> Any:
     ({}, {"trait:CUSTOM_A": "forbidden"}, "image property trait:CUSTOM_A=forbidden: it must match"),
     ({}, {"img_config_drive": "always"}, "image property img_config_drive=always: it must match"),
     ({}, {"kernel_id": "7d1f"}, "image property kernel_id=7d1f: guests boot with the kernel that is in their disk"),
-    ({}, {"hw_floppy_bus": "fdc"}, "image property hw_floppy_bus=fdc: guests have no floppy")])
+    ({}, {"hw_sound_model": "usb"}, "image property hw_sound_model=usb: guests have no sound")])
 def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict[str, str],
                                                       properties: dict[str, str], named: str) -> None:
     caller = strict.admin
@@ -125,6 +125,28 @@ def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:
                                       hw_architecture="x86_64", auto_disk_config="true"))
     assert made["status"] == "ACTIVE"
     assert message(caller, made["id"], "create") is None
+
+
+@pytest.mark.parametrize(("specs", "properties"), [
+    ({"resources:FPGA": "0", "resources1:NET_PACKET_RATE_KILOPACKET_PER_SEC": "0"}, {}),
+    ({"trait:HW_CPU_X86_SGX": "forbidden"}, {}), ({"quota:memory_reservation": "0", "hw:redirected_usb_ports": "0"}, {}),
+    ({"accel:device_profile": ""}, {}), ({}, {"hw_floppy_bus": "fdc", "img_use_agent": "yes", "hw_ipxe_boot": "true"}),
+    ({}, {"os_skip_agent_inject_ssh": "false", "hw_disk_type": "preallocated"})])
+def test_what_asks_for_nothing_passes(strict: Cloud, specs: dict[str, str], properties: dict[str, str]) -> None:
+    caller = strict.admin
+    caller.delete("/v2.1/flavors/none")
+    made = caller.boot("nothing", networks="none", flavorRef=flavor(caller, "none", specs),
+                       imageRef=image(caller, "+".join(properties) or "plain", **properties))
+    assert made["status"] == "ACTIVE" and message(caller, made["id"], "create") is None
+
+
+def test_a_property_that_nova_does_not_know_is_named(strict: Cloud) -> None:
+    caller = strict.admin
+    odd = {"hw_disk_buss": "scsi", "img_colour": "red", "ours": "x"}
+    made = caller.boot("odd", imageRef=image(caller, "misspelt", **odd))
+    assert message(caller, made["id"], "create") == (
+        "image property hw_disk_buss=scsi is ignored: Nova knows no such image property. "
+        "image property img_colour=red is ignored: Nova knows no such image property.")
 
 
 def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:

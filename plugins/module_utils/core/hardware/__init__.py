@@ -26,7 +26,7 @@ class Spec(NamedTuple):
     """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
     every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *row*: the
     row of the field of ``hardware`` that it sets. *exists*: which texts of the group ``what`` of *name* there are; a
-    table with hundreds of names is no regular expression."""
+    table with hundreds of names is no regular expression. *ignored*: Nova does not know the name, and ignores it."""
 
     name: str
     value: str
@@ -35,6 +35,11 @@ class Spec(NamedTuple):
     lacks: str = ""
     row: Optional[Row] = None
     exists: Callable[[str], bool] = bool
+    ignored: bool = False
+
+    def asks_for_nothing(self, value: str) -> bool:
+        """Return whether *value* asks for what every server has anyway."""
+        return bool(self.usual) and re.fullmatch(self.usual, value) is not None
 
 
 class Table:
@@ -97,7 +102,14 @@ class Table:
             elif row is None:
                 if self.reserved(name):
                     yield "%s %s=%s: there is no such %s" % (self.what, name, value, self.what)
-            elif not row.acts.intersection(parts) and not (row.usual and re.fullmatch(row.usual, value)):
+            elif not row.ignored and not row.acts.intersection(parts) and not row.asks_for_nothing(str(value)):
                 lacks = row.lacks or "nothing here acts on it yet"
                 yield "%s %s=%s: %s" % (self.what, name, value, lacks if not row.acts else
                                         "only a cloud's %s acts on it" % " and ".join(sorted(row.acts)))
+
+    def ignored(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a text for each of the *given* specs that Nova does not know and ignores."""
+        for name, value in sorted(given.items()):
+            row = self.find(name)
+            if row is not None and row.ignored:
+                yield "%s %s=%s is ignored: Nova knows no such %s" % (self.what, name, value, self.what)

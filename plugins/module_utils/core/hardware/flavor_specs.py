@@ -15,6 +15,8 @@ from .traits import CUSTOM, exists
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
 #: Classes that are counted, but not in groups, nor by names that are too long.
 _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
+#: An amount that asks for nothing.
+NONE = "0+"
 _SCHEDULED = frozenset((SCHEDULER,))
 #: Classes whose amount an extra spec can say instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
@@ -46,7 +48,7 @@ ROWS = (
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
     *(Spec("capabilities:(%s)(:.+)?" % names, ANY, lacks=why) for names, why in NO_FIGURES.items()),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
-    Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
+    Spec(r"accel:device_profile", ANY, usual="|None", lacks="there is no accelerator service (Cyborg)"),
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
@@ -55,7 +57,7 @@ ROWS = (
     Spec(r"os:vram", "64|128|256|512|1024", lacks="it is for Hyper-V; here there is hw_video:ram_max_mb"),
     Spec(r"os:resolution", "1024x768|1280x1024|1600x1200|1920x1200|2560x1600|3840x2160",
          lacks="the resolution is the guest's choice"),
-    Spec("quota:" + _VMWARE, NUMBER, lacks="it is for VMware; with libvirt there are quota:cpu_shares, "
+    Spec("quota:" + _VMWARE, NUMBER, usual="0", lacks="it is for VMware; with libvirt there are quota:cpu_shares, "
          "cpu_quota, disk_* and vif_*"),
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
@@ -64,8 +66,8 @@ ROWS = (
     Spec(r"resources(%s)?:(%s|%s)" % (GROUP, CUSTOM, "|".join(GIVEN_CLASSES)), NUMBER, _SCHEDULED),
     Spec(r"resources:" + MEMORY_KEY, NUMBER, _SCHEDULED),
     Spec(r"resources%s:VGPU" % GROUP, NUMBER, frozenset((AGENT, SCHEDULER))),
-    *(Spec("resources(%s)?:(%s)" % (GROUP, names), NUMBER, lacks=why) for names, why in NO_CLASSES.items()),
-    Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
+    *(Spec("resources(%s)?:(%s)" % (GROUP, names), NUMBER, usual=NONE, lacks=why) for names, why in NO_CLASSES.items()),
+    Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER, usual=NONE,
          lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB and MEM_ENCRYPTION_CONTEXT in resources: without a "
                "group, and VGPU, CUSTOM_ ones and those that operators give hosts in groups, too"),
     Spec(r"trait(%s)?:(?P<what>[A-Z0-9_]+)" % GROUP, "required|forbidden", frozenset((AGENT, SCHEDULER)),

@@ -269,6 +269,16 @@ def test_a_rule_that_cannot_be_names_the_field(ask, rule, words):
     assert words in refused["NeutronError"]["message"]
 
 
+@pytest.mark.parametrize(("given", "ethertype", "shown"), [
+    ("10.1.2.3/8", "IPv4", "10.0.0.0/8"), ("10.1.2.3", "IPv4", "10.1.2.3/32"),
+    ("10.1.2.3/255.255.0.0", "IPv4", "10.1.0.0/16"), ("2001:db8::1/32", "IPv6", "2001:db8::/32")])
+def test_bits_of_hosts_in_a_prefix_say_nothing(ask, given, ethertype, shown):
+    group = ask("POST", "/v2.0/security-groups", {"security_group": {"name": "web"}})["security_group"]
+    body = {"security_group_id": group["id"], "direction": "ingress", "ethertype": ethertype, "remote_ip_prefix": given}
+    made = ask("POST", "/v2.0/security-group-rules", {"security_group_rule": body}, status=201)
+    assert made["security_group_rule"]["remote_ip_prefix"] == shown
+
+
 def test_a_group_of_another_project_is_no_remote_group(ask):
     group, theirs = (one("POST", "/v2.0/security-groups", {"security_group": {"name": "web"}})["security_group"]
                      for one in (ask, ask.as_(BOB)))
