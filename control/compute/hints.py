@@ -33,8 +33,8 @@ def check(caller: Caller, hints: Mapping[str, Any]) -> str | None:
     """
     refused = without_effect(caller, "Scheduler hints that", [*_unfulfilled(hints, caller.settings)],
                              "Leave them out; an operator may let them pass")
-    unknown = [*_unknown(hints, caller.settings)]
-    ignored = unknown and f"No filter follows the scheduler hints {', '.join(unknown)}; known hints are {KNOWN}."
+    unknown = ", ".join(_unknown(hints, caller.settings))
+    ignored = f"No filter follows the scheduler hints {unknown}; known hints are {KNOWN}." if unknown else None
     return " ".join(filter(None, (refused, ignored))) or None
 
 
