@@ -130,7 +130,8 @@ def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:
 @pytest.mark.parametrize(("specs", "properties"), [
     ({"resources:FPGA": "0", "resources1:NET_PACKET_RATE_KILOPACKET_PER_SEC": "0"}, {}),
     ({"trait:HW_CPU_X86_SGX": "forbidden"}, {}),
-    ({"quota:memory_reservation": "0", "hw:redirected_usb_ports": "0"}, {}), ({"accel:device_profile": ""}, {}), ({}, {"hw_floppy_bus": "fdc", "img_use_agent": "yes", "hw_ipxe_boot": "true"}),
+    ({"quota:memory_reservation": "0", "hw:redirected_usb_ports": "0"}, {}),
+    ({"accel:device_profile": ""}, {}), ({}, {"hw_floppy_bus": "fdc", "img_use_agent": "yes", "hw_ipxe_boot": "true"}),
     ({}, {"os_skip_agent_inject_ssh": "false", "hw_disk_type": "preallocated"})])
 def test_what_asks_for_nothing_passes(strict: Cloud, specs: dict[str, str], properties: dict[str, str]) -> None:
     caller = strict.admin
