@@ -14,12 +14,13 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.connections import ConnectionPlace, Connections, without_port
+from magnetar_core.connections import ConnectionPlace, Connections, whole, without_port
 from magnetar_core.errors import MagnetarError, TooSlow
 
 from .answer import JSON, Answer, Fault
 from .application import Application
 from .bodies import IncomingBody, KeptBytes, KeptShare
+from .fair_threads import FairThreads
 from .quick import Together, Way
 from .request import Request
 from .transfers import Clock, Pace, Transfers
@@ -35,8 +36,10 @@ PIECE = 1 << 17
 STREAMS, MORE = 32, 32
 #: Statuses of a refused upload that end its connection, so that the rest of the content does not come.
 ENDING = (408, 429, 503)
-#: Threads of requests that may wait for hosts, of those about the health of the cloud, and of logins, which compute.
-WAITING, HEALTH, LOGINS = 64, 2, 4
+#: Threads of requests that may wait for hosts, and of those about the health of the cloud.
+WAITING, HEALTH = 64, 2
+#: Threads of logins, which compute; how many of them one address or user may have, and how many of its logins may wait.
+LOGINS, LOGIN_SHARE, LOGINS_WAITING = 4, 3, 64
 Observe = Callable[[str, str, str, int, float], None]
 
 
@@ -56,8 +59,8 @@ class AsgiServer:
         self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
         self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
         self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
-                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health"),
-                      Way.LOGIN: ThreadPoolExecutor(LOGINS, thread_name_prefix="login")}
+                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health")}
+        self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
         self.kept = KeptBytes()
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
@@ -188,9 +191,20 @@ class AsgiServer:
             answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
             return answer
         way = application.way(request)
+        if way is Way.LOGIN:
+            return await self._login(application, request)
         if way in self.apart or way is Way.THREAD:
             return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
         return await self.quick.answer(way, application.handle, request)
+
+    async def _login(self, application: Application, request: Request) -> Answer:
+        """Have answered what computes long: in the turn of the user, or of the address of who is not known."""
+        if "x-auth-token" in request.headers:
+            refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
+            if refusal is not None:
+                return refusal
+        key = whole(request.address) if request.context is None else f"user {request.context.user_id}"
+        return await self.logins.run(key, lambda: application.handle(request))
 
     def _mounted(self, path: str) -> tuple[str, Application]:
         for prefix, application in self.mounts:

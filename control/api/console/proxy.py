@@ -25,6 +25,7 @@ from magnetar_control.compute.consoles import SERIAL, SPICE, ConsoleGrant
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer
 from magnetar_control.web.websocket import ClientGone, WebSocket
+from magnetar_core.connections import whole
 from magnetar_core.endpoint import CLOUD, parse
 from magnetar_core.errors import Forbidden, MagnetarError, TooManyRequests, Unavailable, Unreachable, from_dict
 from magnetar_core.first_of import first_of
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
 T = TypeVar("T")
-#: Threads that look tokens up, and how many may be looked up and connected at once.
-THREADS, ASKED = 4, 64
+#: Threads that look tokens up, and how many may be looked up and connected at once: of all, and of one address.
+THREADS, ASKED, OF_ADDRESS = 4, 64, 16
 #: Seconds to connect to an agent, and in which a server arrives whose live migration has taken the guest away.
 CONNECT, ARRIVES, LOOK = 10.0, 120.0, 0.5
 #: Most bytes of one message.
@@ -61,7 +62,8 @@ class ConsoleProxy:
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
-        self._asked = 0
+        #: How many are being opened, by address.
+        self._asked: Counter[str] = Counter()
         #: How many are open, by project.
         self._open: Counter[str] = Counter()
 
@@ -102,7 +104,7 @@ class ConsoleProxy:
         used up. Raises ``MagnetarError`` before the client is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
         with contextlib.ExitStack() as held:
-            with self._asking():
+            with self._asking(whole(socket.address)):
                 grant = await self._ask(consoles.granted, self.cloud, token)
                 held.enter_context(self._place(grant.token.project_id))
                 agent = await self._connect(grant, grant.host, request_id)
@@ -117,14 +119,19 @@ class ConsoleProxy:
                 await agent.close()
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        if self._asked >= ASKED:
+    def _asking(self, address: str) -> Iterator[None]:
+        if self._asked[address] >= OF_ADDRESS:
+            raise TooManyRequests(f"{OF_ADDRESS} consoles are being opened from {address}. Try again in a moment.",
+                                  headers=LATER)
+        if self._asked.total() >= ASKED:
             raise Unavailable("Too many consoles are being opened. Try again in a moment.", headers=LATER)
-        self._asked += 1
+        self._asked[address] += 1
         try:
             yield
         finally:
-            self._asked -= 1
+            self._asked[address] -= 1
+            if self._asked[address] <= 0:
+                del self._asked[address]
 
     @contextlib.contextmanager
     def _place(self, project: str) -> Iterator[None]:

@@ -66,11 +66,13 @@ def create(tokens: Tokens, token: Token, user_id: str, given: Mapping[str, Any])
         raise InvalidField("project_id", "is that of the token; ask with a token for the other project",
                            given["project_id"])
     checked = {name: value.check(given.get(name), name) for name, value in FIELDS.items()}
-    secret = checked["secret"] or passwords.drawn()
+    own = checked["secret"]
+    secret = own or passwords.drawn()
     held = {role["id"]: role for role in _roles(checked["roles"], token.roles)}
     row = new_row({
         "user_id": user_id, "project_id": token.context.project_id, "name": checked["name"],
-        "description": checked["description"], "secret": passwords.hashed(secret),
+        "description": checked["description"],
+        "secret": passwords.hashed(own) if own else passwords.hashed_secret(secret),
         "unrestricted": bool(checked["unrestricted"]), "roles": orjson.dumps(list(held)).decode(),
         "expires_at": _expiry(given.get("expires_at")), "extra": "{}"})
     try:

@@ -69,7 +69,8 @@ class Authentication:
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)
-            failed = self.secrets and attempt.check(self.connection)
+            if self.secrets:
+                attempt.check(self.connection)
         right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
         user = users[0]
         same = user is not None and all(other is not None and other["id"] == user["id"] for other in users)
@@ -77,7 +78,7 @@ class Authentication:
             if self.secrets:
                 attempt.failed()
             raise Unauthenticated(REFUSED)
-        if failed:
+        if self.secrets:
             attempt.succeeded()
         return user
 

@@ -26,12 +26,11 @@ def change_password(tokens: Tokens, user_id: str, original: str, password: Any, 
         row = USERS.row(connection, user_id)
         if USERS.document(row)["options"].get("lock_password"):
             raise Forbidden("The user cannot change the password: lock_password is set. Ask an administrator.")
-        failed = attempt.check(connection)
+        attempt.check(connection)
     if not passwords.matches(original, row["password"]):
         attempt.failed("change of a password")
         raise Unauthenticated("original_password is not the user's password.")
-    if failed:
-        attempt.succeeded("change of a password")
+    attempt.succeeded("change of a password")
     kept = passwords.hashed(new)
     with tokens.change() as connection:
         connection.execute(update(tables.users).filter_by(id=user_id).values(

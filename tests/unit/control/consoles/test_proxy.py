@@ -288,10 +288,11 @@ def test_a_flood_without_tokens(cloud, server):
 
 
 def test_a_flood_of_handshakes(cloud, server, monkeypatch):
-    monkeypatch.setattr(proxy, "ASKED", 0)
     where = url(cloud, server)
-    assert refusal(where)[0] == 503
-    monkeypatch.undo()
+    for name, status in (("ASKED", 503), ("OF_ADDRESS", 429)):
+        with monkeypatch.context() as patched:
+            patched.setattr(proxy, name, 0)
+            assert refusal(where)[0] == status
     with console(where):
         pass
 

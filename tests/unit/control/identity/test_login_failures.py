@@ -138,3 +138,48 @@ def test_to_change_a_password_is_no_way_around(machine, caplog, monkeypatch):
     machine.moment += 1
     ann("POST", path, {"user": {"original_password": "secret", "password": "new"}}, 204)
     assert machine.login("new").status == 201
+
+
+def test_an_account_is_not_kept_out_of_an_address_where_it_logs_in(machine):
+    """Whatever others do, from elsewhere or with other names from there; its own failures there count."""
+    assert machine.login("secret", address="198.51.100.1").status == 201
+    machine.moment += 86400
+    for number in range(50):
+        machine.fails(1, address=f"192.0.2.{number}")
+    for number in range(100):
+        machine.fails(1, name=f"user{number}", address="198.51.100.1")
+    assert machine.login("secret", address="198.51.100.1").status == 201
+    assert machine.login("secret", address="198.51.100.2").status == 429
+    machine.moment += 20
+    assert machine.login("secret", address="198.51.100.1").status == 201
+    machine.fails(5, address="198.51.100.1")
+    assert machine.login("secret", address="198.51.100.1").status == 429
+
+
+def test_where_it_logged_in_is_forgotten(machine):
+    assert machine.login("secret", address="198.51.100.1").status == 201
+    machine.moment += 31 * 86400
+    for number in range(50):
+        machine.fails(1, address=f"192.0.2.{number}")
+    assert machine.login("secret", address="198.51.100.1").status == 429
+
+
+def test_drawn_secrets_take_no_slow_hash(machine, monkeypatch):
+    """Nor does their login; secrets that users choose do, and those of before stay good."""
+    cloud = machine.cloud
+    user = cloud.user("cat", "secret", cloud.project("p"))
+    cat = cloud.ask.as_(cloud.ask.login("cat", "secret", "p").token)
+    path = f"/v3/users/{user}/application_credentials"
+    before = cat("POST", path, {"application_credential": {"name": "old", "secret": "chosen by cat"}}, 201)
+
+    def status(credential, secret):
+        return cloud.ask("POST", "/v3/auth/tokens", {"auth": {"identity": {
+            "methods": ["application_credential"], "application_credential": {
+                "id": credential["application_credential"]["id"], "secret": secret}}}}).status
+
+    assert status(before, "chosen by cat") == 201
+    with monkeypatch.context() as patched:
+        patched.setattr(passwords, "_scrypt", None)
+        made = cat("POST", path, {"application_credential": {"name": "ci"}}, 201)
+        assert status(made, made["application_credential"]["secret"]) == 201
+        assert status(made, "wrong") == 401

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Threads that are shared fairly: nobody takes all of them, and those that wait take turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from .answer import Fault
+
+T = TypeVar("T")
+#: Who is refused may ask again after so many seconds.
+LATER = {"Retry-After": "5"}
+
+
+class FairThreads:
+    """A pool of *most* threads, of which one key (an address, a user) may have *share*. *waiting*: calls of one key
+    that may wait. It is asked in the event loop alone."""
+
+    def __init__(self, name: str, most: int, share: int, waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix=name)
+        self._most, self._share, self._waits = most, share, waiting
+        self._running: Counter[str] = Counter()
+        #: The calls that wait, by key; the key whose turn comes next is the first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def run(self, key: str, call: Callable[[], T]) -> T:
+        """Return what *call* gives. Raises ``Fault`` 429 when too many calls of *key* wait."""
+        if not self._may_run(key):
+            await self._turn(key)
+        else:
+            self._running[key] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            self._ended(key)
+
+    def _may_run(self, key: str) -> bool:
+        return self._running.total() < self._most and self._running[key] < self._share
+
+    async def _turn(self, key: str) -> None:
+        """Wait until *key* has a thread."""
+        queue = self._waiting.setdefault(key, deque())
+        if len(queue) >= self._waits:
+            raise Fault(429, f"{len(queue)} requests of this kind from {key} wait for their turn, and no more may. Try "
+                             "again in a moment.", LATER)
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._ended(key)
+            raise
+
+    def _ended(self, key: str) -> None:
+        """Give the thread of *key* to the next that waits and may have it."""
+        self._running[key] -= 1
+        if self._running[key] <= 0:
+            del self._running[key]
+        for other in list(self._waiting):
+            queue = self._waiting[other]
+            while queue and queue[0].done():  # cancelled
+                queue.popleft()
+            if queue and not self._may_run(other):
+                continue
+            del self._waiting[other]
+            if queue:
+                self._running[other] += 1
+                queue.popleft().set_result(None)
+                if queue:
+                    self._waiting[other] = queue  # at the end: the others come first
+                return
