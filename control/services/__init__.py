@@ -86,6 +86,9 @@ class Identity(Protocol):
     def project_exists(self, context: Context, project_id: str) -> bool:
         """Whether there is such a project (flavor access, quotas)."""
 
+    def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
+        """Return the projects of this name that *context* may see: id to the id of its domain."""
+
 
 class Images(Protocol):
     """Glance. An image is {id, name, status (queued, saving, active, deactivated, killed, deleted), visibility, owner,

@@ -42,7 +42,7 @@ quotas:
   elements: dict
   contains:
     name:
-      description: 'The project: its id, or the name of the login''s own.'
+      description: The id of the project.
       type: str
       sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
     instances:

@@ -63,7 +63,8 @@ rbac_policies:
       type: str
       sample: access_as_shared
     target_project:
-      description: The id of the project; C(*) for all, which is given by administrators.
+      description: The project, by id; or, for administrators, by name. C(*) for all projects, which administrators
+        give.
       type: str
       sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
 error:

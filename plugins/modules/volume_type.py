@@ -77,7 +77,7 @@ volume_type:
       type: bool
       sample: false
     projects:
-      description: Ids of the projects that may use one that is not public. Reported to administrators.
+      description: Projects that may use one that is not public, by id or name; reported by id, to administrators.
       type: list
       elements: str
       sample:

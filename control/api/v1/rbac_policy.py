@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.projects import project_id
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Kind
 from magnetar_core.kinds import AddressGroup, AddressScope, Network, QosPolicy, RbacPolicy, SecurityGroup, SubnetPool
@@ -20,6 +21,8 @@ OBJECTS: dict[str, tuple[type[Kind], str]] = {
     "network": (Network, "networks"), "security_group": (SecurityGroup, "security_groups"),
     "qos_policy": (QosPolicy, "qos_policies"), "address_group": (AddressGroup, "address_groups"),
     "subnetpool": (SubnetPool, "subnetpools"), "address_scope": (AddressScope, "address_scopes")}
+#: The target of what all projects may do.
+EVERYBODY = "*"
 KEY = ("object_type", "action", "target_project", "object")
 
 
@@ -50,15 +53,17 @@ class RbacPolicies(CloudDriver):
         if type not in OBJECTS or not thing:
             return None
         there = [one["id"] for one in named(caller, OBJECTS[type][1], thing) if one["project_id"] == caller.project]
-        said = {"object_id": there, "action": [action], "target_project": [target]}
-        found = rows(caller, "rbac_policies", **said) if there else []
+        if not there:
+            return None
+        said = {"object_id": there, "action": [action], "target_project": [_project(caller, target)]}
+        found = rows(caller, "rbac_policies", **said)
         return self.only(caller, [_shown(one) for one in found], key)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         kind, plural = OBJECTS[want["object_type"]]
         thing = reference(caller, kind, plural, ("object", want["object"]),
                           lambda one: one["project_id"] == caller.project)
-        want = {**want, "object": thing}
+        want = {**want, "object": thing, "target_project": _project(caller, want["target_project"])}
         return {**want, "name": ":".join(want[name] for name in KEY)}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
@@ -76,6 +81,11 @@ class RbacPolicies(CloudDriver):
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         caller.cloud.services.network.resources["rbac_policies"].delete(caller.context, str(have["id"]))
+
+
+def _project(caller: Caller, key: str) -> str:
+    """Return the id of a project, or ``*`` for all."""
+    return key if key == EVERYBODY else project_id(caller, key, "target_project")
 
 
 def _shown(row: Row) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from magnetar_control.api.volume.encryption import DEFAULTS, check_key_size
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.projects import project_id
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.services.volume.types import SHOWN_TO_ALL, VolumeType
 from magnetar_core.errors import InvalidField
@@ -38,7 +39,9 @@ class VolumeTypes(CloudDriver):
         if told and "provider" not in told:
             raise InvalidField("encryption.provider", "is required for volumes that are encrypted")
         check_key_size(told)
-        return {**want, "projects": sorted(want["projects"]), "encryption": told}
+        known = have["projects"] if have else ()
+        projects = {project_id(caller, one, f"projects[{at}]", known) for at, one in enumerate(want["projects"])}
+        return {**want, "projects": sorted(projects), "encryption": told}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         caller.cloud.services.volume.types.check(want["name"])

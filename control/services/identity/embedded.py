@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import select
 
@@ -42,6 +42,15 @@ class EmbeddedIdentity:
     def project_exists(self, context: Context, project_id: str) -> bool:
         with self.database.read() as connection:
             return one(connection, tables.projects, id=project_id) is not None
+
+    def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
+        """For administrators, as Keystone lists projects."""
+        projects = tables.projects.c
+        if not context.is_admin:
+            return {}
+        with self.database.read() as connection:
+            rows = connection.execute(select(projects.id, projects.domain_id).where(projects.name == name)).all()
+        return {row.id: row.domain_id for row in rows}
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
         """The catalogue of a token for a project, as Keystone lists it: enabled services that have enabled endpoints,

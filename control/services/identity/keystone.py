@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -99,6 +100,12 @@ class Keystone(KeystoneUser):
 
     def project_exists(self, context: Context, project_id: str) -> bool:
         return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
+
+    def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
+        """Keystone is asked with the caller's own token, so that its policy decides who may know."""
+        status, _headers, body = self._request("GET", f"/projects?name={urllib.parse.quote(name, safe='')}",
+                                               {"X-Auth-Token": context.token})
+        return {one["id"]: one["domain_id"] for one in body["projects"]} if status == 200 else {}
 
     def _ask(self, token: str) -> Context | None:
         if not token or not token.isascii() or not token.isprintable():

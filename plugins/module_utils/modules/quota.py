@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""quota and quota_info: limits of a project, called by its id, or the name of the login's own."""
+"""quota and quota_info: limits of a project, by its id or name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class QuotaModule(ResourceModule):
 
     kind = Quota
     rules = {}
-    own = collect(name=Option(Text(1, 255), "The project: its id, or the name of the login's own.", required=True,
-                              aliases=("project",)))
+    own = collect(name=Option(Text(1, 255), "The project, by id or name.", required=True, aliases=("project",)))
 
     def common(self):
         return collect(state=Option(Choices(PRESENT, ABSENT), "V(present) sets the limits that are given. V(absent) "
@@ -36,8 +35,8 @@ class QuotaInfoModule(InfoModule):
     kind = Quota
 
     def selecting(self):
-        return collect(name=Option(Text(1, 255), "The project: its id, or the name of the login's own, which is "
-                                   "reported when this is left out.", aliases=("project",)))
+        return collect(name=Option(Text(1, 255), "The project, by id or name; the login's own when omitted.",
+                                   aliases=("project",)))
 
     def execute(self, params, check_mode, diff_mode, client):
         return {"changed": False, self.kind.plural: client.list(self.kind.noun, name=params["name"])}

@@ -318,6 +318,7 @@ class RbacPolicy(Kind):
     action = Field(Choices("access_as_shared", "access_as_external"), "What the project may do: use it, or (networks "
                    "only, by administrators) reach out by it.", default="access_as_shared", on=FIXED,
                    sample="access_as_shared")
-    target_project = Field(Text(1, 255, r"[^:]+", "must be the id of a project, or *"), "The id of the project; V(*) "
-                           "for all, which is given by administrators.", required=True, on=FIXED,
-                           aliases=("target_project_id",), sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")
+    target_project = Field(Text(1, 255, r"[^:]+", "must be a project by id or name, or *"), "The project, "
+                           "by id; or, for administrators, by name. V(*) for all projects, which administrators give.",
+                           required=True, on=FIXED, aliases=("target_project_id",),
+                           sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")

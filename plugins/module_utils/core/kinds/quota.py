@@ -14,7 +14,7 @@ class Quota(Kind):
 
     noun, plural = "quota", "quotas"
 
-    name = Field(Text(1, 255), "The project: its id, or the name of the login's own.", on=READ,
+    name = Field(Text(1, 255), "The id of the project.", on=READ,
                  sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")
     instances = Field(_MOST, "Servers.", sample=10)
     cores = Field(_MOST, "CPUs of all servers.", sample=20)

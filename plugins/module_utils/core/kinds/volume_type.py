@@ -20,8 +20,9 @@ class CloudVolumeType(Kind):
     name = Field(NAME, "The name, by which volumes name it.", required=True, sample="fast")
     description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", sample="for databases")
     is_public = Field(Boolean(), "Whether all projects may use it.", default=True, sample=False)
-    projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Ids of the projects that may use one that is not "
-                     "public. Reported to administrators.", default=[], sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
+    projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Projects that may use one that is not "
+                     "public, by id or name; reported by id, to administrators.", default=[],
+                     sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
     extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), where its "
                         "volumes lie; C(multiattach), whether several servers may have one at once. A volume is "
                         "refused when no pool is as the others ask. They cannot change while volumes have the type. "

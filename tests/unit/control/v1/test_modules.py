@@ -85,6 +85,7 @@ def test_cells_by_module(cloud: Cloud, folder: Path) -> None:
 
 def test_groups_and_quotas_by_module(cloud: Cloud, folder: Path) -> None:
     """Each twice: once it changes something, then nothing; in check mode before, what it would."""
+    cloud.caller("ann", "demo")
     tasks: list[dict[str, Any]] = [
         {"aggregate": {"name": "fast2", "hosts": ["kvm1"], "metadata": {"a": 1, "b": "x"}}},
         {"aggregate": {"name": "fast2", "metadata": {"c": "y"}, "purge_metadata": False}},
@@ -93,8 +94,8 @@ def test_groups_and_quotas_by_module(cloud: Cloud, folder: Path) -> None:
         {"server_group": {"name": "apart2", "policy": "anti-affinity", "rules": {"max_server_per_host": 2}}},
         {"server_group": {"name": "apart2", "state": "absent"}},
         {"volume_type": {"name": "fast2", "extra_specs": {"multiattach": "<is> True"}, "description": "x"}},
-        {"volume_type": {"name": "fast2", "is_public": False, "projects": ["p2", "p1"], "extra_specs": {}}},
-        {"volume_type": {"name": "fast2", "encryption": {"provider": "luks", "key_size": 512}, "projects": ["p1"]}},
+        {"volume_type": {"name": "fast2", "is_public": False, "projects": ["demo", "admin"], "extra_specs": {}}},
+        {"volume_type": {"name": "fast2", "encryption": {"provider": "luks", "key_size": 512}, "projects": ["demo"]}},
         {"volume_type": {"name": "fast2", "encryption": {}, "is_public": True, "projects": []}},
         {"volume_type": {"name": "fast2", "state": "absent"}},
         {"quota": {"name": "admin", "cores": 77, "ram": -1}}, {"quota": {"name": "admin", "state": "absent"}}]

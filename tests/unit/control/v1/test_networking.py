@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,9 @@ def test_subnets_of_pools(cloud: Cloud, ann: Caller) -> None:
     assert other["cidr"] == "10.20.0.64/28"
     ensured(ann, "subnet/cut6", {"network": "cut", "subnet_pool": "lab", "cidr": "10.21.0.0/24"})
     assert ann.delete("/v1/subnet_pool/lab").status == 400  # subnets are of it
-    keys = [f"rbac_policy/{kind}:access_as_shared:kiosk:lab" for kind in ("address_scope", "subnetpool")]
+    refused(ann, "rbac_policy/subnetpool:access_as_shared:kiosk:lab", {}, "target_project", "only administrators")
+    kiosk = uuid.uuid4().hex
+    keys = [f"rbac_policy/{kind}:access_as_shared:{kiosk}:lab" for kind in ("address_scope", "subnetpool")]
     for key in keys:
         ensured(ann, key, {})
     for key in reversed(keys):
