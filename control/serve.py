@@ -25,6 +25,8 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.placement import app as placement
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.api.volume import app as volume
+from magnetar_control.compute import interfaces
+from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
@@ -190,7 +192,9 @@ class Parts:
                     self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
-                "/network": network.application(self.networks, authenticate, self.compute_hosts),
+                "/network": network.application(
+                    self.networks, authenticate, self.compute_hosts, lambda request: interfaces.delete_port(
+                        Caller(cloud, request.context, request.id), request.params["id"])),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
                 "/placement": placement.PlacementApplication(cloud, of_operators),
                 "/console": console,

@@ -4,20 +4,21 @@ that asks for bandwidth or a device of a host is refused with 400 where the serv
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from magnetar_control.scheduler.place import hold_ports, in_words
-from magnetar_control.store import hosts
+from magnetar_control.store import hosts, servers
 from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound, Unavailable
 
 from . import networks
 from .caller import Caller
 from .hardware import check_nics
 from .held_action import hold
-from .target import Target, enqueue, of_server
+from .target import Target, changed_meanwhile, enqueue, of_server
 from .waiting import AGAIN, DONE
 
 RULE = "os_compute_api:os-attach-interfaces:"
@@ -130,3 +131,58 @@ def detach(caller: Caller, target: Target, port_id: str) -> None:
     """Have the guest let go of the port, afterwards. Raises ``NotFound``."""
     port = _port(caller, target, port_id)
     enqueue(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
+
+
+def delete_port(caller: Caller, id: str) -> None:
+    """Delete a port. The server that has it loses its NIC first, as at Neutron, and its lock does not keep the NIC.
+
+    Return when the port is gone. A host that needs longer than ``DONE`` deletes it later. Raise ``Conflict`` when the
+    server is in no state to detach it, and when the guest does not release it; the port stays then.
+    """
+    store = caller.cloud.services.network.resources["ports"]
+    try:
+        store.delete(caller.context, id)
+    except Conflict as error:
+        found = servers.find(caller.cloud.store, error.details["server"]) if "server" in error.details else None
+        if found is None:
+            raise
+        target = Target(*found)
+        try:
+            ended = _detach_to_delete(caller, target, store.show(caller.context, id))
+        except servers.Moved:
+            raise changed_meanwhile(target, "detach_interface") from None
+        if ended:
+            with suppress(NotFound):
+                store.delete(caller.context, id)
+
+
+def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
+    """Detach the *port* of a server and delete it. Return whether this has ended."""
+    row, id = target.row, port["id"]
+    if not row.host:  # no guest has it
+        _forget_nic(target, port)
+        caller.cloud.services.network.release(row.id, id, delete=True)
+        return True
+    if not servers.allowed(row, "detach_interface"):
+        state = f"task_state {row.task_state}" if row.task_state else f"vm_state {row.vm_state}"
+        raise Conflict(f"Port {id} is in use by server {row.id}, which cannot detach it while it is in {state}. Try "
+                       "again when the server is active or stopped.", type="PortInUse")
+    with caller.cloud.waiting.of(row.host, caller.project):
+        action = hold(caller, target, "detach_interface", {"port_id": id, "mac": port["mac_address"], "delete": True})
+        action.release()
+        outcome = action.wait(DONE)
+    if outcome == "failed" and not action.deleted():
+        raise Conflict(f"Port {id} is in use by server {row.id}, which did not release it: {action.failure()}",
+                       type="PortInUse")
+    return outcome is not None
+
+
+def _forget_nic(target: Target, port: Document) -> None:
+    """Take the NIC of a *port* out of a server without a guest."""
+    with target.database.write() as connection:
+        servers.revise(connection, target.row.id, "interfaces", lambda kept: [
+            nic for nic in kept if nic["port_id"] != port["id"]])
+        shown = {name: [one for one in given if one["OS-EXT-IPS-MAC:mac_addr"] != port["mac_address"]]
+                 for name, given in orjson.loads(target.row.addresses).items()}
+        servers.change(connection, target.row.id, addresses=servers.text({
+            name: given for name, given in shown.items() if given}))

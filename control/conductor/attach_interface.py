@@ -96,15 +96,15 @@ def _hold(work: Work) -> bool:
 
 
 def detach_interface(work: Work) -> None:
-    """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``. Try until the host answers: the
-    guest may be without it already."""
+    """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``; ``args["delete"]``: delete it.
+    Try until the host answers: the guest may be without it already."""
     # A try before may have taken it out of the server's row: then what it asked for is not known any more.
     nic = next((one for one in work.nics if one["port_id"] == work.args["port_id"]), {
         "port_id": work.args["port_id"], "resources": True})
 
     def detach() -> None:
         _unplug(work, work.args["mac"], work.args["port_id"])
-        _release(work, nic)
+        _release(work, nic, delete=bool(work.args.get("delete")))
 
     def has(seen: Mapping[str, Any]) -> bool:
         return any(one["mac"] == work.args["mac"] for one in seen["networks"])
@@ -113,9 +113,9 @@ def detach_interface(work: Work) -> None:
             partial(retry_forever, work))
 
 
-def _release(work: Work, nic: Document) -> None:
+def _release(work: Work, nic: Document, *, delete: bool = False) -> None:
     """Free or delete the port, and give back what it asked of the host."""
-    work.conductor.services.network.release(work.id, nic["port_id"], work.confirm_lease)
+    work.conductor.services.network.release(work.id, nic["port_id"], work.confirm_lease, delete=delete)
     if _asks(nic):
         _hold(work)
 

@@ -202,8 +202,9 @@ class Networks(Protocol):
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         """The server keeps its ports, and is on no host."""
 
-    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
-        """The server has no port any more (or not this one): those made with it are deleted, others are free again."""
+    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always, *, delete: bool = False) -> None:
+        """The server has no port any more (or not this one): those made with it are deleted, others are free again.
+        *delete*: others are deleted too."""
 
     def on_host(self, network_id: str) -> Document | None:
         """The ``network`` resource that a host's agent must have for it, {name, …}; ``None`` for a host's bridge."""

@@ -82,9 +82,10 @@ def refused(fault: Fault) -> Answer:
 
 
 def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None],
-                hosts: Callable[[], Sequence[Service]] = tuple) -> RoutedService:
+                hosts: Callable[[], Sequence[Service]] = tuple,
+                delete_port: Callable[[Request], None] | None = None) -> RoutedService:
     """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts* finds
-    the compute hosts."""
+    the compute hosts; *delete_port* deletes a port that a server may have."""
     known = {**EXTENSIONS, **(WITH_ENGINE if service.worker else {})}
     forms = (*FORMS, *(OF_ENGINE if service.worker else ()))
     return RoutedService([
@@ -99,7 +100,8 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *without.routes(), *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
         *IpAvailabilityRoutes(service.database).routes(),
-        *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
+        *(one for form in forms for one in ResourceRoutes(
+            service.resources, form, delete_port if form.name == "port" else None).routes()),
         *(one for form in forms for one in TagRoutes(
             service.resources[form.store or form.plural], form.path).routes()),
         *(one for path, key in NONE_OF.items()

@@ -220,10 +220,12 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
 
 
 class ResourceRoutes:
-    """The routes of one resource, of the *stores* by the service's names."""
+    """The routes of one resource, of the *stores* by the service's names. *remove* deletes one, in place of them."""
 
-    def __init__(self, stores: Mapping[str, NetworkStore], form: Form) -> None:
+    def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
+                 remove: Callable[[Request], None] | None = None) -> None:
         self.resources, self.form = stores[form.store or form.plural], form
+        self.remove = remove or self.delete
         self.above = stores[form.above[0]] if form.above else None
 
     def routes(self) -> list[Guarded]:
@@ -231,7 +233,7 @@ class ResourceRoutes:
         every, one = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
         routes = [route(f"GET {every}", self.list), route(f"POST {every}", self.create, 201),
                   route(f"GET {one}", self.show),
-                  route(f"DELETE {one}", self.delete, 204)]
+                  route(f"DELETE {one}", self.remove, 204)]
         return [*routes, route(f"PUT {one}", self.update)] if self.resources.resource.update else routes
 
     def list(self, request: Request) -> Document:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from magnetar_control.api.network import attributes
+from magnetar_control.compute import interfaces
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network.ipam import by_itself
 from magnetar_core.kinds import NetworkPort, SecurityGroup, Subnet
+from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
 from .networking import NOTHING, Networking, Row, policy, reference, rows, usable
@@ -73,3 +75,7 @@ class Ports(Networking):
             found["fixed_ips"] = [{{"subnet": "subnet_id"}.get(name, name): value for name, value in one.items()}
                                   for one in found["fixed_ips"]]
         return found
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        """A server that has it loses its NIC."""
+        interfaces.delete_port(caller, str(have["id"]))

@@ -79,6 +79,7 @@ _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
 _ON_BRIDGES = host_groups.on_bridges(_RELEASED)
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
+_TO_DELETE = update(ports).where(_RELEASED).values(made_for_server=True)
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name="", device="{}")
@@ -311,10 +312,12 @@ class EmbeddedNetworks:
                     device=orjson.dumps(dict(device)).decode()), {"server": server_id})
             sure()
 
-    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
+    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always, *, delete: bool = False) -> None:
         which = {"server": server_id, "port": port_id}
 
         def act(connection: Connection) -> None:
+            if delete:
+                connection.execute(_TO_DELETE, which)
             if self.log.enabled:
                 rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
                 self.log.note(connection, *changes.ports(row.id for row in rows),

@@ -178,7 +178,7 @@ def _let_go(connection: Connection, row: RowMapping) -> None:
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
     if server is not None:
         raise Conflict(f"Port {row['id']} is in use by server {server}. Detach it there first: openstack server "
-                    f"remove port {server} {row['id']}.", type="PortInUse")
+                    f"remove port {server} {row['id']}.", type="PortInUse", server=server)
 
 
 def _give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping], wish: Document) -> None:
@@ -314,7 +314,8 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
+    """It goes unless a server has it: ``interfaces.delete_port`` detaches it there, which takes more than a
+    transaction."""
     row = find(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])

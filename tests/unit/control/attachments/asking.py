@@ -11,6 +11,7 @@ from tests.unit.control.cloud import Caller, Cloud, Reply
 from tests.waiting import eventually
 
 VOLUMES = "/volume/v3"
+NETWORK = "/network/v2.0"
 
 
 class Owner:
@@ -113,3 +114,36 @@ class Owner:
         for host in self.cloud.hosts:
             for noun in ("volume_attachment", "volume_export", "volume"):
                 assert self.on_host(noun, host) == []
+
+
+def path(server: str, port: str = "") -> str:
+    """The route."""
+    return f"/v2.1/servers/{server}/os-interface" + (f"/{port}" if port else "")
+
+
+def network(owner: Owner, name: str = "second", cidr: str = "198.18.0.0/24") -> str:
+    """The uuid of a network with a subnet; made when there is none."""
+    found = owner.call.get(f"{NETWORK}/networks?name={name}").json["networks"]
+    if found:
+        return str(found[0]["id"])
+    id = owner.call.post(f"{NETWORK}/networks", {"network": {"name": name}}).json["network"]["id"]
+    reply = owner.call.post(f"{NETWORK}/subnets", {"subnet": {"network_id": id, "cidr": cidr, "ip_version": 4}})
+    assert reply.status == 201, reply
+    return str(id)
+
+
+def macs(owner: Owner, server: str) -> set[str]:
+    """Of the NICs that the host has given it."""
+    [shown] = [one for one in owner.on_host("server", owner.host_of(server)) if one["id"] == server]
+    return {nic["mac"] for nic in shown["networks"]}
+
+
+def ports(owner: Owner) -> list[str]:
+    """All ports of the project."""
+    return [one["id"] for one in owner.call.get(f"{NETWORK}/ports").json["ports"]]
+
+
+def server_on(owner: Owner, **more: Any) -> str:
+    """A server with one NIC on the first network."""
+    first = owner.call.get(f"{NETWORK}/networks?name=default").json["networks"][0]["id"]
+    return str(owner.server(networks=[{"uuid": first}], **more)["id"])

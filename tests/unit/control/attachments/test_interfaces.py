@@ -15,43 +15,8 @@ from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
 from tests.waiting import eventually
 
-from .asking import Owner
+from .asking import NETWORK, Owner, macs, network, path, ports, server_on
 from .dying import Fuse
-
-NETWORK = "/network/v2.0"
-
-
-def path(server: str, port: str = "") -> str:
-    """The route."""
-    return f"/v2.1/servers/{server}/os-interface" + (f"/{port}" if port else "")
-
-
-def network(owner: Owner, name: str = "second", cidr: str = "198.18.0.0/24") -> str:
-    """The uuid of a network with a subnet; made when there is none."""
-    found = owner.call.get(f"{NETWORK}/networks?name={name}").json["networks"]
-    if found:
-        return str(found[0]["id"])
-    id = owner.call.post(f"{NETWORK}/networks", {"network": {"name": name}}).json["network"]["id"]
-    reply = owner.call.post(f"{NETWORK}/subnets", {"subnet": {"network_id": id, "cidr": cidr, "ip_version": 4}})
-    assert reply.status == 201, reply
-    return str(id)
-
-
-def server_on(owner: Owner, **more: Any) -> str:
-    """A server with one NIC on the first network."""
-    first = owner.call.get(f"{NETWORK}/networks?name=default").json["networks"][0]["id"]
-    return str(owner.server(networks=[{"uuid": first}], **more)["id"])
-
-
-def macs(owner: Owner, server: str) -> set[str]:
-    """Of the NICs that the host has given it."""
-    [shown] = [one for one in owner.on_host("server", owner.host_of(server)) if one["id"] == server]
-    return {nic["mac"] for nic in shown["networks"]}
-
-
-def ports(owner: Owner) -> list[str]:
-    """All ports of the project."""
-    return [one["id"] for one in owner.call.get(f"{NETWORK}/ports").json["ports"]]
 
 
 def test_a_nic_is_plugged_and_unplugged(owner: Owner) -> None:

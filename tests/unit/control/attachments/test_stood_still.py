@@ -22,8 +22,7 @@ from tests.unit.control.moves.clouds import row
 from tests.unit.control.moves.dying import Stall, ask, take, turn
 from tests.waiting import eventually
 
-from .asking import Owner
-from .test_interfaces import NETWORK, macs, network, path, server_on
+from .asking import NETWORK, Owner, macs, network, path, server_on
 
 pytestmark = pytest.mark.slow
 
