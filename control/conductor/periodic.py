@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
 from magnetar_control.store.database import moment, now
 from magnetar_control.store.purge import purge
+from magnetar_control.store.sqlite import empty_log
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.errors import InUse, MagnetarError, NotFound
@@ -45,6 +46,8 @@ TICK = 1.0
 SILENT = 15.0
 #: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
+#: Seconds for which a log of SQLite may have what was deleted, such as passwords of actions.
+EMPTIED = 15.0
 #: Names of the copies on hosts.
 OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
 OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
@@ -112,6 +115,15 @@ class Periodic:
             repair(self.watch, state, one)
         self._reported = set(lasting)
         return lasting
+
+
+def empty_logs(conductor: Environment) -> None:
+    """Empty the logs of the databases in which passwords wait: those of the own cell and of cell0. One that is busy has
+    its turn again."""
+    for database in (conductor.database, conductor.store.cell(CELL0)):
+        if database.kind == "sqlite":
+            with database.read() as connection:
+                empty_log(connection)
 
 
 def remove_unused(conductor: Environment) -> int:
@@ -192,6 +204,7 @@ TASKS = (
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
+    PeriodicTask("emptying logs of databases", EMPTIED, lambda periodic: empty_logs(periodic.conductor)),
     PeriodicTask("telling usage", USAGE_LOOK, lambda periodic: tell_usage(periodic.conductor)),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
     # Each conductor: the first one may be none of those that schedule, which send what the shared databases have.

@@ -9,15 +9,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, PoolProxiedConnection, create_engine, event
+from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, create_engine, event
 
 from . import regex
 
 #: Bytes that SQLite takes of a process for all its connections, of which there may be some hundred; each by itself may
 #: have 16 MB of pages. When there are more it uses pages again, which are in the kernel's cache.
 SQLITE_MEMORY = 64 << 20
-SQLITE_PRAGMAS = ("synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON", "cache_size=-16000",
-                  f"soft_heap_limit={SQLITE_MEMORY}", "temp_store=MEMORY")
+#: Milliseconds for which a statement waits for others, and for which ``empty_log`` keeps others waiting.
+BUSY, EMPTY_WITHIN = 30000, 500
+SQLITE_PRAGMAS = ("synchronous=NORMAL", f"busy_timeout={BUSY}", "foreign_keys=ON", "cache_size=-16000",
+                  f"soft_heap_limit={SQLITE_MEMORY}", "temp_store=MEMORY",
+                  "secure_delete=ON")  # zeros are written over what is deleted: passwords wait in actions
 #: Seconds for which the switch to WAL is tried.
 WAL_WITHIN = 10.0
 
@@ -42,6 +45,16 @@ def engine(url: URL, pool: int, **how: Any) -> Engine:
         # No event of the engine: where it has one, SQLAlchemy looks for listeners at each step of each statement.
         made.dialect.do_begin = _begin  # type: ignore[method-assign]
     return made
+
+
+def empty_log(connection: Connection) -> bool:
+    """Empty the write-ahead log, which still has what was deleted since; return whether nobody was in the way."""
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={EMPTY_WITHIN}")
+    try:
+        busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY}")
+    return not busy
 
 
 def _begin(dbapi_connection: PoolProxiedConnection) -> None:

@@ -14,6 +14,7 @@ from .answer import Answer, Fault, fault_of
 from .quick import Way
 from .request import Request
 from .routing import Route, Router
+from .secret_paths import without_secrets
 from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,8 @@ class Routed(Application):
             known = self.fault(error, request)
             if known is not None:
                 return self.refused(request, known)
-            log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
+            log.exception("%s %s failed", request.method, without_secrets(request.path),
+                          extra={"request_id": request.id})
             return self.refused(request, Fault(500, "The service failed to answer, not by the request's fault: try "
                                                     f"again, or give {request.id} to the operator, whose log says "
                                                     "why."))

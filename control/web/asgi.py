@@ -23,6 +23,7 @@ from .bodies import IncomingBody, KeptBytes, KeptShare
 from .fair_threads import FairThreads
 from .quick import Together, Way
 from .request import Request
+from .secret_paths import without_secrets
 from .transfers import Clock, Pace, Transfers
 from .websocket import WebSocket, cut
 
@@ -117,7 +118,7 @@ class AsgiServer:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
                          time.perf_counter() - started)
         if access.isEnabledFor(logging.INFO):
-            access.info("%s %s %d", request.method, raw, answer.status, extra={
+            access.info("%s %s %d", request.method, without_secrets(raw), answer.status, extra={
                 "request_id": request.id, "global_request_id": theirs and theirs[:40], "status": answer.status,
                 "milliseconds":
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
@@ -161,7 +162,8 @@ class AsgiServer:
         except Fault as fault:  # the body or the query is too large
             return application.refused(request, fault)
         except Exception:
-            log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
+            log.exception("%s %s failed", request.method, without_secrets(request.path),
+                          extra={"request_id": request.id})
             return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
                                                            f"{request.id}."))
 

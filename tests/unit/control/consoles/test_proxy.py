@@ -16,6 +16,7 @@ from magnetar_control.api.console.sites import ConsoleSites
 from magnetar_control.settings_file import make
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.pair import Held
+from tests.unit.control.cloud import Caller
 
 from .sockets import (
     ANYWHERE,
@@ -139,6 +140,9 @@ def test_a_token_is_in_no_log(cloud, server, caplog):
     where = url(cloud, server, VNC)
     token = token_of(where)
     cloud.admin.get(f"/console/vnc.html?path=console/socket%3Ftoken%3D{token}")
+    for path in ("os-console-auth-tokens/", "os-console%2Dauth-tokens/", "os-console-auth-tokens//"):
+        for client in (cloud.admin, Caller(cloud.port)):
+            client.get(f"/v2.1/{path}{token}")
     with console(where):
         pass
     assert refusal(where)[0] == 403
