@@ -169,7 +169,8 @@ def console_path(state_dir: Path, id: str) -> Path:
 
 
 def tail(path: Path, size: int, lines: int | None) -> bytes:
-    """The last *size* bytes of a log and of its predecessor ``.0``, and of these the last *lines* lines.
+    """The last *size* bytes of a log and of its predecessor ``.0``, and of these the last *lines* lines, which end with
+    a line feed: a carriage return alone, as of a progress bar, ends none.
 
     Symbolic links and anything but plain files are not followed: only virtlogd's own files are shown."""
     content = b""
@@ -177,7 +178,8 @@ def tail(path: Path, size: int, lines: int | None) -> bytes:
         if len(content) < size:
             content = _end(part, size - len(content)) + content
     if lines is not None:
-        content = b"".join(content.splitlines(keepends=True)[-lines:] if lines else ())
+        broken = content.endswith(b"\n")
+        content = b"\n".join(content.split(b"\n")[-lines - broken:]) if lines else b""
     return content.decode("utf-8", "replace").encode()
 
 

@@ -17,12 +17,17 @@ from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import (
     Conflict,
+    HypervisorDown,
     InvalidField,
     InvalidRequest,
     MagnetarError,
     NotFound,
     NotSupported,
+    TimedOut,
+    Unavailable,
+    Unreachable,
 )
+from magnetar_core.power import LIVE
 
 from . import quotas, tpm_secrets, waiting
 from .caller import Caller, Owner
@@ -298,15 +303,25 @@ def change_password(caller: Caller, target: Target, password: str) -> None:
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None or not host.up:
-        raise Conflict(f"The host of instance {id} does not answer.")
+        raise Unavailable(f"The host of instance {id} does not answer.", headers={"Retry-After": waiting.AGAIN})
     try:
         with asked(caller, host) as client:
             client.event("server", id, "change_password", {"password": password}, timeout=PASSWORD_LIMIT,
                          request_id=caller.request_id)
     except MagnetarError as error:
-        raise Conflict(f"Failed to set admin password on {id}: {_words_for(caller, error)}") from None
+        raise _of_host(error, f"Failed to set admin password on {id}: {_words_for(caller, error)}") from None
     with target.database.write() as connection:
         note_done(caller, target, connection, "changePassword")
+
+
+def _of_host(error: MagnetarError, text: str) -> MagnetarError:
+    """Return the error of a request that a host could not answer: ``Unavailable`` where the host did not answer in
+    time, so that clients try again, else ``Conflict``."""
+    if isinstance(error, Unavailable):
+        return error  # too many wait for it
+    if isinstance(error, (Unreachable, TimedOut, HypervisorDown)):
+        return Unavailable(text, headers={"Retry-After": waiting.AGAIN})
+    return Conflict(text)
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
@@ -316,22 +331,25 @@ def _words_for(caller: Caller, error: MagnetarError) -> str:
 
 @of_server("console")
 def console_output(caller: Caller, target: Target, lines: int | None = None) -> str:
-    """The last *lines* of the console log; all that is kept when left out."""
+    """The last *lines* of the console log, all that is kept when left out. As in Nova an empty line counts that follows
+    the last line break: with *lines* 10 the text has nine line breaks. Raises ``Conflict``, ``Unavailable``."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:
         raise Conflict(f"Instance {id} is not ready")
     try:
         with asked(caller, host) as client:
-            return "" if lines == 0 else client.console(id, lines)
+            text = "" if lines == 0 else client.console(id, lines)
     except MagnetarError as error:
-        raise Conflict(f"Unable to get console log of {id}: {_words_for(caller, error)}") from None
+        raise _of_host(error, f"Unable to get console log of {id}: {_words_for(caller, error)}") from None
+    return text if lines is None else "\n".join(text.split("\n")[-lines:])
 
 
 @of_server(rule="os_compute_api:os-server-diagnostics")
 def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
-    """What the guest of a running server has used: the agent's document. Raises ``Conflict`` when nobody can tell now,
-    ``NotSupported`` when the agent is too old."""
+    """What the guest of a server that is on, paused or not, has used: the agent's document. Raises ``Conflict`` when
+    the server is off or not there, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is
+    too old."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:
@@ -345,8 +363,8 @@ def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
             raise NotSupported(f"The agent of {its_host} is too old to tell. Update it.") from None
         raise Conflict(f"Instance {id} is not ready: {its_host} does not have it.") from None
     except MagnetarError as error:
-        raise Conflict(f"Instance {id} is not ready: {its_host} cannot tell: {_words_for(caller, error)} "
-                       "Try again in a moment, or look at `openstack compute service list`.") from None
-    if told["power_state"] != "running":
+        raise _of_host(error, f"Instance {id} is not ready: {its_host} cannot tell: {_words_for(caller, error)} "
+                              "Try again in a moment, or look at `openstack compute service list`.") from None
+    if told["power_state"] not in LIVE:
         raise Conflict(f"Cannot 'get_diagnostics' instance {id} while it is in power state {told['power_state']}")
     return told

@@ -305,6 +305,9 @@ def test_console(client: Client, host: Any) -> None:
     assert client.raw("GET", "/v1/server/s/console") == (200, b"one\ntwo\nthree\n")
     assert client.raw("GET", "/v1/server/s/console?lines=1")[1] == b"three\n"
     assert client.raw("GET", "/v1/server/s/console?bytes=5")[1] == b"hree\n"
+    log.write_bytes(b"one\rtwo\r\nthree")
+    assert client.raw("GET", "/v1/server/s/console?lines=2")[1] == b"one\rtwo\r\nthree"
+    log.write_bytes(b"one\ntwo\nthree\n")
     log.with_name("console.log.0").write_bytes(b"zero\n")
     assert client.raw("GET", "/v1/server/s/console?lines=9")[1] == b"zero\none\ntwo\nthree\n"
     log.unlink()
