@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -26,8 +26,8 @@ from magnetar_core.power import OFF, POWERS, RUNNING
 from . import block_devices, disk_keys, images, machines, nics, tpm_secrets
 from .guest_data import told
 from .resize import agent_flavor
-from .schedule import spec_of
-from .work import Work, WrongHost, leased
+from .schedule import pause, spec_of
+from .work import HostDown, Work, WrongHost, leased
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,16 @@ def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
     if work.action.attempts > 1 and host not in (held := claimed(work)):
-        if not held:  # it failed there, and was interrupted when the claim had been given up
-            _elsewhere(work, [*work.args.get("tried", []), host], Conflict("The build was interrupted."))
+        if not held:  # it failed there, and was interrupted when the claim had been given up; or it waits for a host
+            _search_again(work, host)
             return
         host = held[0]  # which was chosen, and not noted yet
         work.notifications.selected(host)
     try:
         new = work.server.vm_state == "building"
         with work.event(host=host, noted={"task_state": servers.building(work.request), "host": host} if new else None):
+            if host in work.args.get("broken", ()):  # what a try before has left there goes first
+                work.delete_on(host)
             ports = nics.allocate(work, host)
             resource = make(work, host, ports)
     except Cancelled:
@@ -129,7 +131,8 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
     if last:
         work.error(error)
         return
-    _elsewhere(work, tried, error)
+    broken = [*work.args.get("broken", []), *([host] if isinstance(error, HostDown) else [])]
+    _elsewhere(work, Tries(tried, broken), error)
 
 
 def for_all_hosts(error: MagnetarError) -> bool:
@@ -145,17 +148,47 @@ def claimed(work: Work) -> list[str]:
         return [one["host"] for one in allocations.held(connection, work.id)]
 
 
-def _elsewhere(work: Work, tried: list[str], error: MagnetarError) -> None:
-    """Find another host than those that were *tried*; when there is none, the server is in error."""
-    try:
-        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec_of(
-            work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
-    except NoValidHost as none:
-        block_devices.give_back(work, everything=True)
-        work.error(NoValidHost(
-            f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: {plain(error)}",
-            explanation=f"It failed on {', '.join(tried)}: {error.message} {none.explanation}"))
+class Tries(NamedTuple):
+    """The hosts on which a build failed, once for each try. *broken*: those of them that only stopped to answer, or
+    whose libvirt did: the build is repeated there when there is no other host."""
+
+    tried: list[str]
+    broken: list[str]
+
+    def args(self, error: MagnetarError) -> dict[str, Any]:
+        """The arguments with which the action goes on; *error*: of the last try."""
+        return {**self._asdict(), "why": [plain(error), error.message]}
+
+
+def _search_again(work: Work, host: str | None) -> None:
+    """Go on with the search for a host. *host*: on which the build was interrupted, if it was on any."""
+    why = work.args.get("why") or ["The build was interrupted."]
+    interrupted = [host] if host else []
+    _elsewhere(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
+               Conflict(why[0], explanation=why[-1]))
+
+
+def _elsewhere(work: Work, tries: Tries, error: MagnetarError) -> None:
+    """Find another host than those that were tried; else one that was broken, and is waited for a while. When there is
+    none, the server is in error."""
+    none: NoValidHost | None = None
+    for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
+        spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)
+        try:
+            found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec)
+        except NoValidHost as refused:
+            none = refused
+        else:
+            work.notifications.selected(found.host)
+            work.note(host=found.host, task_state="scheduling")
+            work.put_back(0.0, host=found.host, args=servers.text({**work.args, **tries.args(error)}))
+            return
+    if work.conductor.awaits_host(spec):
+        work.note(task_state="scheduling")
+        work.put_back(pause(work), host=None, args=servers.text({**work.args, **tries.args(error)}))
         return
-    work.notifications.selected(found.host)
-    work.note(host=found.host, task_state="scheduling")
-    work.put_back(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
+    block_devices.give_back(work, everything=True)
+    why = error.details.get("explanation") or error.message
+    work.error(NoValidHost(
+        f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: {plain(error)}",
+        explanation=f"It failed on {', '.join(tries.tried)}: {why} {none.explanation if none else ''}".rstrip()))

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -18,16 +19,19 @@ from magnetar_control.delivery import Delivery
 from magnetar_control.notifications import Notifications
 from magnetar_control.scheduler import place
 from magnetar_control.scheduler.aggregate_filters import ratios
+from magnetar_control.scheduler.choose import would_pass
 from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
 from magnetar_control.services.identity import service_user
 from magnetar_control.services.image.signatures import Signatures
 from magnetar_control.settings import Settings
-from magnetar_control.store import actions
+from magnetar_control.store import actions, cell_look
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
-from magnetar_control.store.store import Store
+from magnetar_control.store.scatter_gather import scatter_gather_cells
+from magnetar_control.store.store import CELL0, Store
 from magnetar_core.errors import NotFound
 
 from .host_shares import HostShares, Key
@@ -132,6 +136,15 @@ class Environment:
         heartbeats yet. "No valid host" means nothing then."""
         young = time.monotonic() - self._began < self.settings.host_down_after
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
+
+    def awaits_host(self, spec: RequestSpec) -> bool:
+        """Return whether a server for which no valid host was found must wait: a host that could have the server is
+        silent, and was heard within the last ``host_return_wait`` seconds. A busy host misses some heartbeats."""
+        heard = partial(cell_look.heard_hosts, self.settings.host_return_wait)
+        cells = [(cell, database) for cell, database in self.store.databases()
+                 if cell.id != CELL0 and not cell.disabled]
+        told = scatter_gather_cells(cells, heard, BRIEFLY)
+        return would_pass(self.states, spec, frozenset[str]().union(*filter(None, told.values())))
 
     def hosts_up(self) -> int:
         """How many hosts of the cloud are up, as far as this conductor knows."""

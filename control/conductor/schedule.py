@@ -37,6 +37,8 @@ EVENT = "schedule_instances"
 #: Seconds for each statement of a cell while cell0's transaction waits for it.
 PATIENCE = actions.LEASE / 4
 RANDOM = Random()  # noqa: S311 - which of equals
+#: Seconds between two searches for a host for a server that waits for one to come back: at first, and at most.
+AGAIN, SELDOM = 1.0, 5.0
 
 
 def spec_of(work: Work, flavor: Mapping[str, Any] | None = None, **over: Any) -> RequestSpec:
@@ -47,6 +49,11 @@ def spec_of(work: Work, flavor: Mapping[str, Any] | None = None, **over: Any) ->
             connection.execute(insert(server_group_members).values(group_id=group, server_id=work.id))
     row = work.server._mapping  # noqa: SLF001 - SQLAlchemy's name
     return of_server(conductor.store.api, conductor.services.volume, work.context(), row, flavor, **over)
+
+
+def pause(work: Work) -> float:
+    """Return the seconds until a host is searched again for a server that waits for one."""
+    return min(AGAIN * float(work.action.attempts), SELDOM)
 
 
 class Placed(NamedTuple):
@@ -74,12 +81,12 @@ def schedule(work: Work) -> None:
             held = allocations.held(connection, work.id)
         found = next((Placed(work, row["host"], row["cell_id"]) for row in held), None)
     if found is None:
-        settling = work.conductor.settling()
+        spec, settling = spec_of(work), work.conductor.settling()
         try:
-            found = _place(work)
+            found = _place(work, spec)
         except NoValidHost as error:
-            if settling:
-                work.put_back(1.0)
+            if settling or work.conductor.awaits_host(spec):
+                work.put_back(pause(work))
                 return
             why = admin_message(error)
             work.end_writes.append(lambda connection: actions.happened(
@@ -184,7 +191,7 @@ def _cell_of_arrived(work: Work) -> Database | None:
         return there if servers.row(connection, work.id) is not None else None
 
 
-def _place(work: Work) -> Placed:
+def _place(work: Work, spec: RequestSpec) -> Placed:
     api = leased(work.confirm_old_lease, work.conductor.store.api)
-    found = place(api, work.conductor.states, spec_of(work), random=RANDOM)
+    found = place(api, work.conductor.states, spec, random=RANDOM)
     return Placed(work, found.host, found.cell_id)

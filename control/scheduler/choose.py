@@ -11,7 +11,7 @@ looked at last, of the heaviest hosts, until enough have them; hosts without sti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count as counted
 from itertools import islice
@@ -31,6 +31,10 @@ from .weighers import Sum, bound, sum_of, weights
 #: Filters that look at the image of a server, which a rebuild may change (Nova's RUN_ON_REBUILD).
 OF_IMAGES = frozenset(("TraitsFilter", "IsolatedAggregatesFilter", "IsolatedHostsFilter",
                        "AggregateImagePropertiesIsolation", "ImagePropertiesFilter", "HardwareFilter"))
+
+
+#: The filter that refuses hosts that do not answer.
+UP = "ComputeFilter"
 
 
 class Candidate(NamedTuple):
@@ -103,6 +107,16 @@ def explain(states: HostStates, spec: RequestSpec) -> NoValidHost:
                         if count else "No host is registered: start an agent and let a conductor find it.")
     error.refused = found
     return error
+
+
+def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
+    """Return whether one of the hosts *names* does not answer now, and could have the server if it did."""
+    with states.lock:
+        asked = [one for one in states.asked(spec) if one.name != UP]
+        return any(
+            (host.profile.enabled or spec.forced) and not host.profile.up and not host.columns["forced_down"]
+            and all(one.passes(host, spec) for one in asked)
+            for name in names if (host := states.hosts.get(name)) is not None)
 
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:

@@ -28,6 +28,13 @@ class CellLook(NamedTuple):
 NOTHING = CellLook({}, {})
 
 
+def heard_hosts(seconds: float, database: Database) -> frozenset[str]:
+    """Return the hosts that sent a heartbeat within so many *seconds*, by the database's clock."""
+    with database.read() as connection:
+        return frozenset(connection.execute(select(host_states.c.host).where(
+            host_states.c.seen_at > database.clock(-seconds))).scalars())
+
+
 def look(silence: float, flavors: bool, database: Database) -> CellLook:
     """*silence*: seconds without a heartbeat, by the database's clock, after which a host is down."""
     with database.read() as connection:

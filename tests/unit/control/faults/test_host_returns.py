@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only host is silent for a moment: new servers wait for it, and a build that it broke off is repeated there."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from magnetar_control.conductor import build, schedule
+from magnetar_control.conductor.work import HostDown
+from magnetar_core.errors import HypervisorError
+from tests.unit.control.cloud import Cloud
+from tests.waiting import eventually
+
+HOST = "kvm1"
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """One host, which is missed soon."""
+    with Cloud(hosts=1, heartbeat=0.5, host_down_after=2.0) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "SELDOM", 1.0)
+
+
+@contextmanager
+def silent(cloud: Cloud) -> Iterator[None]:
+    """Within, the agent stands still, and the host is down."""
+    eventually(lambda: cloud.parts.working.is_up(HOST) and not cloud.parts.working.settling())
+    cloud.agents[HOST].send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: not cloud.parts.working.is_up(HOST))
+        yield
+    finally:
+        cloud.agents[HOST].send_signal(signal.SIGCONT)
+
+
+def asked(cloud: Cloud, **more: Any) -> str:
+    """The uuid of a new server, of which nothing more is known."""
+    body = {"name": "new", "flavorRef": "1", "networks": "none", "imageRef": cloud.admin.image(), **more}
+    return str(cloud.admin.post("/v2.1/servers", {"server": body}, "2.60").json["server"]["id"])
+
+
+def test_a_new_server_waits_for_a_host_that_was_heard_lately(cloud: Cloud) -> None:
+    with silent(cloud):
+        id = asked(cloud)
+        time.sleep(2.0)  # it was ERROR at once
+        assert cloud.admin.server(id)["status"] == "BUILD"
+    server = cloud.admin.settled(id)
+    assert server and (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", HOST), server
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+
+
+def test_it_does_not_wait_where_the_host_could_not_have_it(cloud: Cloud) -> None:
+    cloud.admin.flavor("huge", ram=1 << 30)
+    with silent(cloud):
+        server = cloud.admin.settled(asked(cloud, flavorRef="huge"))
+        assert server and server["status"] == "ERROR" and "No valid host" in server["fault"]["message"]
+
+
+def test_it_waits_no_longer_than_the_setting_says(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(cloud.parts.working.settings), "host_return_wait", 0.0)
+    with silent(cloud):
+        server = cloud.admin.settled(asked(cloud))
+        assert server and server["status"] == "ERROR" and "No valid host" in server["fault"]["message"]
+
+
+@pytest.mark.parametrize(("breaks", "error", "status"), [
+    (1, HostDown("libvirt was restarted"), "ACTIVE"), (2, HostDown("libvirt was restarted"), "ACTIVE"),
+    (3, HostDown("libvirt was restarted"), "ERROR"), (1, HypervisorError("QEMU does not start"), "ERROR")])
+def test_a_build_that_was_broken_off_is_repeated_on_the_same_host(
+        cloud: Cloud, monkeypatch: pytest.MonkeyPatch, breaks: int, error: Exception, status: str) -> None:
+    """No more often than ``max_attempts`` says; what failed for another reason is not repeated there."""
+    eventually(lambda: cloud.parts.working.is_up(HOST))
+    make, tried = build.make, []
+
+    def breaking(work: Any, host: str, ports: Any) -> Any:
+        tried.append(host)
+        if len(tried) <= breaks:
+            raise error
+        return make(work, host, ports)
+
+    monkeypatch.setattr(build, "make", breaking)
+    server = cloud.admin.settled(asked(cloud))
+    assert server and server["status"] == status, server
+    assert tried == [HOST] * (breaks + (status == "ACTIVE"))
+    cloud.admin.delete(f"/v2.1/servers/{server['id']}")
+
+
+def test_a_build_that_was_broken_off_waits_for_its_host(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    eventually(lambda: cloud.parts.working.is_up(HOST))
+    make, tried = build.make, []
+
+    def breaking(work: Any, host: str, ports: Any) -> Any:
+        tried.append(host)
+        if len(tried) == 1:
+            cloud.agents[HOST].send_signal(signal.SIGSTOP)
+            eventually(lambda: not cloud.parts.working.is_up(HOST))
+            raise HostDown("It does not answer.")
+        return make(work, host, ports)
+
+    monkeypatch.setattr(build, "make", breaking)
+    try:
+        id = asked(cloud)
+        eventually(lambda: tried and not cloud.parts.working.is_up(HOST))
+        eventually(lambda: cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"] is None)
+    finally:
+        cloud.agents[HOST].send_signal(signal.SIGCONT)
+    server = cloud.admin.settled(id)
+    assert server and (server["status"], tried) == ("ACTIVE", [HOST, HOST]), server
