@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, select
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.notifications import payloads
 from magnetar_control.services.network import host_groups
-from magnetar_control.store import aggregates, conductors, hosts, migrations, services
+from magnetar_control.store import aggregates, conductors, host_removals, hosts, migrations, services
 from magnetar_control.store.allocations import release
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.tables import allocations, host_states
@@ -147,4 +147,5 @@ def _forget(connection: Connection, service: Service, left: Collection[str]) -> 
                        "the host. Wait until they are done, or delete them first.")
     aggregates.take(connection, None, service.host)
     host_groups.forget(connection, service.host)
+    host_removals.forget(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

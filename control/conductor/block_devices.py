@@ -15,7 +15,7 @@ from typing import Any
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.services import Document
-from magnetar_control.store import servers
+from magnetar_control.store import host_removals, servers
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 from magnetar_core.local_disks import is_blank, is_swap
@@ -243,9 +243,9 @@ def release(work: Work) -> None:
     """The server is deleted: free its volumes, or delete them with it; and those that it was to get in their place."""
     for entry in work.volumes:
         if entry.get("swap"):
-            _unexport(work, entry["swap"])
+            _unexport(work, entry["swap"], for_good=True)
             _free(work, entry["swap"], delete=False)
-        _unexport(work, entry)
+        _unexport(work, entry, for_good=True)
         _free(work, entry, delete=entry["delete_on_termination"])
 
 
@@ -260,12 +260,24 @@ def _free(work: Work, entry: Mapping[str, Any], *, delete: bool) -> None:
                         extra={"server": work.id})
 
 
-def _unexport(work: Work, entry: Mapping[str, Any]) -> None:
-    """Delete the volume's export on its own host; the server's host may be down."""
+def _unexport(work: Work, entry: Mapping[str, Any], *, for_good: bool = False) -> None:
+    """Delete the volume's export on its own host; the server's host may be down. *for_good*: the server is deleted, so
+    that a host which does not answer deletes the export later."""
     try:
         place = work.conductor.services.volume.where(entry["volume_id"])
-        if place != work.server.host:
-            with work.client(place, PATIENCE) as client:
-                client.delete("volume_export", f"{work.id}:{entry['volume_id']}")
+    except MagnetarError as error:  # it was force-deleted
+        log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)
+        return
+    if place == work.server.host:
+        return
+    key = f"{work.id}:{entry['volume_id']}"
+    try:
+        with work.client(place, PATIENCE) as client:
+            client.delete("volume_export", key)
+    except NotFound:
+        pass
     except MagnetarError as error:
         log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)
+        if for_good:  # an export that stays would keep the volume from being deleted
+            with work.conductor.store.api.write() as connection:
+                host_removals.note(connection, place, "volume_export", key, due=True)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.scheduler.request_spec import placed_hardware
-from magnetar_control.store import nic_bandwidth, servers
+from magnetar_control.store import host_removals, nic_bandwidth, servers
 from magnetar_core.bandwidth import card_of
 from magnetar_core.client import Client
 from magnetar_core.hardware.pci import REMOTE
@@ -90,7 +90,9 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
         if key in work.conductor.delivery.known:
             continue
         wish = work.conductor.services.network.on_host(nic["network_id"])
-        if wish:
+        if wish:  # noted first, so that its deletion tells the host
+            with work.conductor.store.api.write() as connection:
+                host_removals.note(connection, host, "network", wish["name"])
             client.ensure("network", wish["name"], wish)
         work.conductor.delivery.remember(key)
 

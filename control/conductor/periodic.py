@@ -32,6 +32,7 @@ from .conductor import Conductor
 from .environment import Environment
 from .guest_news import GuestNews
 from .host_groups import GroupNews
+from .host_removals import HostRemovals
 from .host_watch import HostWatch
 from .image_cache import LOOK, ImageCache
 from .notification_sender import drop_old
@@ -71,6 +72,7 @@ class Periodic:
         self.image_cache = ImageCache(conductor, conductor.over)
         self.guest_news = GuestNews(conductor, conductor.over)
         self.group_news = GroupNews(conductor, conductor.over)
+        self.host_removals = HostRemovals(conductor, conductor.over)
         self._before: set[Finding] = set()  # what the audit found last time; only what is found twice is repaired
         self._reported: set[Finding] = set()
 
@@ -194,6 +196,7 @@ def _purge(periodic: Periodic) -> None:
 TASKS = (
     PeriodicTask("telling guests", TICK, lambda periodic: periodic.guest_news.look()),
     PeriodicTask("telling hosts of security groups", TICK, lambda periodic: periodic.group_news.look()),
+    PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.host_removals.look()),
     PeriodicTask("confirming resizes", confirm_resize.LOOK,
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", shelve.LOOK,

@@ -113,6 +113,12 @@ allocations = Table(
     Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is no server and no migration
     *stamped(), Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
 
+#: What hosts have of things of the cloud, see ``host_removals``. *noun*, *key*: as agents know it.
+host_removals = Table(
+    "host_removals", API, Column("host", NAME, primary_key=True), Column("noun", String(32), primary_key=True),
+    Column("key", NAME, primary_key=True), Column("due", Boolean, nullable=False, default=False),
+    Index("host_removals_due", "due", "host"), Index("host_removals_thing", "noun", "key"))
+
 flavors = Table(
     "flavors", API,
     Column("number", SERIAL, primary_key=True, autoincrement=True),

@@ -13,10 +13,12 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
+from magnetar_control.store import host_removals
 from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidField
 
 from . import changes, dns, ipam, qos, reservations, sharing, trunks, virtual_functions
+from .nics import host_name
 from .requested_networks import seen
 from .resources import NetworkResource, add, either, find, own
 from .router_ports import INTERFACE, OWN
@@ -210,6 +212,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                        f"use on the network{f', id for these ports is {named}' if named else ''}{others}.",
                        type="NetworkInUse")
     sharing.forget(connection, row["id"])
+    host_removals.begin(connection, "network", host_name(row["id"]))
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
