@@ -28,7 +28,7 @@ from magnetar_agent.migrations import moving
 from magnetar_agent.servers import quiesce, snapshot, tpm, verbs
 from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
 from magnetar_core.operations import RUNNING as IN_HAND
 from magnetar_core.operations import Operation, now
@@ -272,7 +272,9 @@ class PowerSync:
             self._again(Server, document, {"power": wanted})
         elif wanted in LIVE:
             with self.host.locks.hold("server", document.id):
-                self._write(document, OFF, "rebooted", False)
+                now_wanted = self.host.documents.get("server", document.id)
+                if now_wanted is not None and now_wanted.want["power"] == wanted and not now_wanted.deleting:
+                    self._write(now_wanted, OFF, "rebooted", False)
 
     def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
         Operation("settle", document.kind, document.id, caller="agent").run(
@@ -280,8 +282,18 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
+        """Have what is documented be so, with *want*; ``None``: absent. What was removed since it was listed is left
+        alone: an ensure of it would make a new one, for which nothing says what it is to be."""
         try:
-            reconcile.ensure(self.drivers, kind, document.id, want, Permissions.defaults(), False, operation)
+            if want is None:
+                reconcile.ensure(self.drivers, kind, document.id, None, Permissions.defaults(), False, operation)
+            else:
+                reconcile.revise(self.drivers, kind, document.id, lambda _document: want, False, operation)
+        except NotFound as error:
+            if self.host.documents.get(kind.noun, document.id) is not None:
+                log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
+                raise
+            log.info("%s %s was removed meanwhile", document.kind, document.name)
         except MagnetarError as error:
             log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
             raise

@@ -338,7 +338,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
         host.documents.write(server)
     operation = Operation("arrive", "server", server.id, caller="agent")
     try:
-        host.ensure(Server, server.id, {}, operation)
+        host.revise(Server, server.id, lambda _document: {}, False, operation)
     except NoSpace:
         raise
     except MagnetarError as error:

@@ -215,7 +215,7 @@ class RemoteVolumes:
         """Start the server that waits for its volumes."""
         check_reachable(self.host, server)
         operation = Operation("settle", "server", server.id, caller="agent")
-        self.host.ensure(Server, server.id, {}, operation)
+        self.host.revise(Server, server.id, lambda _document: {}, False, operation)
 
     def _end(self, attachment: Document) -> None:
         operation = Operation("settle", "volume_attachment", attachment.id, caller="agent")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from magnetar_agent import boot, power_sync
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_core.errors import InvalidField, Unreachable
-from magnetar_core.kinds import Volume
+from magnetar_core.kinds import Network, Server, Volume
 from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
@@ -247,3 +248,20 @@ def test_an_agent_starts_where_the_boot_cannot_be_noted(
     monkeypatch.setattr(power_sync, "write_atomically", full)
     host.restart()
     assert host.show()["power_state"] == "running"
+
+
+def test_a_server_that_is_removed_meanwhile_is_not_put_right(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """What was listed a moment ago may be gone: putting it right is not making one of nothing."""
+    host.server()
+    sync, [document] = host.agent.power_sync, host.agent.host.documents.list("server")
+    document.state["unfinished"] = True
+    host.ensure("server", "web1", None)
+    network = Document("network", "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5", "lan", {})
+    caplog.set_level(logging.INFO)
+    sync._again(Server, document, {"power": "running"})
+    sync._again(Network, network, {})
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING], caplog.text
+    assert caplog.text.count("was removed meanwhile") == 2
+    document.want["resume_on_host_boot"] = False
+    sync._after_reboot(document)
+    assert host.agent.host.documents.list("server") == []
