@@ -144,8 +144,8 @@ def _by_address(caller: Caller, address: str) -> tuple[NetworkResources, Documen
 
 @of_server(rule=f"{FLOATING_RULE}add")
 def associate(caller: Caller, target: Target, address: str, fixed_address: str | None = None) -> None:
-    """It reaches the server at *fixed_address*; at its first IPv4 address where that is left out. Raises ``NotFound``,
-    ``InvalidRequest``."""
+    """It reaches the server at *fixed_address*; at its first IPv4 address where that is left out. Raises ``NotFound``
+    for another floating IP than the project's, ``InvalidRequest`` for all that the network service refuses."""
     store, found = _by_address(caller, address)
     fixed = [(port["port_id"], one["ip_address"]) for port in caller.cloud.services.network.ports(target.row.id)
              for one in port["fixed_ips"] if ":" not in one["ip_address"]]
@@ -154,7 +154,11 @@ def associate(caller: Caller, target: Target, address: str, fixed_address: str |
         raise InvalidRequest(f"Unable to associate floating IP {address}: the server has no fixed address "
                              f"{fixed_address or 'of IPv4'}.")
     port, ip = fitting[0]
-    store.update(caller.context, found["id"], {"port_id": port, "fixed_ip_address": ip})
+    try:
+        store.update(caller.context, found["id"], {"port_id": port, "fixed_ip_address": ip})
+    except (Conflict, NotFound) as error:
+        raise InvalidRequest(f"Unable to associate floating IP {address} to fixed IP {ip} for instance "
+                             f"{target.row.id}. Error: {error.message}") from None
 
 
 @of_server(rule=f"{FLOATING_RULE}remove")

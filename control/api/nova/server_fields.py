@@ -239,6 +239,9 @@ FIELDS = Fields(
     ApiField("fault", shows=ALL, when=lambda shown, row: shown["status"] in FAULTY and row.fault,
              show=ServerView.fault),
     ApiField("security_groups", ListOf(record({"name": WORD}), 255), takes="create"),
-    ApiField("security_groups", shows=FULL, when=lambda _shown, row: row.security_groups != "[]",
+    # The groups are those of ports: a server that is built and has none shows none, as Nova's.
+    ApiField("security_groups", shows=FULL, reads="security_groups addresses vm_state",
+             when=lambda _shown, row: row.security_groups != "[]" and (
+                 row.addresses != "{}" or row.vm_state == "building"),
              show=lambda _view, row: security_groups(row.security_groups)),
     ApiField("server_groups", shows="show basic", since=71, reads="id hints", show=ServerView.server_groups))

@@ -101,6 +101,10 @@ def test_floating_ips_as_nova_passes_them_on(cloud: Cloud, server: dict[str, Any
     assert (wrong.status, "10.1.0.1" in wrong.json["badRequest"]["message"]) == (400, True)
     assert admin.act(server["id"], "addFloatingIp", {"address": made["ip"]}, "2.1").status == 202
     assert _addresses(cloud, server) == [("fixed", address), ("floating", made["ip"])]
+    second = admin.call("POST", top, {}, "2.1").json["floating_ip"]  # Neutron's 409 is a 400 of Nova
+    wrong = admin.act(server["id"], "addFloatingIp", {"address": second["ip"]}, "2.1")
+    assert (wrong.status, "already has a floating IP" in wrong.json["badRequest"]["message"]) == (400, True)
+    admin.call("DELETE", f"{top}/{second['id']}", version="2.1")
     (listed,) = admin.get(top, "2.1").json["floating_ips"]
     assert listed == {**made, "fixed_ip": address, "instance_id": server["id"]}
     assert admin.get(f"{top}/{made['id']}", "2.1").json == {"floating_ip": listed}
