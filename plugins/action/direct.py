@@ -60,6 +60,7 @@ class ActionModule(ActionBase):
         if mode not in DIRECT:
             return dict(result, failed=True, msg="direct must be one of %s (got %s)." % (", ".join(DIRECT), mode))
         reason = "direct is never" if mode == "never" else self._unsupported()
+        warnings = [self._meant_for_agent(task_vars)] if self._connection.transport == "local" else []
         checked = None if reason else _CheckedTask(module, _plain(self._task.args))
         if checked and not checked.error:
             reason = self._unreachable(module, checked.params)
@@ -70,7 +71,18 @@ class ActionModule(ActionBase):
                 failed=True, msg="Direct execution is not possible: %s. Set direct to auto." % reason)
         else:
             result.update(self._execute_module(task_vars=task_vars, wrap_async=self._task.async_val))
+        if any(warnings):
+            result["warnings"] = [*(result.get("warnings") or ()), *warnings]
         return result
+
+    def _meant_for_agent(self, task_vars):
+        """The warning of a task that the environment alone sends to a cloud, though its host has an agent; or None."""
+        variable = clouds.deciding_variable(self._task.args)
+        if variable is None or not _has_agent(task_vars):
+            return None
+        return ("%s has an agent, and %s in the environment sends the task to a cloud. Set endpoint (%s) in the task "
+                "or in module_defaults for the agent, or cloud for the cloud." % (
+                    task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
         """Why a task with these keywords cannot run directly; ``None`` when it can."""
@@ -144,6 +156,15 @@ class _CheckedTask:
         except MagnetarError as error:
             return run.results.failed(error)
         return run.execute(self._module, self.params, check_mode, diff_mode, client)
+
+
+def _has_agent(task_vars):
+    """Whether the host of a task has an agent, as far as this machine and the inventory tell: a socket here, an
+    endpoint or variables of the role agent there, or the group kvm_hosts."""
+    if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
+        return True
+    return bool(task_vars.get("magnetar_endpoint") and not task_vars.get("magnetar_cloud")) or any(
+        name.startswith("agent_") for name in task_vars)
 
 
 def _refusal(module, arguments, found):

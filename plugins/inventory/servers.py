@@ -280,8 +280,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             unknown = isinstance(result.errors[0], UnsupportedError)
             raise AnsibleParserError("endpoints: %s%s" % ("unknown option " if unknown else "", result.errors.msg))
         found = result.validated_parameters
-        if clouds.meant(found) is None:
+        meant = clouds.meant(found)
+        if meant is None:
             found["endpoint"] = found.get("endpoint") or ENDPOINT
+        elif meant[0] == clouds.ONLY:
+            found["cloud"] = _only_cloud()
         for name in CONNECTION_FILES:
             if found.get(name):
                 found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))
@@ -333,6 +336,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are not at hand
         self._add_host_to_composed_groups(self.get_option("groups"), variables, name, **more)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, **more)
+
+
+def _only_cloud():
+    """The name of the only cloud in clouds.yaml. Raises ``AnsibleParserError``."""
+    try:
+        return clouds.only_cloud()
+    except MagnetarError as error:
+        raise AnsibleParserError(error.message) from None
 
 
 def _label(options):

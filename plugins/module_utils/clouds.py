@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 from .core import clouds
-from .core.clouds import meant
+from .core.clouds import ONLY, deciding_variable, meant
 from .core.errors import InvalidField
 
-__all__ = ["described", "meant"]
+__all__ = ["ONLY", "deciding_variable", "described", "meant", "only_cloud"]
 
 
 def described(params):
     """As ``core.clouds.described``."""
     return clouds.described(params, _load)
+
+
+def only_cloud():
+    """As ``core.clouds.only_cloud``."""
+    return clouds.only_cloud(_load)
 
 
 def _load(stream):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import ansible_runner
@@ -26,7 +27,7 @@ OPTIONS = {name: option for path in sorted(ROOT.glob("roles/*/meta/argument_spec
 @pytest.mark.parametrize("template", TEMPLATES, ids=[one["name"] for one in TEMPLATES])
 def test_templates_fit_their_playbooks(template):
     """A survey asks only what playbook or role knows, with its choices and defaults."""
-    text = (ROOT / "playbooks" / template["playbook"]).read_text()
+    text = (ROOT / template["playbook"]).read_text()
     questions = template.get("survey_spec", {}).get("spec", ())
     assert template["survey_enabled"] == bool(questions)
     for question in questions:
@@ -40,7 +41,8 @@ def test_templates_fit_their_playbooks(template):
 
 def test_every_shipped_playbook_has_a_template():
     """But for those of ./quickstart, which set a machine up for a look."""
-    shipped = {path.name for path in ROOT.glob("playbooks/*.yml") if not path.name.startswith("quickstart")}
+    books = {path.name for path in ROOT.glob("playbooks/*.yml")}
+    shipped = {f"playbooks/{name}" for name in books if not name.startswith("quickstart")}
     assert {one["playbook"] for one in TEMPLATES} == shipped
 
 
@@ -50,11 +52,26 @@ def test_the_execution_environment_has_what_the_collection_needs(tmp_path):
              "--output-filename", "Containerfile"]
     subprocess.run(words, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     made = tmp_path / "_build"
-    assert yaml.safe_load((made / "requirements.yml").read_text()) == {"collections": [{"name": "magnetar.compute"}]}
+    (source,) = yaml.safe_load((made / "requirements.yml").read_text())["collections"]
+    assert source["type"] == "git" and source["name"].endswith(".git")  # it is not on Galaxy yet
     lock = ROOT / "requirements/ssh.txt"
     assert (made / "requirements/ssh.txt").read_text() == lock.read_text() and "\nparamiko==" in lock.read_text()
     steps = (tmp_path / "Containerfile").read_text()
     assert "--require-hashes --only-binary :all: -r /usr/share/magnetar/ssh.txt" in steps
+
+
+def test_the_collection_says_what_an_execution_environment_needs(tmp_path):
+    """ansible-builder finds Paramiko and the SSH client in the collection's own metadata, and nothing of a host."""
+    links = tmp_path / "ansible_collections" / "magnetar"
+    links.mkdir(parents=True)
+    (links / "compute").symlink_to(ROOT)
+    done = subprocess.run(["ansible-builder", "introspect", tmp_path], check=True, capture_output=True, text=True)
+    found = yaml.safe_load(done.stdout)
+    names = {kind: {line.split("#")[0].strip() for line in found[kind]} for kind in ("python", "system")}
+    assert names == {"python": {"paramiko>=3.4"},
+                     "system": {"openssh-client [platform:dpkg]", "openssh-clients [platform:rpm]"}}, done.stdout
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ssh"]
+    assert {*asked} == names["python"]
 
 
 def run(agent, folder, **answers):

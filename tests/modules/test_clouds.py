@@ -58,3 +58,30 @@ def test_files(tmp_path):
     with pytest.raises(InvalidField, match="is no clouds.yaml") as caught:
         clouds.described({"cloud": "a"})
     assert "geheim" not in str(caught.value)
+
+
+def test_the_only_cloud_of_the_file_that_the_environment_names(monkeypatch, tmp_path):
+    """What AWX's credential OpenStack gives a job. With several clouds in it a task fails, and names them."""
+    path = tmp_path / "given.yaml"
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+    path.write_text("clouds: {devstack: {auth: {auth_url: 'https://x'}}}")
+    assert clouds.meant({}) == (clouds.ONLY, None)
+    assert clouds.described({}) == {"auth": {"auth_url": "https://x"}} and clouds.only_cloud() == "devstack"
+    assert clouds.meant({"endpoint": "https://kvm1"}) is None
+    path.write_text("clouds: {b: {auth: {}}, a: {auth: {}}}")
+    with pytest.raises(InvalidField, match="is required: .* has 2 clouds, a, b. Name one as cloud, or in OS_CLOUD"):
+        clouds.described({})
+    path.write_text("clouds: {}")
+    with pytest.raises(InvalidField, match="has no cloud"):
+        clouds.described({})
+
+
+def test_which_variable_decides(monkeypatch):
+    assert clouds.deciding_variable({}) is None
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", "x")
+    assert clouds.deciding_variable({}) == "OS_CLIENT_CONFIG_FILE"
+    monkeypatch.setenv("OS_CLOUD", "x")
+    assert clouds.deciding_variable({}) == "OS_CLOUD"
+    assert clouds.deciding_variable({"cloud": "x"}) is clouds.deciding_variable({"endpoint": "unix:///x"}) is None
+    monkeypatch.setenv("MAGNETAR_ENDPOINT", "unix:///x")
+    assert clouds.deciding_variable({}) is None

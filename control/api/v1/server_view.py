@@ -73,14 +73,19 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "host": row.host if on_host else "", "addresses": addresses,
         "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
-        "scheduler_hints": orjson.loads(row.hints), "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
-        "security_groups": sorted(one["name"] for one in orjson.loads(row.security_groups)),
-        "hostname": row.hostname, "disk_config": row.disk_config,
-        "trusted_image_certificates": orjson.loads(row.trusted_certs) if row.trusted_certs else None,
-        "_groups": [group_key(one) for one in orjson.loads(row.security_groups)],
-        "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
-        "_flavor": flavor["id"], "_disks": sizes(flavor),
+        **_of_clouds(row), "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host,
+        "_launched": bool(row.launched_at), "_flavor": flavor["id"], "_disks": sizes(flavor),
         "_properties": orjson.loads(row.image).get("properties") or {}}
+
+
+def _of_clouds(row: Any) -> Document:
+    """Return the fields that only a cloud gives a server."""
+    groups = orjson.loads(row.security_groups)
+    return {
+        "scheduler_hints": orjson.loads(row.hints), "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
+        "security_groups": sorted(group["name"] for group in groups), "hostname": row.hostname,
+        "disk_config": row.disk_config, "_groups": [group_key(group) for group in groups],
+        "trusted_image_certificates": orjson.loads(row.trusted_certs) if row.trusted_certs else None}
 
 
 def _hardware(row: Any) -> Document:

@@ -11,6 +11,10 @@ from .login import from_environment
 
 #: Where clouds.yaml is looked for, after OS_CLIENT_CONFIG_FILE.
 FOLDERS = (".", "~/.config/openstack", "/etc/openstack")
+#: The variable that names clouds.yaml. AWX's credential OpenStack sets it and no other.
+CONFIG_FILE = "OS_CLIENT_CONFIG_FILE"
+#: Stands for the name of the only cloud in the file that ``CONFIG_FILE`` names.
+ONLY = ""
 #: An entry of clouds.yaml, or its like.
 Entry = dict[str, Any]
 #: Reads YAML. Raises ``ValueError`` for what is none, without a word of its text.
@@ -18,7 +22,8 @@ Load = Callable[[IO[str]], Any]
 
 
 def meant(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """``(name, None)`` for an entry of clouds.yaml, ``(None, entry)`` for the variables, ``None`` for an agent.
+    """``(name, None)`` for an entry of clouds.yaml (or ``ONLY``), ``(None, entry)`` for the variables, ``None`` for an
+    agent.
 
     An endpoint wins, but one of the environment does not win over a cloud that is named.
     """
@@ -28,7 +33,27 @@ def meant(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[E
         return None
     if cloud:
         return cloud, None
-    return (None, from_environment()) if os.environ.get("OS_AUTH_URL") else None
+    if os.environ.get("OS_AUTH_URL"):
+        return None, from_environment()
+    return (ONLY, None) if os.environ.get(CONFIG_FILE) else None
+
+
+def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
+    """Return the variable of the environment that alone sends a task with these *options* to a cloud; ``None`` where
+    the options decide, or no variable does."""
+    if options.get("endpoint") or options.get("cloud") or os.environ.get("MAGNETAR_ENDPOINT"):
+        return None
+    return next((name for name in ("OS_CLOUD", "OS_AUTH_URL", CONFIG_FILE) if os.environ.get(name)), None)
+
+
+def only_cloud(load: Load) -> str:
+    """Return the name of the only cloud in clouds.yaml. Raises ``InvalidField`` where there are others, or none."""
+    path = _file()
+    names = sorted(_read(path, load))
+    if len(names) != 1:
+        raise InvalidField("cloud", "is required: %s has %s. Name one as cloud, or in OS_CLOUD" % (
+            path, "%d clouds, %s" % (len(names), ", ".join(names)) if names else "no cloud"))
+    return names[0]
 
 
 def described(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
@@ -46,6 +71,7 @@ def described(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
 
 
 def _entry(name: str, load: Load) -> Entry:
+    name = name if name != ONLY else only_cloud(load)
     path = _file()
     known = _read(path, load)
     entry = known.get(name)
@@ -58,7 +84,7 @@ def _entry(name: str, load: Load) -> Entry:
 
 
 def _file() -> str:
-    named = os.environ.get("OS_CLIENT_CONFIG_FILE")
+    named = os.environ.get(CONFIG_FILE)
     tried = [named] if named else [os.path.join(os.path.expanduser(folder), file)
                                    for folder in FOLDERS for file in ("clouds.yaml", "clouds.yml")]
     for path in tried:

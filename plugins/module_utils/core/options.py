@@ -47,7 +47,8 @@ CONNECTION = collect(
     cloud=Option(Text(), "Name of a cloud in C(clouds.yaml), whose API is asked in place of an agent; O(endpoint) "
                  "wins. The file is E(OS_CLIENT_CONFIG_FILE), or else in the current folder, C(~/.config/openstack) "
                  "or C(/etc/openstack); C(secure.yaml) beside it is read too. Without O(endpoint) and C(cloud), the "
-                 "C(OS_*) variables are used when E(OS_AUTH_URL) is set.", env="OS_CLOUD"),
+                 "C(OS_*) variables are used when E(OS_AUTH_URL) is set, or else the only cloud in the file that "
+                 "E(OS_CLIENT_CONFIG_FILE) names.", env="OS_CLOUD"),
     token=Option(Text(), "Bearer token for an C(https) endpoint.", env="MAGNETAR_TOKEN", secret=True),
     ca_cert=Option(File(), "File with the CA certificates that the server's certificate is checked against. "
                    "Without it the system's are used.", env="MAGNETAR_CA_CERT", aliases=("cacert",)),

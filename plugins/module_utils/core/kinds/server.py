@@ -51,9 +51,8 @@ def _nic() -> Record:
     return Record(
         network=Field(REFERENCE, "A network known to the agent, or a libvirt network."),
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
-        port=Field(OneOf(PORT, REFERENCE), "A port in place of network. On a host a logical switch port of OVN, by the "
-                   "uuid by which OVN knows the NIC (iface-id); in a cloud a port of the network service, by name or "
-                   "uuid."),
+        port=Field(OneOf(PORT, REFERENCE), "A port in place of network: on a host a logical switch port of OVN, by its "
+                   "uuid there (iface-id); in a cloud a port of the network service, by name or uuid."),
         physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device "
                                "that the agent's setting pci_device_spec has there, see vnic_type. It needs "
                                "port_security false, since nothing filters it, but for V(vdpa) and V(remote-managed); "
