@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from magnetar_control.services import Context, Document, Images
+from magnetar_control.services.image.boot_parts import check_parts, command_line
 from magnetar_core.client import Client
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
@@ -34,9 +36,12 @@ class Delivery:
         """Check again what is on the host."""
         self.known = {key for key in list(self.known) if key[1] != host}
 
-    def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None) -> None:
-        """Bring an image to the host; several servers that need it wait for one transfer. *checksum*: of the content
-        whose signature was verified; the agent is asked then whether it has that, and takes nothing else."""
+    def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None,
+              checksum_of: Callable[[str], str | None] = lambda _part: None) -> None:
+        """Bring an image to the host, with the kernel and ramdisk that it names; several servers that need it wait for
+        one transfer. *checksum*: of the content whose signature was verified; the agent is asked then whether it has
+        that, and takes nothing else. *checksum_of*: returns the same of a kernel or ramdisk. Raises
+        ``InvalidRequest`` for one that the image may not have."""
         key = ("image", host, id)
         if key in self.known and not checksum:
             return
@@ -48,6 +53,10 @@ class Delivery:
             # A copy with another checksum is replaced; servers that are based on it keep it.
             image, location = self.images.show_with_location(context, id)
             want = _wanted(id, image or {}, checksum)
+            if image and (parts := check_parts(image, lambda part_id: self.images.show(ITSELF, part_id))):
+                for part in parts.values():
+                    self.image(client, host, part, checksum=checksum_of(part))
+                want |= {**parts, "cmdline": command_line(image)}
             found = client.ensure("image", id, want, "recreate")
             if found["resource"]["status"] != "active" and location:
                 direct = {**want, "source": {**want["source"], "location": location}}

@@ -9,10 +9,13 @@ import string
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
 
+from magnetar_control.delivery import ITSELF
+from magnetar_control.services.image.boot_parts import check_parts
 from magnetar_control.services.network.dns import check_server
 from magnetar_control.store import flavors, keypairs, server_groups, servers
 from magnetar_control.store.action_secrets import argument
@@ -276,6 +279,7 @@ def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any],
         raise InvalidRequest(f"Image {id} could not be found.")
     if image["status"] != "active":
         raise InvalidRequest(f"Image {id} is not active.")
+    check_parts(image, partial(caller.cloud.services.image.show, ITSELF))
     check_memory(flavor, id, image.get("min_ram"))
     if volume_size is not None:
         block_devices.check_room(image, volume_size)

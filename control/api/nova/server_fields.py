@@ -7,6 +7,7 @@ rebuild (what rebuild shows besides).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from orjson import Fragment
@@ -19,6 +20,7 @@ from magnetar_control.api.nova.server_view import (
     PROGRESS,
     ServerView,
     addresses,
+    boot_part,
     host_id,
     moment,
     security_groups,
@@ -106,9 +108,10 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
     return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
 
 
-def _without(names: str) -> ListFilter:
-    """Of what no server here has: nothing but empty text fits one."""
-    return ListFilter(names, lambda query, _column, given: query.equal.update({"id": None} if given else {}))
+def _of_image(name: str) -> ListFilter:
+    """Compare a property of the image that a server keeps; empty text compares nothing."""
+    return ListFilter(name, lambda query, _column, given: query.matching.append(
+        ("image", f'"{name}":"{re.escape(given)}"')) if given else None, Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
 
 
 def _regex(names: str, everyone: int = NEVER) -> ListFilter:
@@ -206,9 +209,11 @@ FIELDS = Fields(
     ApiField("hostname", FQDN, takes=EVERY_REQUEST, since=94),
     ApiField(ATTRIBUTE + "hostname", name="hostname", shows=FULL, since=3, until=89, rule=EXTENDED),
     ApiField(ATTRIBUTE + "hostname", name="hostname", shows=FULL, since=90),
-    ApiField(ATTRIBUTE + "kernel_id", shows=FULL, since=3, rule=EXTENDED, show=lambda _view, _row: ""),
-    ApiField(ATTRIBUTE + "ramdisk_id", shows=FULL, since=3, rule=EXTENDED, show=lambda _view, _row: ""),
-    ApiField("kernel_id", filters=(_without("kernel_id ramdisk_id"),)),
+    ApiField(ATTRIBUTE + "kernel_id", shows=FULL, since=3, reads="image", rule=EXTENDED,
+             show=lambda _view, row: boot_part(row, "kernel")),
+    ApiField(ATTRIBUTE + "ramdisk_id", shows=FULL, since=3, reads="image", rule=EXTENDED,
+             show=lambda _view, row: boot_part(row, "ramdisk")),
+    ApiField("kernel_id", filters=(_of_image("kernel_id"), _of_image("ramdisk_id"))),
     ApiField("root_device_name", filters=(_equal("root_device_name"),), sorts="root_device_name"),
     ApiField(ATTRIBUTE + "root_device_name", name="root_device_name", shows=FULL, since=3, rule=EXTENDED),
     ApiField("user_data", Nullable(USER_DATA), takes="create"),

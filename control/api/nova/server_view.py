@@ -15,6 +15,7 @@ from magnetar_control.api.nova.fields import ABSENT, Fields, View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.compute import servers
+from magnetar_control.services.image.boot_parts import named_parts
 
 Row = Any
 Fragment = orjson.Fragment
@@ -141,3 +142,8 @@ def addresses(text: str) -> dict[str, Any]:
     """The addresses that a row keeps as JSON text, without their MAC addresses."""
     return {name: [{"version": one["version"], "addr": one["addr"]} for one in found]
             for name, found in orjson.loads(text).items()}
+
+
+def boot_part(row: Row, field: str) -> str:
+    """Return the uuid of the ``kernel`` or ``ramdisk`` with which the server's image boots; empty for none."""
+    return named_parts(orjson.loads(row.image)).get(field, "") if '"kernel_id"' in row.image else ""

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kernel and ramdisk of images: a disk image that names them (``kernel_id``, ``ramdisk_id``) boots with these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magnetar_control.services import Document
+from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_core.hardware.merge import asked_of, root_device
+
+#: By the agent's field: the property that names the part, and the disk format that it has.
+PARTS: Mapping[str, tuple[str, str]] = {"kernel": ("kernel_id", "aki"), "ramdisk": ("ramdisk_id", "ari")}
+#: What follows the root device where the image has no ``os_command_line``, as in Nova.
+CONSOLES = "console=tty0 console=ttyS0"
+
+
+def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
+    """Return the uuids of kernel and ramdisk that an image names, by the agent's field. As in Nova, a ramdisk counts
+    only beside a kernel."""
+    properties = image.get("properties") or {}
+    named = {field: str(properties[name]) for field, (name, _format) in PARTS.items()
+             if properties.get(name) not in (None, "", "None")}
+    return named if "kernel" in named else {}
+
+
+def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]) -> dict[str, str]:
+    """Return ``named_parts`` of an image, each of which must be an active image of its format. A part of another
+    project must be public: what it contains is for the guest to read. *show* returns any image by its uuid. Raises
+    ``InvalidRequest``."""
+    named = named_parts(image)
+    for field, id in named.items():
+        name, disk_format = PARTS[field]
+        part = show(id)
+        if part is None or (part.get("owner") != image.get("owner") and part.get("visibility") != "public"):
+            raise InvalidRequest(f"Image {id[:80]} could not be found. Image {image.get('name') or image.get('id')} "
+                                 f"names it in its property {name}: name a public image, or one of the same project.")
+        if part["status"] != "active" or part.get("disk_format") != disk_format:
+            raise InvalidRequest(f"Image {id[:80]} must be active and of disk_format {disk_format}: image "
+                                 f"{image.get('name') or image.get('id')} names it in its property {name}.")
+    return named
+
+
+def command_line(image: Mapping[str, Any]) -> str:
+    """Return the command line of the kernel that an image names: its ``os_command_line``, or Nova's default."""
+    properties = image.get("properties") or {}
+    if said := str(properties.get("os_command_line") or ""):
+        return said
+    try:
+        hardware = asked_of({"vcpus": 1}, image).get("hardware", {})
+    except InvalidField:  # its servers are refused
+        hardware = {}
+    return f"root=/dev/{root_device(hardware)} {CONSOLES}"
