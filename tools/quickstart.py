@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sets up this machine as a host, with a control plane beside the agent, and boots real servers by a playbook and by
-OpenStack's client; makes a host beside it with a cloud on OVN, and servers of two projects there that cannot reach each
-other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server from one to the other.
-`--down` removes what it made."""
+OpenStack's client. With `--site` also makes a host beside it with a cloud on OVN, and servers of two projects there
+that cannot reach each other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server from
+one to the other. `--down` removes what it made."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ answers this machine.
   openstack console log show alpha                            whom it reaches
   ansible -i {CLOUD} magnetar_network -b -a 'ovn-nbctl show'
   ansible-playbook -i {CLOUD} magnetar.compute.site    the roles again: they change nothing
+"""
+
+
+SITE = """
+  ./quickstart --site                                         also a host beside this one with a cloud on OVN: networks
+                                                              of projects, routers, floating IPs; it takes longest
 """
 
 
@@ -127,33 +133,52 @@ def cloud_on_ovn() -> None:
         play(name, "-i", machine.CLOUD)
 
 
-def work() -> int:
-    """The command line."""
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser("quickstart", description=__doc__)
     parser.add_argument("--hosts", type=int, default=0, choices=range(2, 9), metavar="2..8",
                         help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
                              "them, and move a running server from the first to the second; another number than "
                              "before makes them anew")
-    parser.add_argument("--network", choices=("ovn", "none"), default="ovn",
-                        help="ovn (default): make a lab host beside this machine with a whole cloud on OVN by the "
-                             "roles, and servers of two projects in it, one with a floating IP; none: leave that out")
+    parser.add_argument("--site", action="store_true",
+                        help="also make a lab host beside this machine with a whole cloud on OVN by the roles, and "
+                             "servers of two projects in it, one with a floating IP; it takes most of the time")
+    parser.add_argument("--network", choices=("ovn", "none"), default="none", help="ovn: the same as --site")
     parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
     parser.add_argument("--all", action="store_true", help="with --down: also the servers and volumes that you made")
-    given = parser.parse_args()
+    return parser
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options; *words*: of the command line unless given."""
+    parser = command_line()
+    given = parser.parse_args(words)
     if given.all and not given.down:
         parser.error("--all belongs to --down")
+    given.site = given.site or given.network == "ovn"
+    return given
+
+
+def closing(given: argparse.Namespace) -> str:
+    """Return what is printed at the end: what there is, and what to try next."""
+    return NEXT + (NEXT_CLOUD if given.site else SITE) + NEXT_HOSTS * bool(given.hosts) + LAST
+
+
+def work() -> int:
+    """Do what the command line asks for."""
+    given = parsed()
     machine.need_root()
     if not given.down:
         up()
-        if given.network == "ovn":
+        if given.site:
             try:
                 cloud_on_ovn()
             except machine.Failed as error:
                 raise machine.Failed(f"{error}\nThe servers of this machine run: `virsh -c qemu:///system list`. "
-                                     "`./quickstart --network none` does without the host for OVN.") from None
+                                     "`./quickstart` does without the host for OVN.") from None
         if given.hosts:
             hosts(given.hosts)
-        print(NEXT + NEXT_CLOUD * (given.network == "ovn") + NEXT_HOSTS * bool(given.hosts) + LAST)
+        print(closing(given))
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()
@@ -166,4 +191,5 @@ def work() -> int:
     return 0
 
 
-sys.exit(machine.main(work))
+if __name__ == "__main__":
+    sys.exit(machine.main(work))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What `./quickstart` ends with: a whole cloud on one host by playbooks/site.yml, whose networks are
+"""What `./quickstart --site` ends with: a whole cloud on one host by playbooks/site.yml, whose networks are
 OVN's, and servers of two projects there."""
 
 from __future__ import annotations
