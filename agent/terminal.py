@@ -18,7 +18,7 @@ import yaml
 from magnetar_core import transport
 from magnetar_core.client import Client
 from magnetar_core.clouds import described
-from magnetar_core.endpoint import SOCKET
+from magnetar_core.endpoint import CONSOLE_ERROR, SOCKET
 from magnetar_core.errors import InvalidField, MagnetarError, Unreachable, from_dict
 from magnetar_core.login import Login
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from websockets.asyncio.client import ClientConnection
+    from websockets.http11 import Response
 
 #: Ctrl-]: the key that ends it, as in telnet and virsh.
 END = b"\x1d"
@@ -70,7 +71,7 @@ async def _opened(given: argparse.Namespace) -> ClientConnection:
         path = f"/v1/server/{quote(given.server, safe='')}/consoles/serial"
         return await unix_connect(given.socket or SOCKET, f"ws://agent{path}", **how)
     except InvalidStatus as error:
-        raise _refusal(bytes(error.response.body), error.response.status_code) from None
+        raise _refusal(error.response) from None
     except InvalidURI:
         raise InvalidField("server", "is no URL of a console, such as wss://cloud.example:8774/console/socket?token=…; "
                            "copy all of what was printed") from None
@@ -99,12 +100,15 @@ def _trusting(url: str, ca_cert: str | None, validate: bool) -> dict[str, Any]:
     return {"ssl": transport.tls(ca_cert, None, None, validate)} if url.startswith("wss:") else {}
 
 
-def _refusal(body: bytes, status: int) -> MagnetarError:
+def _refusal(response: Response) -> MagnetarError:
     """What an agent or an API answers in place of a console."""
+    if message := response.headers.get(CONSOLE_ERROR):
+        return MagnetarError(message)
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        told = json.loads(body)["error"]
+        told = json.loads(bytes(response.body))["error"]
         return from_dict(told) if isinstance(told["code"], str) else MagnetarError(str(told["message"]))
-    return Unreachable(f"HTTP {status} came in place of a console. Check the URL, and a proxy in between.")
+    return Unreachable(f"HTTP {response.status_code} came in place of a console. Check the URL, and a proxy in "
+                       "between.")
 
 
 @contextlib.contextmanager

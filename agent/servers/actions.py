@@ -179,7 +179,7 @@ class ChangePasswordArgs(Kind):
 
     user = Field(Nullable(GUEST_USER), "Whose password it is; null: C(admin_user) of the hardware, else root.",
                  default=None)
-    password = Field(Text(1, 255, r"[^\x00-\x1f\x7f]+", "must not have control characters"), "The new password.",
+    password = Field(Text(0, 255, r"[^\x00-\x1f\x7f]*", "must not have control characters"), "The new password.",
                      required=True, secret=True)
 
 

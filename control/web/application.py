@@ -70,11 +70,12 @@ class Application:
 
 
 class Routed(Application):
-    """*authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* makes the service's form of a fault."""
+    """*authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* makes the service's form of a fault.
+    *slash*: of ``Router``."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
-                 render: Callable[[Fault], Answer]) -> None:
-        self.router = Router(routes)
+                 render: Callable[[Fault], Answer], slash: int = 1) -> None:
+        self.router = Router(routes, slash)
         self.authenticate, self.render = authenticate, render
 
     def handle(self, request: Request) -> Answer:

@@ -24,15 +24,18 @@ class Route:
 R = TypeVar("R", bound=Route)
 #: Characters of a word of a path at most: no name or id has more.
 LONGEST = 255
+#: For services that take a slash at the end of any path, as Keystone and Neutron do.
+ANY_SLASH = 99
 #: Keys of the tree that are no words: of parameters, and of what ends there.
 _ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
-    """Finds routes by path. Several routes may have one method and path (another action, another version)."""
+    """Finds routes by path. Several routes may have one method and path (another action, another version). *slash*: a
+    path of at most so many words may end with a slash, as that of a version does; else an empty word is no word."""
 
-    def __init__(self, routes: Iterable[R]) -> None:
-        self.routes = tuple(routes)
+    def __init__(self, routes: Iterable[R], slash: int = 0) -> None:
+        self.routes, self._slash = tuple(routes), slash
         self._tree: dict[Any, Any] = {}
         for route in self.routes:
             node = self._tree
@@ -47,7 +50,10 @@ class Router(Generic[R]):
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
         """Method to the routes at *path*, each with its parameters; empty when the path is unknown. Raises as
         ``words`` does."""
-        found, values = _walk(self._tree, words(path), 0, ())
+        parts = words(path)
+        if 1 < len(parts) <= self._slash + 1 and not parts[-1]:
+            parts.pop()
+        found, values = _walk(self._tree, parts, 0, ())
         if found is None:
             return {}
         return {method: [(route, dict(zip(names, values, strict=True))) for names, route in routes]
@@ -55,8 +61,9 @@ class Router(Generic[R]):
 
 
 def words(path: str) -> list[str]:
-    """The words of a path, decoded. Raises ``Fault`` 400 for one that is too long."""
-    found = [word for word in path.split("/") if word]
+    """The words of a path, decoded; a word may be empty. Raises ``Fault`` 400 for one that is too long."""
+    path = path.removeprefix("/")
+    found = path.split("/") if path else []
     if "%" in path:
         found = [unquote(word) for word in found]
     if len(path) > LONGEST and any(len(word) > LONGEST for word in found):
@@ -73,6 +80,6 @@ def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ..
         found, got = _walk(fixed, words, at + 1, values)
         if found is not None:
             return found, got
-    if _ANY in node:
+    if words[at] and _ANY in node:
         return _walk(node[_ANY], words, at + 1, (*values, words[at]))
     return None, values

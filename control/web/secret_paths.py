@@ -7,7 +7,7 @@ import re
 from urllib.parse import unquote
 
 #: What comes after these words is a secret.
-_SECRET = re.compile(r"(os-console-auth-tokens/+)[^/]+")
+_SECRET = re.compile("(os-console-auth-tokens/).+")
 
 
 def without_secrets(path: str) -> str:

@@ -26,7 +26,7 @@ from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer
 from magnetar_control.web.websocket import ClientGone, WebSocket
 from magnetar_core.connections import whole
-from magnetar_core.endpoint import CLOUD, parse
+from magnetar_core.endpoint import CLOUD, CONSOLE_ERROR, parse
 from magnetar_core.errors import Forbidden, MagnetarError, TooManyRequests, Unavailable, Unreachable, from_dict
 from magnetar_core.first_of import first_of
 
@@ -72,9 +72,9 @@ class ConsoleProxy:
         return self._open.total()
 
     def refusal(self, error: MagnetarError) -> Answer:
-        """The answer to who gets no console."""
-        return Answer({"error": {"code": error.status, "message": error.message}}, error.status,
-                      error.details.get("headers", {}))
+        """The answer to who gets no console. It has no body: clients of Nova's proxies, which end the connection, would
+        read it as a frame."""
+        return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: error.message})
 
     async def serve(self, socket: WebSocket) -> None:
         """One console, to its end."""
@@ -93,8 +93,8 @@ class ConsoleProxy:
             await socket.refuse(self.refusal(error))
         except DBAPIError as error:
             failure = fault_of_failure(error, request_id)
-            await socket.refuse(Answer({"error": {"code": 503, "message": failure.message if failure else
-                                                  "The database does not answer."}}, 503, LATER))
+            await socket.refuse(self.refusal(Unavailable(
+                failure.message if failure else "The database does not answer.", headers=LATER)))
         except ClientGone:
             pass
 

@@ -17,6 +17,7 @@ from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, route, unknown
+from magnetar_control.web.routing import ANY_SLASH
 
 from . import limits, none, projects, resources, role_assignments, tokens, users
 
@@ -40,7 +41,7 @@ def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None =
         *users.routes(service.tokens), *none.routes(service.tokens), *resources.members(service.tokens),
         *projects.tags(IdentityStore(PROJECTS, service.tokens)),
         *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
-    ], authenticate, rendered)
+    ], authenticate, rendered, ANY_SLASH)
 
 
 def rendered(fault: Fault) -> Answer:

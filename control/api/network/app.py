@@ -19,6 +19,7 @@ from magnetar_control.services.network.trunks import TrunkStore
 from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.routing import ANY_SLASH
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attributes, lacking, qos_rules, without
@@ -109,7 +110,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),
            *qos_rules.routes(), *_topologies(service.topologies))
           if service.worker else ()),
-    ], authenticate, refused)
+    ], authenticate, refused, ANY_SLASH)
 
 
 def _interfaces(routers: RouterStore) -> list[Guarded]:

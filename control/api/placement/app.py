@@ -52,7 +52,7 @@ class PlacementApplication(RoutedService):
 
     def __init__(self, cloud: Cloud, authenticate: Callable[[Request], None]) -> None:
         super().__init__([route("GET /", _versions, who="anyone"), *PlacementRoutes(Placement(cloud)).routes()],
-                         authenticate, lambda fault: Answer({}, fault.status))
+                         authenticate, lambda fault: Answer({}, fault.status), slash=0)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         """A fault in Placement's form; since 1.23 with a code."""

@@ -132,8 +132,10 @@ class V1Application:
             raise InvalidRequest("The URL has a NUL character, which no name may have.")
         caller = self._caller(request)
         parts = words(request.path)[1:]
-        if not parts:
+        if not any(parts):
             return self._root(request)
+        if not all(parts):
+            raise NotFound(f"There is no {request.path[:200]}: a name in it is empty.")
         if parts[0] == OPERATIONS:
             return self._operations(request, caller, parts[1:])
         driver = DRIVERS.get(parts[0])

@@ -11,6 +11,8 @@ from .errors import InvalidField
 SOCKET = "/run/magnetar/agent.sock"
 ENDPOINT = "unix://" + SOCKET
 HTTPS_PORT = 6553
+#: The header that says why a cloud opens no console.
+CONSOLE_ERROR = "X-Console-Error"
 #: What the services of a cloud call themselves to the agents (User-Agent).
 CLOUD = "magnetar-cloud"
 FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"

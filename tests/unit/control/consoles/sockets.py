@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 
 from magnetar_control.compute import consoles
 from magnetar_control.store.tables import console_tokens
+from magnetar_core.endpoint import CONSOLE_ERROR
 from tests.waiting import eventually
 
 LIMIT = 120.0
@@ -52,6 +53,9 @@ def refusal(where, **more):
     with pytest.raises(InvalidStatus) as error, console(where, **more):
         pass
     response = error.value.response
+    if CONSOLE_ERROR in response.headers:
+        assert not response.body
+        return response.status_code, response.headers[CONSOLE_ERROR]
     return response.status_code, json.loads(response.body)["error"]["message"]
 
 
