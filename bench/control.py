@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ try:
     import control_ovn as ovn
     import control_reads as reads
     from control_cloud import Cloud
-    from figures import Figure, table
+    from figures import Figure, failed, measured, table
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 
@@ -58,28 +59,35 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
     found: dict[str, list[Figure]] = {}
+    failures: dict[str, list[str]] = {}
     for engine in given.engine or ("sqlite", "postgresql"):
         load = [os.getloadavg()[0]]
-        found[engine] = []
-        for name, subject in SUBJECTS.items():
+        found[engine], failures[engine] = [], []
+        for name in SUBJECTS:
             if given.only and name not in given.only:
                 continue
             if name == "ovn" and (lacks := ovn.missing()):
                 print(engine, name, lacks, file=sys.stderr)
                 continue
             print(engine, name, file=sys.stderr)
-            with contextlib.ExitStack() as stack:
-                cloud = stack.enter_context(
-                    guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"
-                    else Cloud(engine, hosts=1 if name == "full" else 2))
-                found[engine] += subject(cloud, given.rounds)
+            found[engine] += measured(name, partial(_of_subject, engine, name, given.rounds), failures[engine])
             load.append(os.getloadavg()[0])
         print(f"{engine}, {os.cpu_count()} CPUs, load {min(load):.1f} to {max(load):.1f}, in the mean "
-              f"{statistics.mean(load):.1f}\n\n{table(found[engine])}\n", flush=True)
+              f"{statistics.mean(load):.1f}\n\n{table(found[engine])}{failed(failures[engine])}\n", flush=True)
     if given.json:
         plain = {engine: [asdict(one) for one in figures] for engine, figures in found.items()}
         given.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    return int(given.strict and any(one.reached is False for figures in found.values() for one in figures))
+    missed = any(one.reached is False for figures in found.values() for one in figures)
+    return int(any(failures.values()) or (given.strict and missed))
+
+
+def _of_subject(engine: str, name: str, rounds: int) -> list[Figure]:
+    """Make the cloud of one subject on a database, and return its figures."""
+    with contextlib.ExitStack() as stack:
+        cloud = stack.enter_context(
+            guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"
+            else Cloud(engine, hosts=1 if name == "full" else 2))
+        return SUBJECTS[name](cloud, rounds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class GuestCloud(Cloud):
     """A cloud whose only host is this machine."""
 
     size, image_format = SIZES, "qcow2"
+    #: A range of its own: that of the setting's default may be a network of an agent of this machine.
+    more: Mapping[str, Any] = {"network_cidr": "192.168.232.0/24"}
 
     def __init__(self, kind: str, host: Host) -> None:
         super().__init__(kind, 1)

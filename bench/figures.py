@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -71,6 +72,26 @@ def table(figures: list[Figure]) -> str:
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     notes = [f"- {one.name}: {note}" for one in figures for note in one.notes]
     return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def measured(name: str, subject: Callable[[], list[Figure]], failures: list[str]) -> list[Figure]:
+    """Return the figures of one subject. One that fails adds why to *failures* and has none: others keep theirs. A
+    signal still ends the run."""
+    try:
+        return subject()
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        failures.append(f"{name}: {error.code}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+        traceback.print_exc()
+        failures.append(f"{name}: {type(error).__name__}: {error}")
+    return []
+
+
+def failed(failures: list[str]) -> str:
+    """Return what is printed of the subjects that failed; empty for none."""
+    return "".join(f"\nNot measured: {one}" for one in failures)
 
 
 def spread(taken: list[float]) -> tuple[float, float]:

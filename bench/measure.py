@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,7 +27,7 @@ try:
     import servers
     import volumes
     import weight
-    from figures import Figure, table
+    from figures import Figure, failed, measured, table
     from host import Host
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
@@ -86,16 +87,18 @@ def main() -> int:
         raise SystemExit("The agent manages libvirt and disks: run this as root.")
     signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
     figures: list[Figure] = []
+    failures: list[str] = []
     with Host(given.virt) as host:
         said = machine(host)
         for name in SUBJECTS:
             if not given.only or name in given.only:
                 print(name, file=sys.stderr)
-                figures += SUBJECTS[name](host, given.rounds)
-    print(f"{said}, load {os.getloadavg()[0]:.1f} after, {given.rounds} rounds\n\n{table(figures)}")
+                subject = partial(SUBJECTS[name], host, given.rounds)
+                figures += measured(name, subject, failures)
+    print(f"{said}, load {os.getloadavg()[0]:.1f} after, {given.rounds} rounds\n\n{table(figures)}{failed(failures)}")
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in figures], indent=1) + "\n", encoding="utf-8")
-    return int(given.strict and any(one.reached is False for one in figures))
+    return int(bool(failures) or (given.strict and any(one.reached is False for one in figures)))
 
 
 if __name__ == "__main__":

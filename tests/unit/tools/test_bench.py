@@ -53,3 +53,30 @@ def test_hosts_with_cells_take_mixed_servers_and_no_more_than_they_have(schedule
     assert all(row[f"{name}_used"] <= row[f"{name}_limit"] for row in there for name in allocations.RESOURCES)
     assert scheduler.refused(rows, placed * 100) > 0
     database.close()
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The module."""
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    return importlib.import_module("figures")
+
+
+def test_a_subject_that_fails_leaves_the_others_their_figures(figures, capsys):
+    """Also one that ends with a message. A signal ends the run."""
+    def refuse():
+        raise SystemExit("Servers cannot be made: no room")
+
+    def end():
+        raise SystemExit(143)
+
+    failures = []
+    one = figures.measured("list", lambda: [figures.Figure("list", 1.0)], failures)
+    assert [each.name for each in one] == ["list"] and not failures and not figures.failed(failures)
+    assert figures.measured("migration", lambda: {}["base"], failures) == []
+    assert figures.measured("fleet", refuse, failures) == []
+    assert figures.failed(failures) == ("\nNot measured: migration: KeyError: 'base'"
+                                        "\nNot measured: fleet: Servers cannot be made: no room")
+    assert "KeyError" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        figures.measured("links", end, failures)
