@@ -215,3 +215,15 @@ def test_admin_password_is_for_a_cloud(world):
     for failed, where in ((alone, ""), (batch, "servers[1].")):
         assert failed["failed"] and failed["msg"].startswith(f"{where}admin_password: is for a cloud"), failed
         assert "a secret word" not in json.dumps(failed)
+
+
+def test_one_port_is_for_one_server_of_a_batch(world):
+    """The first has it; the others are refused by name and are not made. Also where the option is beside the list."""
+    port = "7d3f7c0e-6c1c-5a39-9d0e-3f0f6f0c7a11"
+    options = {"flavor": "small", "image": "none", "state": "stopped", "check": True}
+    named = [{"name": name} for name in "abcd"]
+    for many in (world("server", servers=named, networks=[{"port": port}], **options),
+                 world("server", servers=[{**one, "networks": [{"port": port}]} for one in named], **options)):
+        assert [one["msg"].partition(":")[0] for one in many["results"][1:]] == [
+            f"servers[{at}].networks[0].port" for at in (1, 2, 3)], many
+        assert all("is that of servers[0] already" in one["msg"] for one in many["results"][1:])

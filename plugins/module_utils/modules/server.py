@@ -184,10 +184,12 @@ class ServerModule(ResourceModule):
         items = [self._item(params, given) for given in params["servers"]]
         _refuse_duplicates(items)
         labels = [item.get("name") or item.get("id") or "servers[%d]" % at for at, item in enumerate(items)]
-        answers, requests = [None] * len(items), []
+        answers, requests, ports = [None] * len(items), [], {}
         for at, item in enumerate(items):
             try:
-                requests.append((at, self._request(item, "servers[%d]." % at)))
+                request = self._request(item, "servers[%d]." % at)
+                _refuse_taken_ports(ports, request["want"], at)
+                requests.append((at, request))
             except InvalidField as error:
                 answers[at] = {"error": error.as_dict()}
         answer = {"results": []}
@@ -222,6 +224,15 @@ def _check_password(params, client):
     if given and not client.of_cloud and not client.info().get("cloud"):
         raise InvalidField(given[0] + "admin_password", "is for a cloud; on one host set it with userdata, or with "
                            "change_password of server_action")
+
+
+def _refuse_taken_ports(ports, want, at):
+    """Raise ``InvalidField`` where the server *at* wants a port of one before it. *ports*: port to the first server."""
+    for number, nic in enumerate((want or {}).get("networks") or []):
+        port = nic.get("port")
+        if port and ports.setdefault(port, at) != at:
+            raise InvalidField("servers[%d].networks[%d].port" % (at, number), "is that of servers[%d] already; a port "
+                               "is for one server" % ports[port], port)
 
 
 def _refuse_duplicates(items):
