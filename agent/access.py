@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from magnetar_agent.documents import write_atomically
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.link.relay import ALPN, common_name
 from magnetar_agent.setting_values import SCOPES
 from magnetar_agent.settings import AgentSettings
@@ -241,7 +242,7 @@ class BearerTokens:
 
     def _write(self, tokens: Iterable[BearerToken]) -> None:
         content = yaml.safe_dump({"tokens": [asdict(token) for token in sorted(tokens, key=lambda t: t.name)]})
-        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folder(self.path.parent, 0o755)
         write_atomically(self.path, content.encode())
 
 

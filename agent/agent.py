@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from magnetar_agent.drivers.migration import MigrationDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
+from magnetar_agent.file_modes import close_state
 from magnetar_agent.host import LocalHost
 from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.migrations import target
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from magnetar_core.fields import Kind
     from magnetar_core.operations import Operation
     from magnetar_core.plan import Result
+
+log = logging.getLogger(__name__)
 
 
 class Agent:
@@ -64,6 +68,8 @@ class Agent:
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
+        if count := close_state(self.host.settings.state_dir):
+            log.info("took from other users of the host the right to read %s files and folders", count)
         own_disks.flush_noted(self.host)
         self.host.hypervisor.on_event(self.host.count_reboot)
         self.power_sync.hold()

@@ -131,6 +131,7 @@ def run_agent(given: argparse.Namespace) -> int:
                                   state_dir=given.state_dir and given.state_dir.absolute(),
                                   libvirt_uri=given.libvirt_uri)
     from magnetar_agent import audit, serve
+    from magnetar_agent.file_modes import UMASK
 
     if given.check_config:
         for line in configuration.describe(settings):
@@ -138,6 +139,7 @@ def run_agent(given: argparse.Namespace) -> int:
         for warning in serve.check_settings(settings):
             print(f"warning: {warning}", file=sys.stderr)
         return 0
+    os.umask(UMASK)  # noqa: TID251 - before any thread
     audit.configure(settings.log_level)
     if given.fake:
         from magnetar_agent.fake import FakeHypervisor

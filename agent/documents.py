@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.boot import boot_id
+from magnetar_agent.file_modes import make_folder
 from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import now
@@ -103,6 +104,7 @@ class Documents:
     """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
 
     def __init__(self, root: Path) -> None:
+        make_folder(root)
         self.root = root / "documents"
         self._lock, self._boot = threading.RLock(), boot_id()
         self._notes: set[str] = set()  # paths
@@ -113,7 +115,7 @@ class Documents:
         self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
         for noun, found in self._found.items():
             folder = self.root / noun
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, 0o700)
             for path in folder.iterdir():
                 if path.suffix == ".json":
                     document = self._noted(path) or _read(path)
@@ -269,6 +271,8 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            if mode != 0o600:  # the umask has taken from it
+                os.fchmod(descriptor, mode)
             file.write(content)
             if durable:
                 file.flush()

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.hardware import pci, pmem
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes, machines
@@ -63,7 +64,7 @@ class CannotStart(MagnetarError):
 def only_one(state_dir: Path) -> Iterator[None]:
     """Hold the lock of *state_dir*; the kernel drops it when the process ends, however it ends."""
     try:
-        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_folder(state_dir)
         descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise CannotStart(f"The state folder {state_dir} cannot be used: {error.strerror}.") from error
@@ -94,7 +95,7 @@ def unix_socket(path: Path, group: str) -> socket.socket:
     if gid is None:
         log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folder(path.parent, 0o755)
         listener = bound(path, -1 if gid in (None, os.getegid()) else gid)
         listener.listen(128)
     except OSError as error:

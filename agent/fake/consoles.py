@@ -54,6 +54,7 @@ class Consoles(Domains):
     def _say(self, uuid: str, said: bytes, *lines: socket.socket) -> None:
         log = ET.fromstring(self._domains[uuid].live).find("devices/serial/log")  # noqa: S314 (we wrote it)
         if log is not None:
+            Path(log.get("file", "")).touch(0o600)
             with Path(log.get("file", "")).open("ab") as file:
                 file.write(said)
         for line in lines:

@@ -78,6 +78,7 @@ class Domains(State):
                                           "its TPM with this secret.")
             variables = _variables(domain.xml)
             if variables and not variables.exists():
+                variables.touch(0o600)
                 variables.write_bytes(b"as the firmware's template\n")
             if domain.state != SUSPENDED or not domain.live:
                 domain.live = domain.xml
@@ -91,6 +92,7 @@ class Domains(State):
             kept = self._domains[uuid].tpm if uuid in self._domains else ""
             path.unlink(missing_ok=True)
             if kept:
+                path.touch(0o600)
                 path.write_text(kept)
 
     def load_tpm(self, uuid: str, path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present
 from magnetar_agent.servers import GIB, folder, logical_volumes, own_disks, rbd_images, root_pool, spec
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NoSpace
@@ -72,7 +73,7 @@ def begin(host: LocalHost, document: Document, server: Document, line: Fields) -
         host.documents.write(document)
 
     place = folder(host, server.id)
-    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_folder(place)
     kept = _kept(place, server.want, line["files"], line.get("states") or {})
     if logical_volumes.are_wanted(server.want):
         logical_volumes.begin(host, server, keep)

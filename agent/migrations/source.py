@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import Document
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, keys, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.console_logs import LOG, Logs
@@ -345,7 +346,8 @@ class _Move:
     def _migrate(self, talk: Rpc, plan: Fields) -> None:
         want, links, native = self.document.want, self.host.links, self.document.state[NATIVE]
         run = Path(plan["run"])
-        run.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(run.parent)
+        make_folder(run, 0o750)
         self.host.hypervisor.permit([run])
         try:
             group = run.stat().st_gid

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, sync_folder
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
@@ -243,7 +244,8 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     kept = coming_disks.begin(host, document, server, line)
     run = run_folder(host, document.id)
     shutil.rmtree(run, ignore_errors=True)  # nothing in it is ours: QEMU's user may have put it there
-    run.mkdir(mode=0o750, parents=True)
+    make_folder(run.parent)
+    make_folder(run, 0o750)
     host.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
     volumes.prepare(host, document, line.get("volumes", []))
@@ -263,7 +265,7 @@ def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Field
     linked = coming_disks.is_linked(document.state["server"]["want"], path.name)
     receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"), linked)
     if not linked:
-        path.chmod(int(line["mode"]) & 0o755)
+        path.chmod(int(line["mode"]) & 0o750)
     return {}
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import write_atomically
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.hardware.pci import ADDRESS, card_of, representor_of
 from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import pci
@@ -122,7 +123,7 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
     if not text:
         (folder / address).unlink(missing_ok=True)
         return
-    folder.mkdir(exist_ok=True)
+    make_folder(folder, 0o700)
     write_atomically(folder / address, text.encode())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document, flush
 from magnetar_agent.images import importing
+from magnetar_agent.images.store import MODE
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.image_format import is_encrypted
@@ -105,7 +106,9 @@ def link(source: Path, target: Path) -> None:
         try:
             os.link(source, part)
         except OSError:
+            part.touch(0o600)
             shutil.copyfile(source, part)
+            part.chmod(MODE)
             flush(part)
         part.rename(target)
     except OSError as error:

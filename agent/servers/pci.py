@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import sync_folder
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.hardware.pci import (
     PciDevice,
     allowed,
@@ -346,8 +347,8 @@ def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
     for one in devices(host) if made else ():
         if one.once and one.address in made:
             folder = host.settings.state_dir / USED
-            folder.mkdir(exist_ok=True)
-            (folder / one.address).touch()
+            make_folder(folder, 0o700)
+            (folder / one.address).touch(0o600)
             sync_folder(folder)
 
 

@@ -12,6 +12,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from magnetar_agent.file_modes import make_folder
 from magnetar_core.errors import Conflict, NoSpace
 from magnetar_core.power import LIVE, RUNNING
 from magnetar_core.server_plan import hardware
@@ -59,8 +60,8 @@ def quiesced(host: LocalHost, server: Document | None) -> Iterator[bool]:
 def _freeze(host: LocalHost, id: str, attempts: int) -> bool:
     note = _folder(host) / id
     try:
-        note.parent.mkdir(exist_ok=True)
-        note.touch()
+        make_folder(note.parent, 0o700)
+        note.touch(0o600)
     except OSError as error:
         raise NoSpace(f"That a guest is to be frozen cannot be noted: {error.strerror}. Free some room under "
                       f"{host.settings.state_dir}.") from error

@@ -147,7 +147,7 @@ def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
 def _complete(host: LocalHost, document: Document, file: str) -> None:
     place = folder(host, document.id)
     (place / (file + GOING)).unlink(missing_ok=True)
-    (place / file).write_text(f"{_name(document, file)}\n")
+    write_atomically(place / file, f"{_name(document, file)}\n".encode())
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from magnetar_agent import configdrive
 from magnetar_agent.documents import HELD, Document, Fields, sync_folder
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.host import LocalHost
 from magnetar_agent.servers import (
     GIB,
@@ -45,7 +46,7 @@ def disks(task: Task) -> None:
     """Make what is missing of root, ephemeral and swap disks, and hold on to the image's files by hard links."""
     host, document, want = task.host, task.document, task.document.want
     place = folder(host, document.id)
-    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_folder(place)
     if want["image"]:
         _hold(task, place)
     encryption.draw(task)
@@ -122,7 +123,7 @@ def drive(task: Task) -> None:
     same."""
     host, document = task.host, task.document
     place = folder(host, document.id)
-    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_folder(place)
     guest_data.draw(host, document)
     late = own_disks.is_made_anew(document)
     guest_data.write_drive(host, document, configdrive.FILE, flushed=not late)
@@ -146,7 +147,7 @@ def forget_password(task: Task) -> None:
 def define(task: Task) -> None:
     """Tell libvirt what the domain is to be."""
     place = folder(task.host, task.document.id)
-    place.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_folder(place)
     task.host.hypervisor.permit([place])
     own_disks.tidy(task.host, task.document, spec.files(task.document.want))
     _choose(task.host, task.document, task.keep)

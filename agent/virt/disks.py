@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import zeros
 from magnetar_agent.documents import flush
+from magnetar_agent.file_modes import close_file
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import disk_keys, iso, qcow2, qemu_img, vfat
@@ -150,7 +151,7 @@ class Disks:
 @contextmanager
 def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
     """A file to be written; it is *flushed* and gets the name *path* at the end, or is removed after an error. *named*:
-    that name is flushed too.
+    that name is flushed too. Other users than its owner and group have no right to it, whichever program made it.
 
     What an interrupted attempt left under that name is removed first, so that whoever may still write to it cannot
     spoil this one.
@@ -159,6 +160,7 @@ def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[P
     part.unlink(missing_ok=True)
     try:
         yield part
+        close_file(part)
         if flushed:
             flush(part)
         os.replace(part, path)  # noqa: PTH105  a Path would make another one, for nothing

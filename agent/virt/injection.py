@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.file_modes import make_folder
 from magnetar_core.errors import HypervisorError
 
 from . import qemu_img
@@ -114,7 +115,7 @@ class Injections:
     def _built(self) -> Path:
         """The appliance, built anew when packages of the host that it is made of have changed."""
         with self._building:
-            self._appliance.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._appliance.parent)
             lock = self._appliance.with_name("appliance.lock")
             run(["supermin", "--build", "--if-newer", "--lock", str(lock), "--copy-kernel", "-f", "ext2",
                  "--host-cpu", platform.machine(), str(_parts()), "-o", str(self._appliance)],

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt_qemu  # type: ignore[import-untyped]
 
+from magnetar_agent.file_modes import UMASK
 from magnetar_agent.sockets import bound
 from magnetar_core.errors import HypervisorError
 
@@ -162,7 +163,7 @@ class _Server(threading.Thread):
             listener.listen(BACKLOG)
             process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; the shell's text is fixed)
                 self._command(words), pass_fds=files, stdin=listener.fileno(), stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+                stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"}, umask=UMASK)
         try:
             if self._ended.is_set():  # it was told to end before there was a process
                 process.terminate()

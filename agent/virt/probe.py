@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_agent.documents import write_atomically
+from magnetar_agent.file_modes import make_folder
 from magnetar_core.operations import now
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class Kvm:
                 return
             self._answer = {"usable": usable, "reason": reason, "checked_at": now()}
             log.info("kvm is %s: %s", "usable" if usable else "not usable", reason)
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._file.parent)
             write_atomically(self._file, json.dumps({"circumstances": circumstances, "answer": self._answer}).encode())
         except OSError as error:
             log.warning("the outcome of the KVM probe is not kept: %s", error)

@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from magnetar_agent.file_modes import UMASK
 from magnetar_core.errors import HypervisorError, NoSpace
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def _start(arguments: Sequence[str], what: str, user: User, files: Sequence[int]
     try:
         return subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
             [*bound_to_us(user, groups), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"}, pass_fds=files)
+            stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"}, pass_fds=files,
+            umask=UMASK)
     except OSError as error:
         raise HypervisorError(f"The agent could not {what}: {error.strerror}. Install setpriv (util-linux).") from None
 

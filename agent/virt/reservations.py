@@ -16,6 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from magnetar_agent.documents import write_atomically
+from magnetar_agent.file_modes import make_folder
 
 log = logging.getLogger(__name__)
 FOLDER, RUN = Path("/var/lib/libvirt/dnsmasq"), Path("/run/libvirt/network")
@@ -45,7 +46,7 @@ def read(network: str) -> dict[str, str]:
 
 def write(network: str, hosts: dict[str, str]) -> None:
     """Keep these, and no others."""
-    FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_folder(FOLDER, 0o755)
     write_atomically(path(network), "".join(f"{mac},{address}\n" for mac, address in hosts.items()).encode(), 0o644)
 
 

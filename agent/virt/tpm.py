@@ -15,6 +15,7 @@ from typing import Any
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent.file_modes import make_folder
 from magnetar_core.errors import HypervisorError
 
 from .disks import complete
@@ -89,7 +90,7 @@ def _add(archive: tarfile.TarFile, name: str, held: int) -> None:
 def _load(uuid: str, path: Path) -> None:
     new = SWTPM / f"{uuid}.new"
     shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(mode=0o711, parents=True)
+    make_folder(new)
     with tarfile.open(path) as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isreg() and _FILE.fullmatch(member.name) else None

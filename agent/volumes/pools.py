@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar_agent.documents import sync_folder
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.storage import Disk, DiskKey, Progress
 from magnetar_agent.volumes import ours
 from magnetar_agent.volumes.keys import LUKS
@@ -199,9 +200,7 @@ class FolderPool:
     def _prepare(self) -> None:
         self.check_usable()
         try:
-            if not self.folder.exists():
-                self.folder.mkdir(mode=0o711, parents=True)
-                self.folder.chmod(0o711)
+            make_folder(self.folder)
         except OSError as error:
             raise HypervisorError(f"The folder {self.folder} of the pool {self.name!r} cannot be made: "
                                   f"{error.strerror}.") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.storage import Disk, DiskKey
 from magnetar_agent.volumes import ours
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
@@ -97,7 +98,7 @@ class StoragePool:
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Callable[[], None],
                 progress: Progress, key: DiskKey | None = None) -> None:
         new = self._scratch(id)
-        new.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_folder(new.parent)
         try:
             copy(self.hypervisor, uuid, target, new, "qcow2", begun, progress)
             self.fill(id, format, size, Disk(new, "", "qcow2"), progress)

@@ -25,6 +25,7 @@ from magnetar_core.kinds.server import destination
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from tests.ports import free_port
+from tests.support.file_modes import exposed
 
 from .pair import Pair
 
@@ -118,6 +119,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     found.start()
     yield found
     found.agent.close()
+    assert exposed(tmp_path / "state") == [], "the host's other users could read these"
 
 
 @pytest.fixture

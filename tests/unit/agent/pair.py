@@ -23,6 +23,7 @@ from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side
+from tests.support.file_modes import exposed
 
 from .pki import Pki
 from .serving import served
@@ -155,11 +156,13 @@ class Pair:
         self.one.fake.close()
         self.two.fake.close()
         self._ending.close()
+        open_files = [exposed(self.root / host.name) for host in (self.one, self.two)]
         for _attempt in range(5):
             shutil.rmtree(self.root, ignore_errors=True)
             if not self.root.exists():
                 break
             time.sleep(0.1)
+        assert open_files == [[], []], "other users of the hosts could read these"
 
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
@@ -171,6 +174,7 @@ class Pair:
         with (place / "disk").open("ab") as disk:
             disk.write(b"pattern" * 1000)
         (place / "console.log").write_text("boot\n")
+        (place / "console.log").chmod(0o600)  # as virtlogd makes it
         return id
 
     def image(self, name: str) -> None:

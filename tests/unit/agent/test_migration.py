@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from magnetar_agent.drivers.migration import plan
+from magnetar_agent.file_modes import make_folder
 from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
@@ -251,7 +252,8 @@ def test_room_on_disk_is_kept_for_what_is_on_its_way(pair: Pair, monkeypatch: py
     with pytest.raises(NoSpace, match="disks of the server take .*on its way there .web1.; abort what failed"):
         pair.migrate("web2")
     place = pair.two.agent.host.settings.state_dir / "servers" / half.want["server"]
-    place.mkdir(parents=True)
+    make_folder(place)
+    (place / "disk").touch(0o640)
     (place / "disk").write_bytes(b"x" * needs)
     assert Migrate(pair.one.side(), pair.two.side(), "web2").plan()
 

@@ -322,8 +322,8 @@ def test_content_that_is_gone_is_told(host: Host) -> None:
 def test_orphans_are_told(host: Host) -> None:
     shown = host.ensure("volume", "data", {"size": 1}).resource
     lost = content(host, shown).with_name("8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
-    lost.write_bytes(b"")
-    content(host, shown).with_name("lost+found").mkdir()
+    lost.touch(0o640)
+    content(host, shown).with_name("lost+found").mkdir(0o700)
     assert inventory.host(host.agent.drivers)["orphans"]["files"] == [str(lost)]
 
 

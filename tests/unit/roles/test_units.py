@@ -82,6 +82,11 @@ def test_serve_has_the_sandbox_of_the_api():
     assert "{" not in control_plane.unit() and "ReadWritePaths" not in dict(serve)
 
 
+@pytest.mark.parametrize("name", [*TEMPLATES, SERVE])
+def test_what_a_unit_makes_is_its_user_s_alone(name):
+    assert dict(lines(name))["UMask"] == "0077"
+
+
 @pytest.mark.parametrize("name", ["magnetar-api.service", "magnetar-conductor.service", SERVE])
 def test_the_control_plane_is_not_root(name):
     assert dict(lines(name))["User"].startswith("magnetar")
