@@ -99,6 +99,9 @@ class AgentSettings:
     image_max_bytes: int = _doc("Largest image content that is taken in.", default=64 * 2**30, metadata={"min": 2**20})
     image_max_virtual_bytes: int = _doc("Largest virtual size that an image may claim.", default=2 * 2**40,
                                         metadata={"min": 2**20})
+    rescue_max_virtual_bytes: int = _doc(
+        "Largest rescue disk of a server whose root disk is smaller; no filter or quota counts a rescue disk.",
+        default=10 * 2**30, metadata={"min": 2**20})
     cpu_allocation_ratio: float = _doc("Most CPUs of one server, as a multiple of the host's.", default=16.0,
                                        metadata={"min": 0.01, "max": 1000})
     ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,

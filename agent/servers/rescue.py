@@ -9,15 +9,16 @@ stay as they are, and the rescue disk is the last one, booted first.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
 from magnetar_agent.images import importing
-from magnetar_agent.servers import admin_password, encryption, folder, image_links
+from magnetar_agent.servers import GIB, admin_password, encryption, folder, image_links
 from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware import rescue as core_rescue
 from magnetar_core.server_plan import hardware
 
@@ -57,7 +58,29 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         raise InvalidField("rescue.image", f"cannot be {image.name!r}: {error.message}") from None
     if own.get("device") == "floppy":
         _check_floppy(image, want)
+    _check_size(host, image, want, document)
     return {"image": image.id, **own}
+
+
+def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
+    """Refuse an image whose rescue disk would take more of the host than the server's own root disk and the setting
+    allow, or more than is free: nothing has claimed that room. Raises ``InvalidField`` or ``NoSpace``."""
+    size = _disk_bytes(image)
+    root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
+    limit = max(root, host.settings.rescue_max_virtual_bytes)
+    if size > limit:
+        raise InvalidField("rescue.image", f"cannot be {image.name!r}, which has a disk of {size} bytes: a rescue disk of "
+                                           f"this server has no more than {limit}. Use a smaller image, or raise "
+                                           "rescue_max_virtual_bytes in the agent's settings")
+    free = shutil.disk_usage(host.settings.state_dir).free
+    if size > free:
+        raise NoSpace(f"The rescue disk of image {image.name!r} may grow to {size} bytes, and the host has {free} free "
+                      f"under {host.settings.state_dir}. Free some, or use a smaller image.")
+
+
+def _disk_bytes(image: Document) -> int:
+    """Bytes to which the rescue disk of an *image* may grow. A CD is only read."""
+    return 0 if image.state["disk_format"] == "iso" else int(image.state.get("virtual_size") or 0)
 
 
 def _check_floppy(image: Document, want: Fields) -> None:

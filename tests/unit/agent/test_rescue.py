@@ -6,17 +6,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from magnetar_agent.agent import Agent
+from magnetar_agent.fake import disks as disks_of_fake
 from magnetar_agent.hypervisor import DomainSpec
 from magnetar_agent.servers import GIB, rescue
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Disk, DiskSeen, NetworkSource
 from magnetar_agent.volumes import attaching
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from tests.unit.core.images import iso
 
 from .conftest import SMALL, Host
@@ -398,3 +400,36 @@ def test_devices_that_guests_do_not_have(web: Host, properties: dict[str, str], 
     with pytest.raises(InvalidField, match=why):
         web.ensure("server", "web1", {"rescue": {"image": "stable"}})
     assert web.show()["status"] == "ACTIVE"
+
+
+def large_image(host: Host, size: int, **properties: str) -> None:
+    """An image of some KiB that claims a disk of *size* bytes."""
+    disks_of_fake.write(host.root / "large.qcow2", DiskSeen("qcow2", size))
+    host.ensure("image", "large", {"source": {"path": str(host.root / "large.qcow2")}, "disk_format": "qcow2",
+                                   "properties": properties})
+
+
+@pytest.mark.parametrize("properties", [{}, {"hw_rescue_bus": "usb"}])
+def test_a_rescue_disk_is_no_larger_than_root_disk_or_setting(web: Host, properties: dict[str, str]) -> None:
+    """An image of a few KiB with a virtual size of 1 TiB gave a server with 1 GiB a disk of 1 TiB."""
+    large_image(web, 1024 * GIB, **properties)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidField, match=r"cannot be 'large', which has a disk of 1099511627776 bytes: .* "
+                                               r"no more than 10737418240.*rescue_max_virtual_bytes"):
+            web.ensure("server", "web1", {"rescue": {"image": "large"}}, dry_run=dry_run)
+    assert web.show()["status"] == "ACTIVE" and not list(folder(web).glob("*rescue*"))
+
+
+def test_the_root_disk_s_size_is_allowed_to_its_rescue_disk(web: Host) -> None:
+    large_image(web, 20 * GIB)
+    web.server("roomy", image="system", flavor={**SMALL, "disk": 20})
+    found = web.ensure("server", "roomy", {"rescue": {"image": "large"}}).resource
+    assert found and found["status"] == "RESCUE"
+
+
+def test_a_rescue_disk_must_fit_in_what_is_free(web: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    large_image(web, 4 * GIB)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=9 * GIB, used=6 * GIB, free=3 * GIB))
+    with pytest.raises(NoSpace, match="may grow to 4294967296 bytes, and the host has 3221225472 free"):
+        web.ensure("server", "web1", {"rescue": {"image": "large"}})
+    assert web.show()["status"] == "ACTIVE" and not list(folder(web).glob("*rescue*"))
