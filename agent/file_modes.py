@@ -40,8 +40,8 @@ def close_file(path: Path) -> None:
 
 
 def close_state(state_dir: Path) -> int:
-    """Take from other users the right to read and write in the agent's folders in *state_dir*, and return how many files
-    and folders were open. A folder that other users cannot pass is not entered: they reach nothing in it."""
+    """Take from other users the right to read and write in the agent's folders in *state_dir*, and return how many
+    files and folders were open. A folder that other users cannot pass is not entered: they reach nothing in it."""
     count = 0
     for top in (state_dir / name for name in FOLDERS):
         for _path, names, files, held in os.fwalk(top) if top.is_dir() else ():

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.documents import write_atomically
 from magnetar_agent.servers import folder, root_pool
 from magnetar_agent.servers.root_pool import NOTE, RBD
 from magnetar_agent.storage import Disk
@@ -147,7 +148,7 @@ def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
 def _complete(host: LocalHost, document: Document, file: str) -> None:
     place = folder(host, document.id)
     (place / (file + GOING)).unlink(missing_ok=True)
-    write_atomically(place / file, f"{_name(document, file)}\n".encode())
+    write_atomically(place / file, f"{_name(document, file)}\n".encode(), durable=False)
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:

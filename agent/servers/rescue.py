@@ -69,8 +69,8 @@ def _check_size(host: LocalHost, image: Document, want: Fields, document: Docume
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)
     if size > limit:
-        raise InvalidField("rescue.image", f"cannot be {image.name!r}, which has a disk of {size} bytes: a rescue disk of "
-                                           f"this server has no more than {limit}. Use a smaller image, or raise "
+        raise InvalidField("rescue.image", f"cannot be {image.name!r}, which has a disk of {size} bytes: a rescue disk "
+                                           f"of this server has no more than {limit}. Use a smaller image, or raise "
                                            "rescue_max_virtual_bytes in the agent's settings")
     free = shutil.disk_usage(host.settings.state_dir).free
     if size > free:

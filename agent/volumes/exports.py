@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magnetar_agent import file_modes
 from magnetar_agent.documents import Document
-from magnetar_agent.file_modes import make_folder
 from magnetar_agent.link import Door, Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.storage import Disk, Export, NetworkSource
@@ -45,8 +45,8 @@ def folder(host: LocalHost, id: str) -> Path:
 def make_folder(host: LocalHost, id: str) -> Path:
     """The folder, made. QEMU may use what is in it; only root gives and takes names there."""
     place = folder(host, id)
-    make_folder(place.parent)
-    make_folder(place, 0o750)
+    file_modes.make_folder(place.parent)
+    file_modes.make_folder(place, 0o750)
     host.hypervisor.permit([place])
     return place
 

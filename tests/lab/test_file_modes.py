@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a user of the host who is in no group of libvirt's reads in the agent's state folder: nothing, after any flow."""
+"""A user of the host who is in no group of libvirt's reads nothing in the agent's state folder, after any flow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_nothing_is_readable_after_any_flow(lab: LabAgent) -> None:
         "suspend": lambda: server(power="suspended"),
         "resume": lambda: server(power="running"),
         "rebuild": lambda: event("rebuild", image="of-web"),
-        "resize": lambda: server(flavor={**FLAVOR, "disk": 2, "swap": 128}),
+        "resize": lambda: server(flavor={**FLAVOR, "disk": 2, "swap": 128}, power="off"),
+        "start": lambda: server(power="running"),
         "stop": lambda: server(power="off"),
         "encrypted": lambda: lab.ensure("server", "hidden", {
             "flavor": FLAVOR, "image": "disk", "hardware": {"ephemeral_encryption": True}}),

@@ -95,4 +95,3 @@ def test_what_an_earlier_agent_left_open_is_closed_at_the_start(host: Host) -> N
     assert exposed(host.root / "state") == []
     assert stat.S_IMODE((host.root / "outside").stat().st_mode) == 0o644, "links are not followed"
     assert stat.S_IMODE(place.stat().st_mode) == 0o751, "QEMU's user passes it"
-
