@@ -9,6 +9,8 @@ from typing import Any
 from magnetar_control.services import Document, Documents, NetworkResources, Page
 from magnetar_control.services.network.quotas import OVER
 from magnetar_control.services.network.requested_networks import ATTACH_EXTERNAL
+from magnetar_control.store import servers
+from magnetar_control.store.server_addresses import addresses_of_nics
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
 from .caller import Caller, use_case
@@ -171,19 +173,31 @@ def disassociate(caller: Caller, target: Target, address: str) -> None:
 
 
 # The addresses of servers -----------------------------------------------------------------------------------------
-_STAY = "The addresses of a NIC stay as they are while a server has it. {advice}"
-
-
 @of_server("addFixedIp")
-def add_address(_caller: Caller, _target: Target) -> None:
-    """Raises ``InvalidRequest``."""
-    raise InvalidRequest(_STAY.format(advice="Attach another NIC for another address: openstack server add network."))
+def add_address(caller: Caller, target: Target, network_id: str) -> None:
+    """Give the server's port on a network one more address. Raises ``NotFound``, ``InvalidRequest``."""
+    try:
+        caller.cloud.services.network.change_address(target.row.id, network_id=network_id)
+    except Conflict as error:  # no address is left
+        raise InvalidRequest(error.message) from None
+    _note_addresses(caller, target)
 
 
 @of_server("removeFixedIp")
 def remove_address(caller: Caller, target: Target, address: str) -> None:
-    """Raises ``NotFound`` for an address that the server does not have, else ``InvalidRequest``."""
-    ports = caller.cloud.services.network.ports(target.row.id)
-    if not any(one["ip_address"] == address for port in ports for one in port["fixed_ips"]):
-        raise NotFound(f"Unable to find IP address {address} on the server.")
-    raise InvalidRequest(_STAY.format(advice="Detach the NIC that has it: openstack server remove port."))
+    """Take an address away from the server. Raises ``InvalidRequest``, also for one that it does not have."""
+    try:
+        caller.cloud.services.network.change_address(target.row.id, address=address)
+    except NotFound as error:
+        raise InvalidRequest(error.message) from None
+    _note_addresses(caller, target)
+
+
+def _note_addresses(caller: Caller, target: Target) -> None:
+    """Write down which addresses the server's ports have now."""
+    has = {port["port_id"]: port for port in caller.cloud.services.network.ports(target.row.id)}
+    with target.database.write() as connection:
+        kept = servers.revise(connection, target.row.id, "interfaces", lambda nics: [
+            {**nic, **{name: has[nic["port_id"]][name] for name in ("fixed_ips", "told")
+                       if name in has.get(nic["port_id"], ())}} for nic in nics])
+        servers.change(connection, target.row.id, addresses=servers.text(addresses_of_nics(kept, {})))

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
 from magnetar_control.store import actions, servers
+from magnetar_control.store.server_addresses import addresses_of_nics
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
 from . import nics
@@ -129,4 +130,4 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 def _note(work: Work, known: Document, change: Callable[[list[Document]], list[Document]]) -> None:
     """Save the NICs of the server, and the addresses that follow from them."""
-    work.revise("interfaces", change, lambda kept: {"addresses": servers.text(nics.addresses(kept, known))})
+    work.revise("interfaces", change, lambda kept: {"addresses": servers.text(addresses_of_nics(kept, known))})

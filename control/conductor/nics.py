@@ -10,6 +10,7 @@ import orjson
 
 from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_control.store import host_removals, nic_bandwidth, servers
+from magnetar_control.store.server_addresses import addresses_of_nics
 from magnetar_core.bandwidth import card_of
 from magnetar_core.client import Client
 from magnetar_core.hardware.pci import REMOTE
@@ -147,18 +148,4 @@ def devices_on(work: Work, host: str) -> dict[str, dict[str, Any]]:
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of the server that follow from its NICs and the agent's resource."""
     return {"power_state": number(resource["power_state"]), "instance_name": resource["instance_name"],
-            "addresses": servers.text(addresses(nics, resource.get("addresses") or {})), "fault": None}
-
-
-def addresses(nics: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Addresses in Nova's form, by network name: those of the network service, else those that the host knows."""
-    heard = {one["mac"]: one for found in known.values() for one in found}
-    shown: dict[str, list[dict[str, Any]]] = {}
-    for nic in nics:
-        given = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
-        if not given and nic["mac"] in heard:
-            given = [heard[nic["mac"]]["addr"]]
-        shown.setdefault(nic["network"], []).extend(
-            {"version": 6 if ":" in address else 4, "addr": address, "OS-EXT-IPS:type": "fixed",
-             "OS-EXT-IPS-MAC:mac_addr": nic["mac"]} for address in given)
-    return shown
+            "addresses": servers.text(addresses_of_nics(nics, resource.get("addresses") or {})), "fault": None}

@@ -206,6 +206,10 @@ class Networks(Protocol):
         """The server has no port any more (or not this one): those made with it are deleted, others are free again.
         *delete*: others are deleted too."""
 
+    def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
+        """Give a port of the server one more address of the network, or take *address* away. Raises ``NotFound``,
+        ``InvalidRequest``, ``Conflict`` when no address is left."""
+
     def on_host(self, network_id: str) -> Document | None:
         """The ``network`` resource that a host's agent must have for it, {name, …}; ``None`` for a host's bridge."""
 

@@ -209,6 +209,6 @@ OPERATIONS = (
          attrgetter("body")),
         ("removeFloatingIp", networks.disassociate, record({"address": Address()}, "address"), _address),
         ("addFixedIp", networks.add_address, record({"networkId": OneOf(Text(1, 255), Number())}, "networkId"),
-         lambda _call: {}),
+         lambda call: {"network_id": str(call.body["networkId"])}),
         ("removeFixedIp", networks.remove_address, record({"address": Address()}, "address"), _address))),
 )

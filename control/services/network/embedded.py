@@ -38,6 +38,7 @@ from . import (
     dns,
     host_groups,
     nics,
+    port_addresses,
     qos,
     quotas,
     requested_networks,
@@ -379,6 +380,10 @@ class EmbeddedNetworks:
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         transacted(self.database, lambda connection: self.log.changed(
             connection, *security_group.change(connection, project_id, server_id, name, add=add)))
+
+    def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
+        transacted(self.database, lambda connection: self.log.changed(
+            connection, *port_addresses.change(connection, server_id, network_id, address)))
 
     def differences(self) -> list[EngineDifference]:
         """What is wrong with the engine, and what it has otherwise than the rows say; ``[]`` where there is none."""

@@ -115,3 +115,26 @@ def test_floating_ips_as_nova_passes_them_on(cloud: Cloud, server: dict[str, Any
     assert other.call("DELETE", f"{top}/{made['id']}", version="2.1").status == 404
     assert admin.call("DELETE", f"{top}/{made['id']}", version="2.1").status == 202
     assert admin.get(f"{top}/{made['id']}", "2.1").status == 404
+
+
+def test_a_server_gains_and_loses_addresses_until_2_43(cloud: Cloud, server: dict[str, Any]) -> None:
+    admin, id = cloud.admin, server["id"]
+    (nic,) = admin.get(f"/v2.1/servers/{id}/os-interface").json["interfaceAttachments"]
+
+    def act(name: str, **args: str) -> tuple[int, str]:
+        reply = admin.act(id, name, args, "2.43")
+        return reply.status, "" if reply.status == 202 else next(iter(reply.json.values()))["message"]
+
+    assert act("addFixedIp", networkId=nic["net_id"]) == (202, "")
+    had = nic["fixed_ips"][0]["ip_address"]
+    first, second = sorted((address for _kind, address in _addresses(cloud, server)), key=lambda one: one != had)
+    (seen,) = admin.get(f"/v2.1/servers/{id}/os-interface").json["interfaceAttachments"]
+    assert {one["ip_address"] for one in seen["fixed_ips"]} == {first, second}
+    assert act("removeFixedIp", address=first) == (202, "")
+    assert _addresses(cloud, server) == [("fixed", second)]
+    status, message = act("removeFixedIp", address=second)  # a port without an address may send from any
+    assert (status, "the last address of port" in message) == (400, True)
+    status, message = act("removeFixedIp", address=first)
+    assert (status, f"Unable to find IP address {first}" in message) == (400, True)
+    assert act("addFixedIp", networkId="x")[0] == 404
+    assert admin.act(id, "addFixedIp", {"networkId": nic["net_id"]}, "2.44").status == 404
