@@ -13,6 +13,7 @@ from magnetar_control.web.application import Application
 from magnetar_control.web.websocket import WebSocket
 from magnetar_core.errors import Forbidden
 
+from .frames import framing_site, hint
 from .proxy import ConsoleProxy
 from .sites import ConsoleSites
 from .xterm import XTERM, stylesheet, terminal
@@ -69,6 +70,8 @@ class ConsoleApplication(Application):
             content = _read(self.settings.novnc_dir / path[1:])
         if content is None:
             raise Fault(404, self._missing(path))
+        if path.endswith(".html") and (site := framing_site(self.sites, request.headers, request.root)):
+            return hint(site)
         return Answer(content, 200, self._headers(request.root, path), TYPES[Path(path).suffix])
 
     def _missing(self, path: str) -> str:
@@ -93,8 +96,8 @@ class ConsoleApplication(Application):
                   "blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
                   f"frame-ancestors 'self'{sites}")
         return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
-                "X-Content-Type-Options": "nosniff", "Cache-Control":
-                "no-cache" if path.endswith(".html") else f"max-age={KEPT}"}
+                "X-Content-Type-Options": "nosniff", "Vary": "Sec-Fetch-Dest, Referer",
+                "Cache-Control": "no-cache" if path.endswith(".html") else f"max-age={KEPT}"}
 
     async def websocket(self, socket: WebSocket) -> None:
         if socket.path != SOCKET:

@@ -54,9 +54,14 @@ class ConsoleSites:
         if self.ours and not self._meant(headers):
             raise Forbidden("This is not the address under which consoles are. Open the URL that you were given.")
         origin = headers.get("origin")
-        if origin and site_of(origin) not in (self.ours or {site_of(root)} - {None}) | self.others:
+        if origin and site_of(origin) not in self.allowed(root):
             raise Forbidden("A page of another site opens this console. Sites that may are listed in "
                             "console_allowed_origins of the API's settings.")
+
+    def allowed(self, root: str) -> set[Site]:
+        """The sites whose pages may open consoles, or show them in a frame."""
+        here = site_of(root)
+        return (self.ours or ({here} if here else set())) | self.others
 
     def _meant(self, headers: Mapping[str, str]) -> bool:
         name = headers.get("x-forwarded-host" if self.trust_proxy else "host") or headers.get("host", "")

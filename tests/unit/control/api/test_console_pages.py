@@ -9,6 +9,7 @@ from shutil import which
 import pytest
 
 from magnetar_control.api.console import xterm
+from magnetar_control.api.console.frames import framing_site, hint
 from magnetar_control.api.console.sites import ConsoleSites
 from magnetar_control.settings_file import make
 from magnetar_core.errors import Forbidden, InvalidSettings
@@ -96,3 +97,36 @@ def test_xterm_of_npm(tmp_path):
     (tmp_path / "lib/xterm.js").write_text("whole")
     (tmp_path / "css/xterm.css").write_text("styles")
     assert (xterm.terminal(tmp_path), xterm.stylesheet(tmp_path)) == (b"whole", b"styles")
+
+
+@pytest.mark.parametrize(("settings", "headers", "site"), [
+    # Horizon in another place, and nothing in the settings.
+    ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site", "referer": "https://dashboard.example/x"},
+     "https://dashboard.example"),
+    ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "same-site", "referer": "https://cloud.example/x"},
+     "https://cloud.example"),
+    ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site", "referer": "http://[::1]:8080/"},
+     "http://[::1]:8080"),
+    ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site"}, "A page of another site"),
+    (DASHBOARD, {"sec-fetch-dest": "embed", "sec-fetch-site": "cross-site", "referer": "https://other.example"},
+     "https://other.example"),
+    # What may be: named in the settings, our own, no frame, or not known.
+    (DASHBOARD, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site", "referer": "https://dashboard.example/"},
+     None),
+    (DASHBOARD, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site"}, None),
+    ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "same-origin", "referer": TLS}, None),
+    ({}, {"sec-fetch-dest": "document", "sec-fetch-site": "cross-site", "referer": "https://dashboard.example"}, None),
+    ({}, {"referer": "https://dashboard.example"}, None),
+    ({}, {}, None),
+])
+def test_who_shows_a_console_in_a_frame(settings, headers, site):
+    assert framing_site(ConsoleSites(make(settings)), headers, TLS) == site
+
+
+def test_the_hint_in_a_frame_says_what_to_do(caplog):
+    answer = hint("https://dashboard.example")
+    page = answer.body().decode()
+    assert answer.status == 403 and "console_allowed_origins: [https://dashboard.example]" in page
+    assert answer.headers["Content-Security-Policy"] == "default-src 'none'" and "<script" not in page
+    assert "console_allowed_origins" in caplog.text
+    assert "[https://dashboard.example]" in hint("A page of another site").body().decode()

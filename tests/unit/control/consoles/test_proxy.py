@@ -317,6 +317,9 @@ def test_what_is_not_a_console(cloud):
     assert "frame-ancestors 'self' https://dashboard.example" in page.headers["content-security-policy"]
     assert f"ws://127.0.0.1:{cloud.port}" in page.headers["content-security-policy"]
     assert page.headers["referrer-policy"] == "no-referrer"
+    framed = cloud.admin.call("GET", "/console/vnc.html?path=x", headers={
+        "Sec-Fetch-Dest": "iframe", "Sec-Fetch-Site": "cross-site", "Referer": "https://elsewhere.example/"})
+    assert framed.status == 403 and b"console_allowed_origins" in framed.content
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert get("/console/serial.html").status == get("/console/serial.js").status == 200
     for path in ("/console/../control.yml", "/console/app/../vnc.html", "/console/app/%2e%2e/vnc.html", "/console/",

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pages of consoles in frames of dashboards, such as Horizon's: browsers show nothing of a page that a site may not
+frame, so such a site gets a page that says what to do."""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Mapping
+
+from magnetar_control.web import Answer
+
+from .sites import PORTS, ConsoleSites, site_of
+
+log = logging.getLogger(__name__)
+#: What a browser says of a page that it loads into a page (Fetch Metadata, "Sec-Fetch-Dest").
+FRAMES = ("iframe", "frame", "embed", "object")
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Console</title></head>
+<body><h1>This console is not shown here</h1>
+<p>{site} shows the console in a frame, and the cloud does not allow it to. An operator of the cloud adds the site of
+the dashboard to <code>console_allowed_origins</code> in the settings of the API, and restarts the API:</p>
+<pre>console_allowed_origins: [{origin}]</pre>
+<p>Until then, open the console in a tab of its own.</p></body></html>
+"""
+
+
+def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
+    """Return the site that shows a page in a frame and may not, as far as the browser names it; ``None`` where there is
+    none. Browsers say so over HTTPS, and of loopback."""
+    if headers.get("sec-fetch-dest") not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
+        return None
+    site = site_of(headers.get("referer", ""))
+    if site is None:
+        return None if sites.others else "A page of another site"
+    if site in sites.allowed(root):
+        return None
+    name = f"[{site.host}]" if ":" in site.host else site.host
+    return f"{site.scheme}://{name}" + ("" if site.port == PORTS[site.scheme] else f":{site.port}")
+
+
+def hint(site: str) -> Answer:
+    """Return the page in place of a console. It has no script, and nothing of the console's URL."""
+    log.warning("%s shows a console in a frame, and is not in console_allowed_origins", site)
+    origin = html.escape(site) if "://" in site else "https://dashboard.example"
+    page = PAGE.format(site=html.escape(site), origin=origin)
+    return Answer(page, 403, {
+        "Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff"}, "text/html; charset=utf-8")
