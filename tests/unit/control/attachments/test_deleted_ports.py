@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import TimedOut
 from tests.waiting import eventually
 
-from .asking import NETWORK, Owner, macs, network, path, ports
+from .asking import NETWORK, Owner, macs, network, path, ports, server_on
+from .dying import Fuse
 
 
 def _port(owner: Owner, network_id: str | None = None, **more: Any) -> str:
@@ -117,3 +119,33 @@ def test_an_offloaded_server_comes_back_without_it(owner: Owner) -> None:
     assert owner.call.act(server, "unshelve").status == 202
     assert owner.call.settled(server)["status"] == "ACTIVE"
     assert macs(owner, server) == set()
+
+
+def test_a_module_deletes_it_too(owner: Owner) -> None:
+    port = _port(owner, name="nook")
+    server = str(owner.server(networks=[{"port": port}])["id"])
+    reply = owner.call.delete("/v1/port/nook")
+    assert reply.status == 200 and reply.json["changed"], reply
+    assert port not in ports(owner)
+    assert macs(owner, server) == set()
+
+
+def test_a_conductor_dies_meanwhile(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, fuse = server_on(owner), Fuse(owner.cloud, monkeypatch)
+    before, kept = ports(owner), macs(owner, server)
+    monkeypatch.setattr(interfaces, "DONE", 120.0)
+    for at in range(1, 100, 2):
+        port = _port(owner)
+        attached = owner.call.post(path(server), {"interfaceAttachment": {"port_id": port}})
+        assert attached.status == 200, attached
+        fuse.light(at)
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(_delete, owner, port)
+            eventually(lambda asked=asked: asked.done() or fuse.blown.is_set())
+            died = fuse.survive()
+            assert asked.result(60).status == 204
+        assert ports(owner) == before
+        assert macs(owner, server) == kept
+        if not died:
+            break
+    assert at > 6
