@@ -58,7 +58,8 @@ class EncryptionRoutes:
         given, one = _checked(body(request, "encryption", UPDATE)), self._found(request)
         if not given:
             raise InvalidField("encryption", "must have one key at least")
-        return self._set(request, {**DEFAULTS, **(one.encryption or {}), **given})
+        self._set(request, {**DEFAULTS, **(one.encryption or {}), **given})
+        return {"encryption": given}  # as Cinder: what changed, and no ids
 
     def delete(self, request: Request) -> None:
         self._found(request)

@@ -117,8 +117,8 @@ class LimitRoutes:
     def set_quota_class(self, request: Request) -> Document:
         self.quota_class(request)
         given = body(request, "quota_class_set", CLASS_SET)
-        self.service.set_quotas(CLASS, {name: given[name] for name in NAMES if name in given})
-        return self.quota_class(request)
+        return {"quota_class_set": self.service.set_quotas(
+            CLASS, {name: given[name] for name in NAMES if name in given})}
 
     def no_action(self, _request: Request) -> NoReturn:
         raise InvalidRequest(NOT_OF_SERVICES)

@@ -78,12 +78,16 @@ class NounRoutes:
     def show(self, request: Request) -> Document:
         return {self.name: self.view(request, self.store.show(*request.named()))}
 
+    def changed(self, request: Request) -> Document:
+        """Return what the request made or changed, as the answers of create and update have it."""
+        return {self.name: self.view(request, self.store.show(*request.named()), extended=False)}
+
     def update(self, request: Request) -> Document:
         """Name, description, metadata."""
         given = body(request, self.name, UPDATE)
         values = {**named(given), **{name: given[name] for name in ("metadata",) if name in given}}
         self.store.update(*request.named(), **values)
-        return self.show(request)
+        return self.changed(request)
 
     def delete(self, request: Request) -> Document | None:
         """Note that it is to go."""

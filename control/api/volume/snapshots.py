@@ -37,7 +37,7 @@ class SnapshotRoutes(NounRoutes):
         made = self.service.create_snapshot(request.context, given["volume_id"], metadata=given.get("metadata"),
                                             in_use=free or bool(given.get("force")), **named(given))
         request.params["id"] = made["id"]
-        return self.show(request)
+        return self.changed(request)
 
     def act(self, request: Request) -> None:
         """Admins' actions: os-reset_status, os-force_delete."""

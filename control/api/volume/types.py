@@ -61,7 +61,7 @@ class TypeRoutes:
         given = body(request, "volume_type", CREATE)
         made = self.store.create(request.context, given["name"], given.get("description"), given.get(IS_PUBLIC, True),
                                  given.get("extra_specs"))
-        return self._shown(request, made)
+        return {"volume_type": views.type(request, made, "create")}
 
     def show(self, request: Request) -> Document:
         """One, also by its name; ``default`` is the first where none has that name."""
@@ -79,7 +79,8 @@ class TypeRoutes:
         given = body(request, "volume_type", UPDATE)
         if not given:
             raise InvalidField("volume_type", "must have name, description or is_public")
-        return self._shown(request, self.store.update(request.context, request.params["id"], given))
+        changed = self.store.update(request.context, request.params["id"], given)
+        return {"volume_type": views.type(request, changed, "update")}
 
     def delete(self, request: Request) -> None:
         self.store.delete(*request.named())

@@ -30,8 +30,9 @@ def brief(request: Request, row: Row) -> Document:
     return {"id": row["id"], "name": row["name"], "links": links(request, "volumes", row["id"])}
 
 
-def volume(request: Request, row: Row) -> Document:
-    """A volume in full."""
+def volume(request: Request, row: Row, extended: bool = True) -> Document:
+    """Return a volume in full. *extended*: with what Cinder's extensions add to show and lists, but not to the answers
+    of create and update."""
     found = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
@@ -40,14 +41,12 @@ def volume(request: Request, row: Row) -> Document:
         "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
         "links": links(request, "volumes", row["id"]), "attachments": [
             _held(request, one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
-        "consistencygroup_id": None, "replication_status": None, "os-vol-tenant-attr:tenant_id": row["project_id"]}
-    if row["volume_image_metadata"]:
-        found["volume_image_metadata"] = row["volume_image_metadata"]
+        "consistencygroup_id": None, "replication_status": None}
     admin, shared = request.context.is_admin, None if request.extra["version"] >= (3, 69) else False
     if admin:
-        host = f"{row['host']}@{BACKEND_NAME}#{row['pool']}" if row["host"] else None
-        found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
-                  "os-vol-mig-status-attr:name_id": None}
+        found["migration_status"] = None
+    if extended:
+        found |= _extensions_of_volume(row, admin)
     return found | since(
         request, (13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
         (48, True, "shared_targets", shared), (61, admin, "cluster_name", None),
@@ -55,9 +54,16 @@ def volume(request: Request, row: Row) -> Document:
         (64, hidden, "encryption_key_id", row["encryption_key_id"]), (65, True, "consumes_quota", True))
 
 
-def is_shown_later(name: str) -> bool:
-    """Whether Cinder leaves a field of a volume out of the answer to its creation, which strict clients check."""
-    return name.startswith("os-vol-") or name == "volume_image_metadata"
+def _extensions_of_volume(row: Row, admin: bool) -> Document:
+    """Return the fields of a volume that extensions of Cinder show."""
+    found = {"os-vol-tenant-attr:tenant_id": row["project_id"]}
+    if row["volume_image_metadata"]:
+        found["volume_image_metadata"] = row["volume_image_metadata"]
+    if admin:
+        host = f"{row['host']}@{BACKEND_NAME}#{row['pool']}" if row["host"] else None
+        found |= {"os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
+                  "os-vol-mig-status-attr:name_id": None}
+    return found
 
 
 def since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
@@ -75,10 +81,11 @@ def _host(request: Request, name: str | None) -> str | None:
     return name if request.context.knows_hosts else None
 
 
-def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
+def snapshot(request: Request, row: Row, detailed: bool = True, extended: bool = True) -> Document:
+    """Return a snapshot. *extended*: as for ``volume``."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     found = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
-    if detailed:
+    if detailed and extended:
         found |= {"os-extended-snapshot-attributes:project_id": row["project_id"],
                   "os-extended-snapshot-attributes:progress": "100%" if row["status"] == "available" else "0%"}
     return found | since(request, (14, detailed, "group_snapshot_id", None), (41, True, "user_id", row["user_id"]),
@@ -98,9 +105,11 @@ def attachment(request: Request, row: Row, detailed: bool = True) -> Document:
     return found
 
 
-def type(request: Request, one: VolumeType) -> Document:
-    """A volume type. Others than administrators see those extra specs that users act on."""
+def type(request: Request, one: VolumeType, answer: str = "show") -> Document:
+    """Return a volume type as the *answer* of show, create or update has it. Others than administrators see those extra
+    specs that users act on."""
     admin = request.context.is_admin
-    return {"id": one.id, "name": one.name, "is_public": one.is_public, "description": one.description,
-            "os-volume-type-access:is_public": one.is_public, "qos_specs_id": None,
+    access = {} if answer == "update" else {"os-volume-type-access:is_public": one.is_public}
+    return {"id": one.id, "name": one.name, "is_public": one.is_public, "description": one.description, **access,
+            **({"qos_specs_id": None} if answer == "show" else {}),
             "extra_specs": {name: value for name, value in one.extra_specs.items() if admin or name in SHOWN_TO_ALL}}

@@ -109,8 +109,8 @@ class VolumeRoutes(NounRoutes):
     def page(self, request: Request, asked: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
         return self.service.volumes.list(request.context, asked, attached=detailed)
 
-    def view(self, request: Request, row: Any, detailed: bool = True) -> Document:
-        return views.volume(request, row) if detailed else views.brief(request, row)
+    def view(self, request: Request, row: Any, detailed: bool = True, extended: bool = True) -> Document:
+        return views.volume(request, row, extended) if detailed else views.brief(request, row)
 
     def summary(self, request: Request) -> Document:
         """How many, and how large together (3.12); their metadata (3.36)."""
@@ -142,8 +142,7 @@ class VolumeRoutes(NounRoutes):
             request.context, given.get("size") or 0, image_id=given.get("imageRef") or given.get("image_id"),
             source_volume_id=given.get("source_volid"), hints=_hints(outer), **wanted)
         request.params["id"] = made["id"]
-        shown = self.show(request)["volume"]
-        return {"volume": {name: value for name, value in shown.items() if not views.is_shown_later(name)}}
+        return self.changed(request)
 
     def delete(self, request: Request) -> None:
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))

@@ -152,7 +152,8 @@ def test_the_quota_class_is_what_projects_have_without_their_own(ask):
     assert admin("GET", "/v3/os-quota-class-sets/default")["quota_class_set"]["volumes"] == 7
     assert ask("GET", "/v3/os-quota-sets/red")["quota_set"]["volumes"] == 7
     shown = admin("GET", "/v3/os-quota-class-sets/default")
-    assert admin("PUT", "/v3/os-quota-class-sets/default", shown, 200) == shown
+    answer = admin("PUT", "/v3/os-quota-class-sets/default", shown, 200)["quota_class_set"]
+    assert {"id": "default", **answer} == shown["quota_class_set"]
     refused(admin, "GET", "/v3/os-quota-class-sets/gold", status=404)
 
 
