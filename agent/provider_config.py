@@ -123,6 +123,9 @@ def _provider(given: Any, where: str, path: Path, name: str) -> _Provider | None
         _custom(trait, f"{where}.traits.additional")
     if value not in (THIS, name):
         return None
+    if not resources and not traits:  # as in Nova: it does not hide what is said of $COMPUTE_NODE
+        log.warning("%s: %s gives %s neither resources nor traits, and is ignored.", path, where, value)
+        return None
     return _Provider(path, value != THIS, resources, tuple(sorted({*traits})))
 
 

@@ -17,7 +17,7 @@ from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
 from magnetar_agent.setting_values import check_cpu_models, check_flags, check_machine_types, checked
 from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware import pci, pmem
+from magnetar_core.hardware import mdev_types, pci, pmem
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_given
 from magnetar_core.kinds.server import SHUTDOWN_MAX
@@ -161,9 +161,9 @@ class AgentSettings:
         "cloud.", default=(), metadata={"words": pci.ALIAS_WORDS, "needed": ("name",), "check": pci.check_aliases})
     enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
         "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
-        "are to have it; may have * and ?), traits (with commas between)}, see docs/pci.md. Left out: none.",
-        default=(),
-        metadata={"words": ("type", "address", "traits"), "needed": ("type",), "check": pci.check_mdev_types})
+        "are to have it; may have * and ?; left out for the last: all others), traits (with commas between)}, see "
+        "docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("type", "address", "traits"), "needed": ("type",), "check": mdev_types.check_mdev_types})
     pmem_namespaces: dict[str, tuple[str, ...]] = _doc(
         "Label to namespaces of persistent memory that servers may have: names by ndctl, in mode devdax, or paths of "
         "files in their place, such as {6GB: [ns0, ns1]}, see docs/reference/hardware.md.", default_factory=dict,

@@ -17,6 +17,7 @@ from magnetar_agent.hardware.mdev import Mdev, MdevParent, parents
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.mdev import mdev_of, node_name
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
+from magnetar_core.hardware.mdev_types import overlap
 from magnetar_core.hardware.numa import HostCell
 
 from .conftest import SMALL, Host, made_at_once
@@ -196,8 +197,12 @@ def test_a_move_gives_it_a_part_of_the_other_host(pair: Pair, tmp_path: Path) ->
 @pytest.mark.parametrize(("types", "why"), [
     ([{"address": A}], r"enabled_mdev_types\[0\]: needs type"), (["small"], "must have some of type, address"),
     ([{"type": "a/b"}], "type: must be the name of a folder"),
-    ([{"type": "small"}, {"type": "large"}], "both small and large are meant for the same devices"),
-    ([{"type": "small", "address": A}, {"type": "large", "address": A}], "both small and large are meant for")],
+    ([{"type": "small"}, {"type": "large"}], "small has no address, .* nothing is left for large"),
+    ([{"type": "small", "address": "*"}, {"type": "large", "address": A}], "small has no address"),
+    ([{"type": "small", "address": A}, {"type": "large", "address": A}], "both small and large are meant for"),
+    ([{"type": "small", "address": "0000:81:*"}, {"type": "large", "address": A}, {"type": "tiny"}],
+     r"both small and large .* \(addresses 0000:81:\* and"),
+    ([{"type": "small", "address": "*:00.0"}, {"type": "large", "address": "0000:8?:*"}], "both small and large")],
     ids=str)
 def test_settings_that_make_no_sense(types: list[Any], why: str) -> None:
     with pytest.raises(InvalidSettings, match=why):
@@ -253,3 +258,11 @@ def test_a_trait_of_its_device(tmp_path: Path) -> None:
             host.ensure("server", "web3", {"flavor": "odd"})
     finally:
         host.agent.close()
+
+
+@pytest.mark.parametrize(("first", "second", "both"), [
+    ("0000:81:*", "0000:82:*", False), ("0000:81:00.?", "0000:81:00.*", True), ("*1:00.0", "0000:8?:00.0", True),
+    ("0000:81:00.0", "0000:81:00.1", False), ("*", "?", True), ("*.1", "*.0", False), ("0000:*:0?.1", "*:01.?", True),
+    ("", "*", True), ("?", "", False)])
+def test_patterns_that_match_one_address(first: str, second: str, both: bool) -> None:
+    assert overlap(first, second) is overlap(second, first) is both

@@ -57,6 +57,15 @@ def test_what_names_the_host_comes_before_what_is_said_of_each(tmp_path: Path) -
     assert read(tmp_path, "kvm3").resources.keys() == {"CUSTOM_GOLD", "CUSTOM_TIN"}
 
 
+@pytest.mark.parametrize("empty", ["", ", traits: {}", ", traits: {additional: []}, inventories: {additional: []}"])
+def test_an_entry_that_says_nothing_hides_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, empty: str) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(META + f"providers: [{{identification: {{name: kvm1}}{empty}}}]")
+    found = read(tmp_path, "kvm1")
+    assert found.resources.keys() == {"CUSTOM_GOLD", "CUSTOM_TIN"} and not found.problems
+    assert "b.yaml: providers[0] gives kvm1 neither resources nor traits" in caplog.text
+
+
 @pytest.mark.parametrize(("text", "problem"), [
     ("meta: [", "while parsing"), ("", "the file: must be a mapping"), ("providers: []", "the file: needs meta"),
     ("meta: {}", "meta: needs schema_version"), ("meta: {schema_version: '2.0'}", "meta.schema_version: must be '1.0'"),
@@ -76,7 +85,8 @@ def test_what_names_the_host_comes_before_what_is_said_of_each(tmp_path: Path) -
      "reserved: 2}}]}}]", "reserved: must not be more than the total"),
     (META + "providers: [{identification: {name: x}, inventories: {additional: [{CUSTOM_A: {total: 1, "
      "allocation_ratio: .inf}}]}}]", "allocation_ratio: must be a number above 0"),
-    (META + "providers: [{identification: {name: $COMPUTE_NODE}}, {identification: {uuid: $COMPUTE_NODE}}]",
+    (META + "providers: [{identification: {name: $COMPUTE_NODE}, traits: {additional: [CUSTOM_A]}}, "
+     "{identification: {uuid: $COMPUTE_NODE}, traits: {additional: [CUSTOM_B]}}]",
      "is described in bad.yaml already")])
 def test_a_file_with_an_error_counts_for_nothing(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)

@@ -386,15 +386,3 @@ def check_aliases(aliases: Sequence[Mapping[str, str]]) -> str:
     """What is wrong with aliases that settings name; empty when nothing is."""
     vague = next((one["name"] for one in aliases if not {"vendor_id", "resource_class"} & one.keys()), None)
     return "" if vague is None else "%s needs vendor_id or resource_class" % vague
-
-
-def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
-    """What is wrong with the types of virtual GPUs that settings name; empty when nothing is. A device has one type."""
-    seen: Dict[str, str] = {}
-    for one in types:
-        address = one.get("address", "*")
-        if address in seen:
-            return ("both %s and %s are meant for the same devices (address %s); say the addresses of each"
-                    % (seen[address], one["type"], address))
-        seen[address] = one["type"]
-    return ""

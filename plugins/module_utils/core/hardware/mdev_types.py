@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Types of virtual GPUs (mediated devices) that an agent's settings enable, and the devices that are to have them."""
+
+from __future__ import annotations
+
+from typing import Mapping, Sequence
+
+#: The characters of a PCI address; ``?`` stands for one of them, ``*`` for any number.
+_ANY, _ONE = "*", "?"
+
+
+def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
+    """Return what is wrong with the types that settings name, an empty text when nothing is.
+
+    Each device has one type. A type without an address, which may only be the last, is for all other devices.
+    """
+    for at, first in enumerate(types):
+        for second in types[at + 1:]:
+            if "address" not in first or first["address"] == _ANY:
+                return ("%s has no address, so that it is for all devices, and nothing is left for %s: give it an "
+                        "address, or name it last" % (first["type"], second["type"]))
+            if "address" in second and second["address"] != _ANY and overlap(first["address"], second["address"]):
+                return ("both %s and %s are meant for the same devices (addresses %s and %s); each device has one type"
+                        % (first["type"], second["type"], first["address"], second["address"]))
+    return ""
+
+
+def overlap(first: str, second: str) -> bool:
+    """Return whether some text matches both patterns, which may have ``*`` and ``?``.
+
+    The rows are those of a table: whether the beginnings of both patterns match some text.
+    """
+    row = [True] + [False] * len(second)
+    for at, mark in enumerate(second):
+        row[at + 1] = row[at] and mark == _ANY
+    for mark in first:
+        above, row = row, [row[0] and mark == _ANY]
+        for at, other in enumerate(second):
+            if _ANY in (mark, other):
+                row.append(row[at] or above[at + 1])
+            else:
+                row.append(above[at] and (mark == other or _ONE in (mark, other)))
+    return row[-1]
