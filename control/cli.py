@@ -61,7 +61,7 @@ def subcommands(commands: Commands) -> None:
                         "password is in no list of processes; the setting when left out")
     create.add_argument("name", nargs="?", help="name of the cell")
     for name, change, text in (("disable", lambda store, name: store.set_cell(name, disabled=True),
-                                "Give no new servers to a cell, and leave it out of lists."),
+                                "Give no new servers to a cell; its servers stay in lists and quotas."),
                                ("enable", lambda store, name: store.set_cell(name, disabled=False),
                                 "Use a cell again."),
                                ("delete", lambda store, name: store.remove_cell(name),

@@ -106,7 +106,7 @@ class HostWatch:
         look = partial(cell_look.look, conductor.settings.host_down_after, conductor.states.rules.looks_at_flavors)
         self._looked(names, look(conductor.database))
         others = [(cell, database) for cell, database in conductor.store.databases()
-                  if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
+                  if cell.id not in (conductor.cell.id, CELL0)]
         told = scatter_gather_cells(others, look, LOOK)
         for cell_id, found in told.items():
             self._looked([name for name, host in list(conductor.states.hosts.items())

@@ -86,8 +86,10 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def compute(host: HostState, spec: RequestSpec) -> bool:
-    """The host is enabled, in an enabled cell, or was forced; and its agent answers."""
-    return (host.profile.enabled or spec.forced) and host.profile.up
+    """The host is enabled, in an enabled cell or that of a server that moves, or was forced; and its agent answers."""
+    profile = host.profile
+    open_ = profile.enabled and (profile.cell_enabled or profile.cell_id == spec.cell_id)
+    return (open_ or spec.forced) and profile.up
 
 
 def cell(host: HostState, spec: RequestSpec) -> bool:

@@ -33,6 +33,7 @@ class Profile:
     aggregates: tuple[Mapping[str, str], ...]  # the metadata of each aggregate that the hosts are in
     traits: frozenset[str] = frozenset()
     isolated: bool = False  # for isolated images (the setting isolated_hosts)
+    cell_enabled: bool = True
 
 
 class HostState:

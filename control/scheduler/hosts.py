@@ -280,7 +280,7 @@ class HostStates:
             self._touch(self.hosts[name])
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
         zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
-        enabled = not (row["disabled"] or row["cell_disabled"])
+        enabled, cell_enabled = not row["disabled"], not row["cell_disabled"]
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
         # Nova compares versions as numbers, and the Compute API shows them so: ">= 7002000".
@@ -291,12 +291,12 @@ class HostStates:
             capabilities["ovn"] = True
         traits = sorted({*(info.get("traits") or ()), *orjson.loads(row["own_traits"])})
         isolated = name in self.rules.options.isolated_hosts
-        key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates, traits, isolated),
-                           option=orjson.OPT_SORT_KEYS)
+        key = orjson.dumps((row["cell_id"], cell_enabled, zone, enabled, up, capabilities, aggregates, traits,
+                            isolated), option=orjson.OPT_SORT_KEYS)
         found = self._profiles.get(key)
         if found is None:
             found = self._profiles[key] = Profile(key, row["cell_id"], zone, enabled, up, capabilities, aggregates,
-                                                  frozenset(traits), isolated)
+                                                  frozenset(traits), isolated, cell_enabled)
         return found
 
     def _arrange(self) -> None:

@@ -30,10 +30,13 @@ PATIENCE, LOOK = 60.0, 0.5
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
                    cell0: bool = False) -> dict[str, T | None]:
-    """Ask every enabled cell (cell0 only with *cell0*); answers by cell id. ``None`` for a cell that fails or takes
-    longer than *timeout* seconds (those of ``statement_timeout`` when left out)."""
-    return scatter_gather_cells([(cell, database) for cell, database in store.databases()
-               if not cell.disabled and (cell0 or cell.id != CELL0)], question, timeout)
+    """Ask every cell (cell0 only with *cell0*), also a disabled one, which only gets no new servers.
+
+    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds, by default those
+    of ``statement_timeout``.
+    """
+    cells = [(cell, database) for cell, database in store.databases() if cell0 or cell.id != CELL0]
+    return scatter_gather_cells(cells, question, timeout)
 
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
@@ -49,7 +52,7 @@ def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question
 
 
 def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:
-    """The rows of each enabled cell; ``None`` for a cell that does not answer."""
+    """The rows of each cell; ``None`` for a cell that does not answer."""
     def rows(database: Database) -> Sequence[Row[Any]]:
         with database.read() as connection:
             return connection.execute(question).all()

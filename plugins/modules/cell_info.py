@@ -51,7 +51,7 @@ cells:
       type: str
       sample: cell2
     disabled:
-      description: Whether it gets no new servers, and lists leave it out.
+      description: Whether it gets no new servers. Its servers stay in lists and quotas, as in Nova.
       type: bool
       sample: false
     database:

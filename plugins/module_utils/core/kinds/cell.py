@@ -19,6 +19,7 @@ class Cell(Kind):
                               "postgresql+psycopg://"),
                          "SQLAlchemy URL of its database, as the API reaches it; its tables are made. Never reported.",
                          on="create update", required=True, secret=True)
-    disabled = Field(Boolean(), "Whether it gets no new servers, and lists leave it out.", default=False, sample=False)
+    disabled = Field(Boolean(), "Whether it gets no new servers. Its servers stay in lists and quotas, as in Nova.",
+                     default=False, sample=False)
     database = Field(Text(), "Its database without user and password.", on=READ, sample="postgresql://db2/cell2")
     hosts = Field(Integer(), "How many hosts it has.", on=READ, sample=4)

@@ -113,6 +113,22 @@ def test_a_migration_and_the_way_back(cloud, id):
     assert migrations(cloud, id) == [("reverted", "kvm1", "kvm2")]
 
 
+def test_a_disabled_cell_gets_no_servers_and_keeps_its_own(cloud, id):
+    """As Nova: what is there is listed, counted, and can be acted on."""
+    before = cloud.admin.get("/v2.1/limits").json["limits"]["absolute"]["totalInstancesUsed"]
+    cloud.parts.store.set_cell("cell1", disabled=True)
+    try:
+        assert id in [one["id"] for one in cloud.admin.get("/v2.1/servers").json["servers"]]
+        assert cloud.admin.server(id)["status"] == "ACTIVE"
+        assert cloud.admin.get("/v2.1/limits").json["limits"]["absolute"]["totalInstancesUsed"] == before
+        assert cloud.admin.act(id, "reboot", {"type": "HARD"}).status == 202
+        assert cloud.admin.settled(id)["status"] == "ACTIVE"
+        other = cloud.admin.boot(flavorRef="small", networks="none")
+        assert [*at(cloud, other["id"])] == ["kvm2"]
+    finally:
+        cloud.parts.store.set_cell("cell1", disabled=False)
+
+
 def test_deleted_while_it_waits_for_a_word(cloud, id):
     assert cloud.admin.act(id, "migrate").status == 202
     assert cloud.admin.settled(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"

@@ -26,6 +26,7 @@ CASES = {
     "disabled": ({"disabled": True}, {}, "ComputeFilter"),
     "forced down": ({"forced_down": True}, {}, "ComputeFilter"),
     "in a disabled cell": ({"cell_disabled": True}, {}, "ComputeFilter"),
+    "in the disabled cell of a server that moves": ({"cell_disabled": True}, {"cell_id": "cell"}, None),
     "of the cell": ({}, {"cell_id": "cell"}, None),
     "of another cell": ({}, {"cell_id": "other"}, "CellFilter"),
     "the last CPU": ({"vcpus_used": 255}, {}, None),

@@ -23,11 +23,12 @@ def cells(kind, **databases):
     return SimpleNamespace(databases=lambda: found)
 
 
-def test_every_cell_is_asked_but_disabled_ones():
+def test_every_cell_is_asked_also_a_disabled_one():
     for kind in ("sqlite", "postgresql"):
         store = cells(kind, one=False, two=False, off=True)
-        assert scatter_gather(store, lambda database: database.name.upper()) == {"one": "ONE", "two": "TWO"}
-        assert set(scatter_gather(store, lambda database: 1, cell0=True)) == {CELL0, "one", "two"}
+        answers = scatter_gather(store, lambda database: database.name.upper())
+        assert answers == {"one": "ONE", "two": "TWO", "off": "OFF"}
+        assert set(scatter_gather(store, lambda database: 1, cell0=True)) == {CELL0, "one", "two", "off"}
 
 
 def test_a_cell_that_fails_is_none():
