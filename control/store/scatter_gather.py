@@ -32,8 +32,8 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
                    cell0: bool = False) -> dict[str, T | None]:
     """Ask every cell (cell0 only with *cell0*), also a disabled one, which only gets no new servers.
 
-    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds, by default those
-    of ``statement_timeout``.
+    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds, by default
+    those of ``statement_timeout``.
     """
     cells = [(cell, database) for cell, database in store.databases() if cell0 or cell.id != CELL0]
     return scatter_gather_cells(cells, question, timeout)
