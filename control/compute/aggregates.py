@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar_control.compute import availability_zones
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.compute.numbers import MOST, number_of
 from magnetar_control.notifications import payloads
 from magnetar_control.scheduler.aggregate_filters import NUMBERS
 from magnetar_control.scheduler.weighers import malformed
@@ -34,12 +35,10 @@ def show(caller: Caller, id: Id) -> Aggregate:
 
 
 def _found(connection: Any, id: Id, *, lock: bool = False) -> Aggregate:
-    text = str(id)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidField("id", "must be a whole number, the id of an aggregate", text)
-    found = aggregates.find(connection, int(text), lock=lock)
+    number = number_of(str(id), "an aggregate")
+    found = aggregates.find(connection, number, lock=lock) if 0 < number <= MOST else None
     if found is None:
-        raise NotFound(f"Aggregate {int(text)} could not be found.")
+        raise NotFound(f"Aggregate {number} could not be found.")
     return found
 
 
@@ -79,11 +78,14 @@ def _changed(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None], *
 
 
 @use_case(f"{RULE}update")
-def update(caller: Caller, id: Id, want: Mapping[str, Any]) -> Aggregate:
-    """Set what *want* has of name and availability_zone (``None``: none). Raises ``Conflict``, ``InvalidRequest``."""
+def update(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_zone: bool = False) -> Aggregate:
+    """Set what *want* has of name and availability_zone (``None``: none). *keeps_zone*: the zone cannot be taken away,
+    as in Nova. Raises ``Conflict``, ``InvalidRequest``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         values: dict[str, Any] = {}
+        if keeps_zone:
+            _check_zone_stays(row, want, "update")
         if "name" in want:
             if aggregates.named(connection, want["name"]) not in (None, row.id):
                 raise _exists(want["name"])
@@ -209,12 +211,21 @@ def set_of_host(caller: Caller, connection: Any, host: str, wanted: Collection[s
             _put(caller, connection, one, host)
 
 
+def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], word: str) -> None:
+    """Raise ``InvalidRequest`` where *want* takes the availability zone away."""
+    if ZONE in want and not want[ZONE]:
+        raise _refused(row, word, InvalidRequest,
+                       f"Aggregate {row.name} does not support empty named availability zone")
+
+
 @use_case(f"{RULE}set_metadata")
-def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> Aggregate:
+def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None], *, keeps_zone: bool = False) -> Aggregate:
     """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``. What stands already may be said again:
-    Horizon sends all of it along."""
+    Horizon sends all of it along. *keeps_zone*: as for ``update``."""
 
     def change(connection: Any, row: Aggregate) -> None:
+        if keeps_zone:
+            _check_zone_stays(row, metadata, "update_aggregate_metadata")
         check_metadata(metadata, row.metadata)
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
         aggregates.change(connection, row.id, metadata=merged)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.compute.numbers import number_of
 from magnetar_control.notifications import payloads
 from magnetar_control.services.network import host_groups
 from magnetar_control.store import aggregates, conductors, host_removals, hosts, migrations, services
@@ -17,7 +18,7 @@ from magnetar_control.store.allocations import release
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.tables import allocations, host_states
 from magnetar_control.store.tables import hosts as table
-from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 RULE = "os_compute_api:os-services:"
 ENABLED, DISABLED = "enabled", "disabled"
@@ -45,9 +46,7 @@ def uuid_of(text: str) -> str:
 
 def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
     """The service of that uuid, or of that number. Raises ``NotFound``, and what says that *id* is neither."""
-    if not by_uuid and not (id.isascii() and id.isdigit() and len(id) < 19):
-        raise InvalidField("id", "must be a whole number, the id of a service", id)
-    wanted = uuid_of(id) if by_uuid else int(id)
+    wanted = uuid_of(id) if by_uuid else number_of(id, "a service")
     for one in read_all(caller):
         if wanted == (one.id if by_uuid else one.number):
             return one

@@ -57,7 +57,7 @@ def build(work: Work) -> None:
         return
     work.conductor.states.built(host, well=True)
     work.done(**nics.observed(ports, resource), **machines.recorded(work, resource), host=host,
-              vm_state=POWERS[power_of(work)].vm_state, progress=100, config_drive=True,
+              vm_state=POWERS[power_of(work)].vm_state, config_drive=True,
               launched_at=work.server.launched_at or now(), availability_zone=work.server.availability_zone)
 
 

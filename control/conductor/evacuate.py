@@ -170,7 +170,7 @@ def _build_on(move: Evacuation, host: str) -> None:
         move.read_hosts()
         work.end_writes.append(lambda connection: consoles.end(connection, work.id))
         move.end("done", **nics.observed(ports, resource), vm_state=STOPPED if off else ACTIVE, host=host,
-                 launched_at=now(), progress=100)
+                 launched_at=now())
 
 
 def _stop_where_it_was(move: Evacuation) -> None:

@@ -103,7 +103,7 @@ def _build_on(work: Work, host: str) -> None:
     work.conductor.states.built(host, well=True)
     # Saved before its image goes: nothing is built from that again.
     work.note(**{**nics.observed(ports, resource), **machines.recorded(work, resource), **OVER}, host=host,
-              launched_at=now(), progress=100)
+              launched_at=now())
     _end(work)
 
 

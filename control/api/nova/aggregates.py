@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields
@@ -38,12 +37,13 @@ _row = noun("os-aggregates", "/os-aggregates")
 def _change(call: Call) -> dict[str, Any]:
     if not call.body:
         raise InvalidField("aggregate", "must name name or availability_zone")
-    return {"want": call.body}
+    return {"want": call.body, "keeps_zone": True}
 
 
 def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> ApiOperation:
-    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=attrgetter("body"), shown=ONE,
-                body=Wrapped(name, record({field: value}, field)))
+    keeps_zone = {"keeps_zone": True} if use is aggregates.set_metadata else {}
+    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, shown=ONE,
+                given=lambda call: {**call.body, **keeps_zone}, body=Wrapped(name, record({field: value}, field)))
 
 
 def _images(call: Call) -> dict[str, Any]:

@@ -116,11 +116,17 @@ class Body(Value):
             value = {name: _trimmed(known[name], one) for name, one in value.items() if name in known}
         for name in value:
             if name not in known:
-                raise InvalidField(prefix + str(name), unknown(name, known, [field.wire for field in self.fields]))
+                raise InvalidField(prefix + str(name), self._rule_of_unknown(name, known))
         for name, field in known.items():
             if field in self.required and name not in value:
                 raise InvalidField(prefix + name, "is required")
         return {name: known[name].value.check(one, prefix + name, version) for name, one in value.items()}
+
+    def _rule_of_unknown(self, name: Any, known: Mapping[str, ApiField]) -> str:
+        """Return the rule that the field *name* breaks, which is none of the *known* ones of the version."""
+        spans = [f"2.{field.since} and later" if field.until >= NEWEST else f"2.{field.since} to 2.{field.until}"
+                 for field in self.fields if field.wire == name]
+        return f"is a field of microversions {', '.join(spans)}; leave it out" if spans else unknown(name, known, ())
 
     def likeness(self, value: Any) -> int:
         """The more of its fields it has, the more it is like it."""

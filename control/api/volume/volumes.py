@@ -45,8 +45,7 @@ NO_ACTIONS = {
     "os-migrate_volume_completion": "nothing migrates; content stays on its host",
     "os-unmanage": "a host does not keep what this service has given up; make an image of it before you delete it",
     "os-force_detach": "openstack server remove volume unplugs it; openstack volume set --detached drops what is left",
-    "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves",
-    "os-terminate_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
+    "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
 
 
 class Status(Choices):
@@ -83,6 +82,8 @@ ACTIONS = {
     "os-roll_detaching": VolumeAction(actions.roll_detaching, record({})),
     "os-detach": VolumeAction(actions.detach, record({"attachment_id": ID})),
     "os-update_readonly_flag": VolumeAction(actions.set_readonly, record({"readonly": TRUTH})),
+    "os-terminate_connection": VolumeAction(
+        actions.terminate_connection, record({"connector": IGNORED}, "connector")),
     "os-show_image_metadata": VolumeAction(actions.show_image_metadata, record({}), 200),
     "os-set_image_metadata": VolumeAction(actions.set_image_metadata, record({"metadata": METADATA}), 200),
     "os-unset_image_metadata": VolumeAction(actions.unset_image_metadata, record({"key": Stripped()}), 200)}

@@ -138,6 +138,10 @@ def set_readonly(connection: Connection, context: Context, row: RowMapping, *, r
     set_(connection, volumes, row["id"], readonly=readonly)
 
 
+def terminate_connection(connection: Connection, context: Context, row: RowMapping, *, connector: Document) -> None:
+    """Accept the end of a connection. No connection exists: ``os-initialize_connection`` makes none here."""
+
+
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
     """What it has of the image that it was made from."""
     return {"metadata": document(row["image_metadata"])}

@@ -31,7 +31,7 @@ def cloud() -> Iterator[Cloud]:
 def test_a_life(cloud: Cloud) -> None:
     admin = cloud.admin
     server = admin.boot("life")
-    assert server["status"] == "ACTIVE" and server["OS-EXT-SRV-ATTR:host"] in cloud.hosts
+    assert server["status"] == "ACTIVE" and server["progress"] == 0 and server["OS-EXT-SRV-ATTR:host"] in cloud.hosts
     assert server["addresses"]["default"][0]["version"] == 4
     for action, args, status in (("pause", None, "PAUSED"), ("unpause", None, "ACTIVE"), ("suspend", None, "SUSPENDED"),
                                  ("resume", None, "ACTIVE"), ("os-stop", None, "SHUTOFF"), ("os-start", None, "ACTIVE"),

@@ -258,6 +258,19 @@ def test_actions_that_there_are_not_say_why(ask, service, action):
     refused(ask, "POST", f"/v3/volumes/{made(ask)}/action", {action: {}}, f"have no {action}: ")
 
 
+@pytest.mark.parametrize("connector", [{"host": "kvm1", "initiator": "iqn"}, {}, None, "x"])
+def test_no_connection_ends_without_a_word(ask, service, connector):
+    """Clients end a connection that may never have been made."""
+    volume = made(ask)
+    work(service)
+    at, body = f"/v3/volumes/{volume}", {"os-terminate_connection": {"connector": connector}}
+    before = ask("GET", at)
+    ask("POST", f"{at}/action", body, 202)
+    assert ask("GET", at) == before
+    refused(ask, "POST", f"{at}/action", {"os-terminate_connection": {}}, "connector")
+    refused(ask.as_(BOB), "POST", f"{at}/action", body, status=404)
+
+
 @pytest.mark.parametrize("nothing", [{}, None, ""])
 def test_an_action_without_fields_has_nothing_in_it(ask, service, nothing):
     """gophercloud sends an empty text."""
