@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.reconcile import ensure, without_fields_of_clouds
 from magnetar_core.errors import Cancelled, MagnetarError, unforeseen
-from magnetar_core.operations import Operation
+from magnetar_core.operations import CURRENT, Operation
 from magnetar_core.plan import Result
 from magnetar_core.reconcile import Change, given_by
 
@@ -40,9 +40,11 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
     def one(item: tuple[str, Fields | None, Mapping[str, Any]]) -> dict[str, Any]:
         nonlocal done
         key, want, permissions = item
+        item_operation = _ItemOperation(operation, key)
+        CURRENT.set(item_operation)  # the thread is the batch's own
         try:
             operation.raise_if_cancelled()
-            answer = ensure(drivers, kind, key, want, permissions, dry_run, _ItemOperation(operation, key)).as_dict()
+            answer = ensure(drivers, kind, key, want, permissions, dry_run, item_operation).as_dict()
         except MagnetarError as error:
             answer = {"error": error.as_dict()}
         except Exception as error:

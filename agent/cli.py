@@ -148,7 +148,8 @@ def run_agent(given: argparse.Namespace) -> int:
     else:
         from magnetar_agent.virt import LibvirtHypervisor
 
-        serve.run(settings, lambda: LibvirtHypervisor(settings.libvirt_uri, settings.state_dir))
+        serve.run(settings, lambda: LibvirtHypervisor(settings.libvirt_uri, settings.state_dir,
+                                                      patience=settings.guest_answer_timeout))
     _end()
     return 0
 

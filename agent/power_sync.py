@@ -54,6 +54,8 @@ REASONS = {
 CRASHED_BY = ("failed", "panic")
 #: Kinds that have content, and note in ``made`` (but for images) that it is there.
 CONTENT = ("image", "volume", "volume_snapshot")
+#: Seconds between two looks whether a server is free whose event has to wait.
+AGAIN = 0.2
 #: Seconds between two checks for a cancel while an operation waits for another one.
 LOOK = 0.5
 
@@ -65,6 +67,8 @@ class PowerSync:
         self.host, self.drivers = drivers.host, drivers
         self._todo: queue.SimpleQueue[hv.DomainEvent | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
+        #: Events of servers that an operation is changing, which may wait for its guest. They are handled afterwards.
+        self._later: list[hv.DomainEvent] = []
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
         #: Set after the first round of ``settle``.
@@ -99,11 +103,11 @@ class PowerSync:
             self._todo.put(event)
 
     def _run(self) -> None:
-        while (todo := self._todo.get()) is not None:
+        while (todo := self._next()) is not None:
             self._busy = True
             try:
                 if isinstance(todo, hv.DomainEvent):
-                    self.follow(todo.uuid, todo.reason)
+                    self._follow_if_free(todo)
                 else:
                     self.settle()
             except MagnetarError as error:
@@ -112,9 +116,19 @@ class PowerSync:
                 log.exception("following %s", todo)
             self._busy = not self._todo.empty()
 
+    def _next(self) -> hv.DomainEvent | str | None:
+        """Return the next event: a new one, or one that had to wait for its server."""
+        while True:
+            try:
+                return self._todo.get(timeout=AGAIN if self._later else None)
+            except queue.Empty:
+                waiting, self._later = self._later, []
+                for event in waiting:
+                    self._todo.put(event)
+
     def idle(self) -> bool:
         """Whether all events so far have been handled."""
-        return not self._busy and self._todo.empty()
+        return not self._busy and self._todo.empty() and not self._later
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
@@ -122,23 +136,36 @@ class PowerSync:
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):
-            document = self.host.documents.get("server", id)
-            domain = self.host.hypervisor.domain(id)
-            if document is None or domain is None or not domain.owned or document.deleting:
-                return
-            if document.state.get("unfinished") or moving(self.host, document):
-                return
-            if document.state.get(HELD) and domain.state not in LIVE:
-                return
-            if domain.reason != "unknown":
-                reason = domain.reason  # the current reason; the event may be an old one
-            crashed = domain.state == CRASHED or (domain.state == OFF and reason in CRASHED_BY)
-            if domain.state == document.want["power"] and not crashed:
-                self._forget_reason(document, domain, reason)
-                return
-            if crashed and self._restart(document, reason):
-                return
-            self._write(document, domain.state, reason, crashed)
+            self._follow(id, reason)
+
+    def _follow_if_free(self, event: hv.DomainEvent) -> None:
+        """As ``follow``, or later where somebody is changing the server: no guest holds up the others' events."""
+        if self.host.documents.get("server", event.uuid) is None:
+            return
+        with self.host.locks.hold_if_free("server", event.uuid) as is_free:
+            if is_free:
+                self._follow(event.uuid, event.reason)
+            elif event not in self._later:
+                self._later.append(event)
+
+    def _follow(self, id: str, reason: str) -> None:
+        document = self.host.documents.get("server", id)
+        domain = self.host.hypervisor.domain(id)
+        if document is None or domain is None or not domain.owned or document.deleting:
+            return
+        if document.state.get("unfinished") or moving(self.host, document):
+            return
+        if document.state.get(HELD) and domain.state not in LIVE:
+            return
+        if domain.reason != "unknown":
+            reason = domain.reason  # the current reason; the event may be an old one
+        crashed = domain.state == CRASHED or (domain.state == OFF and reason in CRASHED_BY)
+        if domain.state == document.want["power"] and not crashed:
+            self._forget_reason(document, domain, reason)
+            return
+        if crashed and self._restart(document, reason):
+            return
+        self._write(document, domain.state, reason, crashed)
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
         """It runs again: forget why it stopped."""

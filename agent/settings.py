@@ -88,6 +88,9 @@ class AgentSettings:
                                    "docs/shares.md.", default_factory=dict)
     parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs, at least 10.",
                          default_factory=_parallel, metadata={"min": 1, "max": 512})
+    guest_answer_timeout: float = _doc(
+        "How long the QEMU of a guest may leave a request of libvirt without an answer before the agent says that the "
+        "guest does not answer.", default=30.0, metadata={"min": 5, "max": 3600})
     wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless told.",
                        default=60.0, metadata={"min": 0, "max": 86400})
     grace: float = _doc("How long running operations may go on when the agent is told to stop.", default=20.0,

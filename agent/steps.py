@@ -5,6 +5,7 @@ nothing behind; after a cancel the resource is as it was before, or the next cal
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,13 +13,17 @@ from dataclasses import replace
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers import Driver
 from magnetar_agent.task import NotRemovable, Task
-from magnetar_core.errors import Cancelled, MagnetarError, NoSpace
+from magnetar_core.errors import Cancelled, HypervisorDown, MagnetarError, NoSpace
+from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
 from magnetar_core.power import OFF, PAUSED, RUNNING
 
 log = logging.getLogger(__name__)
 
+#: How often a step is done again whose connection to libvirt was lost; seconds in which libvirt must be back, and
+#: between two looks.
+REPEATS, RETURN_TIMEOUT, LOOK = 2, 60.0, 0.2
 #: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished
 #: as it was allowed.
 NOTES = ("allow_reboot", "rebuild")
@@ -44,11 +49,36 @@ def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> 
         log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
         begun.append(step.verb)
         try:
-            driver.verbs[step.verb](task, **step.args)
+            _do(driver, task, step)
         except Cancelled:
             if step.verb in TIDY:
                 begun.pop()
             raise
+
+
+def _do(driver: Driver, task: Task, step: Step) -> None:
+    """Do one step. Where the connection to libvirt was lost in the middle of a server's step, do it again when libvirt
+    is back: every verb may be done twice."""
+    for last in (*[False] * REPEATS, True):
+        try:
+            driver.verbs[step.verb](task, **step.args)
+            return
+        except HypervisorDown as error:
+            if last or error.remote or not error.details.get("lost") or task.document.kind != Server.noun:
+                raise
+            log.warning("server %s: %r is done again when libvirt is back: %s", task.document.id, step.text, error)
+            if not _is_back(task):
+                raise
+
+
+def _is_back(task: Task) -> bool:
+    """Wait until libvirt answers again. Return whether it does."""
+    deadline = time.monotonic() + RETURN_TIMEOUT
+    with task.operation.waiting():
+        while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
+            task.operation.raise_if_cancelled()
+            time.sleep(LOOK)
+    return back
 
 
 def note_fault(task: Task, error: Exception) -> None:

@@ -93,6 +93,7 @@ class Devices(State):
     def attach(self, uuid: str, device: Disk | Nic) -> None:
         with self._call("attach", f"domain {uuid}"):
             domain = self._runs(uuid, "attach a device to")
+            self._must_answer(uuid, "attach a device")
             if plugged(parse(domain.live), device):
                 return
             if isinstance(device, Disk) and device.remote is None and not device.path.exists():
@@ -110,6 +111,7 @@ class Devices(State):
             domain = self._domains.get(uuid)
             if domain is None or domain.state not in LIVE or uuid in self.deaf:
                 return
+            self._must_answer(uuid, "detach a device")
             root = ET.fromstring(domain.live)  # noqa: S314 (made here)
             devices = root.find("devices")
             assert devices is not None

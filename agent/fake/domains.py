@@ -103,6 +103,7 @@ class Domains(State):
     def shutdown(self, uuid: str) -> None:
         with self._call("shutdown", f"domain {uuid}"):
             domain = self._ours(uuid)
+            self._must_answer(uuid, "shut down")
             if domain.state == RUNNING and uuid not in self.deaf:
                 self._stop(uuid, domain, OFF, "guest")
 
@@ -156,10 +157,12 @@ class Domains(State):
         domain: FakeDomain = self._ours(uuid)
         if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
+        self._must_answer(uuid, what)
         return domain
 
     def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
         domain.state, domain.reason = state, reason
+        self.hung.discard(uuid)
         if not domain.persistent:
             del self._domains[uuid]
         self._events.append(DomainEvent(uuid, "stopped", reason))

@@ -15,7 +15,7 @@ from magnetar_agent.fake.journal import Journal
 from magnetar_agent.hypervisor import Domain, DomainEvent
 from magnetar_agent.networks import Lease, NetworkSeen
 from magnetar_agent.virt.domain import parse as _parse
-from magnetar_core.errors import HypervisorDown
+from magnetar_core.errors import GuestSilent, HypervisorDown
 from magnetar_core.power import OFF
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class State:
                  delay: float = 0.0, name: str = "fake", guest_agents: bool = False) -> None:
         self.name, self.delay, self.guest_agents = name, delay, guest_agents
         self.deaf: set[str] = set()
+        #: Domains whose QEMU does not answer.
+        self.hung: set[str] = set()
         #: Domains in which a guest agent answers (with *guest_agents* all); what it was asked for.
         self.talking: set[str] = set()
         self.frozen: set[str] = set()
@@ -127,6 +129,12 @@ class State:
             self._happened(event)
             for listener in list(self._on_event):
                 listener(event)
+
+    def _must_answer(self, uuid: str, what: str) -> None:
+        """Raise ``GuestSilent`` where the QEMU of the domain does not answer."""
+        if uuid in self.hung:
+            raise GuestSilent(f"The guest {uuid} does not answer: its QEMU is hung and has left libvirt's request to "
+                              f"{what} without an answer.", guest=uuid)
 
     def _talks(self, uuid: str) -> bool:
         return self.guest_agents or uuid in self.talking

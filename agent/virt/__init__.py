@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from .backup import Backups
 from .capabilities import Capabilities
-from .connection import Connection
 from .consoles import Consoles
 from .cpu_models import CpuModels
 from .devices import Devices
@@ -24,6 +23,7 @@ from .mirror import Mirrors
 from .nbd import Exports
 from .network import LibvirtNetworks
 from .pmem import Pmem
+from .pool import PATIENCE, ConnectionPool
 from .port_filter import NftPortFilter
 from .probe import Kvm
 from .product_data import ProductData
@@ -46,10 +46,11 @@ log = logging.getLogger(__name__)
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
                         ProductData):
-    """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
+    """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*. A
+    guest's QEMU has *patience* seconds for an answer."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
-                 templates: Path = FOLDER) -> None:
+                 templates: Path = FOLDER, patience: float = PATIENCE) -> None:
         Capabilities.__init__(self)
         CpuModels.__init__(self)
         GuestAgent.__init__(self)
@@ -59,7 +60,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self._listeners: list[Callable[[DomainEvent], None]] = []
         self.probe = Kvm(state_dir)
         self.switch_filter = SwitchFilter()
-        self.connection = Connection(uri, self._prepare)
+        self.connection = ConnectionPool(uri, self._prepare, patience=patience)
 
     def connected(self) -> bool:
         """Whether libvirt answers a question."""
@@ -74,7 +75,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connection, end the probe; events end."""
+        """Close the connections, end the probe; events end."""
         self.close_exports()
         self.end_filters()
         self.switch_filter.close()

@@ -15,6 +15,7 @@ from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from . import disk_keys
 from .disks import PART, make_encrypted
+from .limits import Lane
 from .power import Domains
 from .templates import fill
 
@@ -50,7 +51,7 @@ class Backups(Domains):
             except BaseException:
                 part.unlink(missing_ok=True)  # it would say that the job is ours: see abort_copy
                 raise
-        self._with("copy a disk of", uuid, begin)
+        self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the job, which is the domain's only one, and look how it ended."""

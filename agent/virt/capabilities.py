@@ -21,10 +21,11 @@ from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import SMALL_KIB, HostCell
 
 from .connection import is_down, text_of
+from .limits import Lane
 from .process import run
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .pool import ConnectionPool
     from .probe import Kvm
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 1mb
 class Capabilities:
     """The host part of ``LocalHypervisor``. What cannot change while libvirtd runs is asked once per connection."""
 
-    connection: Connection
+    connection: ConnectionPool
     probe: Kvm
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Capabilities:
 
     def host(self) -> dict[str, Any]:
         """Facts under the names of ``kinds.host``; ``kvm`` as known now."""
-        facts = dict(self.connection.call("describe the host", self._of))
+        facts = dict(self._of_host())
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
         facts["virt_types"] = [word for word in ("kvm", "qemu") if word in offered and (word != "kvm" or kvm["usable"])]
@@ -72,7 +73,7 @@ class Capabilities:
     def has_spice(self) -> bool:
         """What libvirt says of the graphics of this QEMU: distributions may have SPICE as a module in a package of its
         own."""
-        return bool(self.connection.call("describe the host", self._of)["spice"])
+        return bool(self._of_host()["spice"])
 
     def lacks_traffic_control(self) -> str:
         """Tries what libvirt sets up for a NIC's bandwidth, on the loopback of a network namespace of its own."""
@@ -89,7 +90,7 @@ class Capabilities:
         def ask(conn: Any) -> list[HostCell]:
             root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
             return host_cells(root)
-        return self.connection.call("look at the host's NUMA cells", ask)
+        return self.connection.call("look at the host's NUMA cells", ask, Lane.HOST)
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""
@@ -97,7 +98,7 @@ class Capabilities:
 
     def qemu_user(self) -> tuple[int, int]:
         """User and group in libvirt's DAC label; where libvirt has none, those of the machine that are meant for it."""
-        found: tuple[int, int] | None = self.connection.call("describe the host", self._of)["qemu_user"]
+        found: tuple[int, int] | None = self._of_host()["qemu_user"]
         for name in () if found else ("libvirt-qemu", "qemu"):
             with contextlib.suppress(KeyError):
                 entry = pwd.getpwnam(name)
@@ -107,9 +108,16 @@ class Capabilities:
                                   "Install libvirt's QEMU driver, or set security_driver in qemu.conf.")
         return found
 
+    def _of_host(self) -> dict[str, Any]:
+        known, generation = self._facts, self.connection.generation
+        if known is not None and generation is not None and known[0] is generation:
+            return known[1]
+        return self.connection.call("describe the host", self._of, Lane.HOST)
+
     def _of(self, conn: Any) -> dict[str, Any]:
-        if self._facts is None or self._facts[0] is not conn:
-            self._facts = (conn, _ask(conn))
+        generation = self.connection.generation
+        if self._facts is None or self._facts[0] is not generation:
+            self._facts = (generation, _ask(conn))
         return self._facts[1]
 
 

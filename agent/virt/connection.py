@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The connection to libvirt: opened in the background, kept alive, opened again when libvirtd comes back.
+"""One connection to libvirt: opened in the background, kept alive, opened again when libvirtd comes back.
 
-``Connection.call`` is the one way to libvirt. It never waits for a connection and turns libvirt's errors into ours.
+``Connection.call`` never waits for a connection and turns libvirt's errors into ours. The agent has several
+connections: see ``pool``.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ LOOP = EventLoop()
 class Connection:
     """A connection to *uri* that comes back by itself. *prepare* is called with each new ``virConnect``."""
 
-    def __init__(self, uri: str, prepare: Callable[[Any], None], wait: float = 10.0) -> None:
+    def __init__(self, uri: str, prepare: Callable[[Any], None] = lambda _conn: None, wait: float = 10.0) -> None:
         self.uri = uri
         self._prepare = prepare
         self._listeners: list[Callable[[], None]] = []
@@ -89,6 +90,7 @@ class Connection:
         self._closing = False
         self._wake = threading.Event()
         self._first = threading.Event()
+        self._opened = threading.Event()
         LOOP.take()
         self._thread = threading.Thread(target=self._keep, name="libvirt-connect", daemon=True)
         self._thread.start()
@@ -97,6 +99,23 @@ class Connection:
     def on_connect(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each connection made from now on, from a thread of its own."""
         self._listeners.append(listener)
+
+    @property
+    def generation(self) -> Any:
+        """The open ``virConnect``, or ``None``: another one after each reconnection."""
+        return self._conn
+
+    def wait_until_open(self, seconds: float) -> bool:
+        """Wait until the connection is open, at most *seconds*. Return whether it is."""
+        if self._conn is None:
+            self._wake.set()
+        return self._opened.wait(seconds)
+
+    def drop_if_dead(self) -> None:
+        """Open the connection again if libvirt knows that it broke."""
+        conn = self._conn
+        if conn is not None and not _alive(conn):
+            self._drop(conn, "libvirtd was started again")
 
     def up(self) -> bool:
         """Whether libvirt answers now."""
@@ -131,7 +150,7 @@ class Connection:
         if is_down(conn, error):
             self._drop(conn, text)
             return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
-                                  "again by itself; repeat the call in a few seconds.")
+                                  "again by itself; repeat the call in a few seconds.", lost=True)
         if code == libvirt.VIR_ERR_NO_DOMAIN:
             return Conflict(f"libvirt could not {what}: it was removed from outside in the meantime. Repeat the call.")
         if code in _EXISTS:
@@ -143,8 +162,9 @@ class Connection:
             if conn is None or conn is not self._conn:
                 return
             self._conn, self._why = None, why
+            self._opened.clear()
         if not self._closing:
-            log.warning("the connection to libvirt is lost: %s", why)
+            log.warning("a connection to libvirt is lost: %s", why)
         self._wake.set()
         with contextlib.suppress(libvirt.libvirtError):  # it may be gone already, which is why it is dropped
             conn.close()
@@ -178,6 +198,7 @@ class Connection:
             return False
         with self._lock:
             self._conn = conn
+            self._opened.set()
         self._first.set()
         log.info("connected to libvirt at %s", self.uri)
         for listener in list(self._listeners):

@@ -12,16 +12,17 @@ from magnetar_agent.hardware.cpu import DISABLE, MAXIMUM, PASSTHROUGH, CpuChoice
 from magnetar_core.errors import HypervisorError
 
 from .connection import text_of
+from .limits import Lane
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 
 class CpuModels:
     """The part of ``LocalHypervisor`` for CPU models. What cannot change while libvirtd runs is asked once per
     connection."""
 
-    connection: Connection
+    connection: ConnectionPool
 
     def __init__(self) -> None:
         self._cpu_connection: Any = None
@@ -34,26 +35,27 @@ class CpuModels:
             return CpuChoices(
                 frozenset(str(one.get("name")) for one in offered.iterfind("mode") if one.get("supported") == "yes"),
                 {str(one.text): one.get("usable") != "no" for one in offered.iterfind("mode[@name='custom']/model")})
-        return self.connection.call("tell the CPU models of guests", ask)
+        return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
         """virConnectBaselineHypervisorCPU; virConnectCompareHypervisorCPU for *features*."""
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
-            found = self._kept(conn).get(key)
+            found = self._kept().get(key)
             if found is None:
                 cpu = _described(self._capabilities(conn, virt_type), model, features)
                 found = self._cpu_answers[key] = _features(conn, virt_type, cpu, bool(features))
             return found
-        return self.connection.call(f"tell the features of the CPU {model or 'host-model'}", ask)
+        return self.connection.call(f"tell the features of the CPU {model or 'host-model'}", ask,
+                                    Lane.HOST)
 
-    def _kept(self, conn: Any) -> dict[Any, Any]:
-        if self._cpu_connection is not conn:
-            self._cpu_connection, self._cpu_answers = conn, {}
+    def _kept(self) -> dict[Any, Any]:
+        if self._cpu_connection is not (generation := self.connection.generation):
+            self._cpu_connection, self._cpu_answers = generation, {}
         return self._cpu_answers
 
     def _capabilities(self, conn: Any, virt_type: str) -> ET.Element:
-        found = self._kept(conn).get(virt_type)
+        found = self._kept().get(virt_type)
         if found is None:
             found = self._cpu_answers[virt_type] = _offered(conn, virt_type)
         return found

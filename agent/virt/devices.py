@@ -15,13 +15,14 @@ from magnetar_agent.storage import Disk
 from . import disk_keys, qemu_img
 from .disks import direct_io
 from .domain import render_device
+from .limits import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar_agent.hypervisor import Domain as DomainSeen
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 #: What libvirt says when a device was asked for already and the guest takes its time.
@@ -31,15 +32,16 @@ _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 class Devices:
     """The part of ``LocalHypervisor`` for devices of running domains."""
 
-    connection: Connection
+    connection: ConnectionPool
     templates: Path
     qemu_user: Callable[[], tuple[int, int]]
 
-    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
+    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
+              lane: Lane = Lane.GUEST, kind: str = "") -> None:
         raise NotImplementedError
 
     def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
-                   flags: int = 0) -> None:
+                   flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
         raise NotImplementedError
 
     def running(self, uuid: str) -> DomainSeen | None:
@@ -49,7 +51,7 @@ class Devices:
         def look(domain: Any, seen: DomainSeen) -> None:
             if domain.isActive():
                 found.append(seen)
-        self._with_seen("read", uuid, look, missing_is_fine=True)
+        self._with_seen("read", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
         return found[0] if found else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:

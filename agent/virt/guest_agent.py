@@ -11,6 +11,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Conflict, HypervisorError
 
+from .limits import Lane
 from .power import Domains
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class GuestAgent(Domains):
     def freeze(self, uuid: str) -> bool:
         """virDomainFSFreeze; whatever keeps the agent from it means that nothing is frozen."""
         try:
-            self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze())
+            self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
+                       lane=Lane.AGENT)
         except HypervisorError as error:
             log.info("the file systems of domain %s are not frozen: %s", uuid, error)
             if error.details.get("libvirt_code") not in _SILENT:
@@ -41,7 +43,8 @@ class GuestAgent(Domains):
     def thaw(self, uuid: str) -> None:
         """virDomainFSThaw; a guest whose agent does not answer any more is only told of in the log."""
         try:
-            self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw())
+            self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw(),
+                       lane=Lane.AGENT)
         except (HypervisorError, Conflict) as error:
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
@@ -55,13 +58,14 @@ class GuestAgent(Domains):
                 found.extend(one.get("state") == "connected" for one in xml.iterfind("devices/channel/target")
                              if one.get("name") == CHANNEL)
 
-        self._with("look for the guest agent of", uuid, look, missing_is_fine=True)
+        self._with("look for the guest agent of", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
         return any(found)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
         """virDomainSetUserPassword. libvirt's words do not hold the password."""
         try:
-            self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0))
+            self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
+                       lane=Lane.AGENT)
         except HypervisorError as error:
             if error.details.get("libvirt_code") not in _SILENT:
                 raise

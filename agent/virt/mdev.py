@@ -12,29 +12,30 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware.mdev import Mdev
 
+from .limits import Lane
 from .templates import FOLDER, fill
 
 if TYPE_CHECKING:
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 
 class Mdevs:
     """The part of ``LocalHypervisor`` for mediated devices."""
 
-    connection: Connection
+    connection: ConnectionPool
 
     def mdevs(self) -> list[Mdev]:
         """virConnectListAllNodeDevices of those that are active."""
         def look(conn: Any) -> list[Mdev]:
             return sorted(found for _device, found in _all(conn))
-        made: list[Mdev] = self.connection.call("look at mediated devices", look)
+        made: list[Mdev] = self.connection.call("look at mediated devices", look, Lane.HOST)
         return made
 
     def make_mdev(self, mdev: Mdev) -> None:
         """virNodeDeviceCreateXML."""
         text = fill("mdev.xml.j2", {"mdev": mdev, "parent": node_name(mdev.parent)}, FOLDER)
         self.connection.call("make a mediated device (which needs mdevctl)",
-                             lambda conn: conn.nodeDeviceCreateXML(text))
+                             lambda conn: conn.nodeDeviceCreateXML(text), Lane.HOST)
 
     def remove_mdev(self, uuid: str) -> None:
         """virNodeDeviceDestroy."""
@@ -42,7 +43,7 @@ class Mdevs:
             for device, found in _all(conn):
                 if found.uuid == uuid:
                     device.destroy()
-        self.connection.call("remove a mediated device", remove)
+        self.connection.call("remove a mediated device", remove, Lane.HOST)
 
 
 def node_name(address: str) -> str:

@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,17 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
+from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
 
 from . import cpu_models, disk_keys, tpm
+from .limits import Lane
 from .migrated_xml import local_disks, there
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
     from magnetar_agent.storage import DiskKey
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 #: Seconds between two looks at a migration.
 LOOK = 0.25
@@ -43,7 +44,7 @@ _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_D
 class Migrations:
     """The migration part of ``LocalHypervisor``."""
 
-    connection: Connection
+    connection: ConnectionPool
 
     def libvirt_socket(self) -> Path:
         """The socket of the connection's URI, or libvirtd's usual one."""
@@ -59,7 +60,7 @@ class Migrations:
 
     def cpu_lacks(self, cpu: str) -> str:
         """virConnectCompareHypervisorCPU."""
-        return self.connection.call("compare the CPU", lambda conn: cpu_models.lacks(conn, "kvm", cpu))
+        return self.connection.call("compare the CPU", lambda conn: cpu_models.lacks(conn, "kvm", cpu), Lane.HOST)
 
     def arrived(self, uuid: str) -> bool:
         """An incoming domain is transient until libvirt's Finish, which comes after the last byte."""
@@ -79,7 +80,7 @@ class Migrations:
             disk_keys.lend(conn, keys)
             if secret is not None:
                 tpm.lend(conn, uuid, secret)
-        self.connection.call(f"have the keys of the domain {uuid}", lend)
+        self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
         """virSecretUndefine."""
@@ -88,7 +89,7 @@ class Migrations:
             disk_keys.take_back(conn, there.intersection(ids))
             if uuid in there:
                 tpm.take_back(conn, uuid)
-        self.connection.call(f"forget the keys of the domain {uuid}", take_back)
+        self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
     def stray(self, uuid: str) -> None:
         """Abort a job that no thread of this process watches, and wait for its end."""
@@ -102,7 +103,7 @@ class Migrations:
                 with suppress(libvirt.libvirtError):
                     domain.abortJob()
                 time.sleep(LOOK)
-        self.connection.call(f"end an earlier migration of the domain {uuid}", end)
+        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END, "end")
 
     def post_copy(self, uuid: str) -> bool:
         """virDomainMigrateStartPostCopy."""
@@ -110,23 +111,29 @@ class Migrations:
             domain = conn.lookupByUUIDString(uuid)
             facts = domain.jobStats()
             return bool(facts.get("memory_processed")) and _post_copied(domain, facts)
-        return self.connection.call(f"go over to post-copy with the domain {uuid}", begin)
+        return self.connection.ask(f"go over to post-copy with the domain {uuid}", uuid, begin)
 
     def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
-        def start(conn: Any) -> tuple[Any, Any]:
-            domain = conn.lookupByUUIDString(uuid)
-            return domain, _parameters(domain, passage)
-        domain, parameters = self.connection.call(f"migrate the domain {uuid}", start)
-        flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
-        work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
-        still = _emulated(domain)
-        watch = _Watch(domain, passage, going)
+        what = f"migrate the domain {uuid}"
 
-        def move(conn: Any) -> None:
-            with _stopped(conn, domain, bool(flags & libvirt.VIR_MIGRATE_NON_SHARED_INC)) if still else nullcontext():
-                watch.until(work, gone)
-        self.connection.call(f"migrate the domain {uuid}", move)
+        def pause() -> None:
+            self.connection.call(what, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END)
+
+        def move(own: Any) -> None:
+            domain = own.lookupByUUIDString(uuid)
+            parameters = _parameters(domain, passage)
+            flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
+            work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
+            disks = bool(flags & libvirt.VIR_MIGRATE_NON_SHARED_INC)
+            still = _emulated(domain)
+
+            def follow(conn: Any) -> None:
+                watched = conn.lookupByUUIDString(uuid)
+                with _stopped(conn, watched, disks, pause) if still else nullcontext():
+                    _Watch(watched, passage, going).until(work, gone)
+            self.connection.call(what, follow, Lane.WATCH)
+        self.connection.call(what, move, Lane.LONG)
 
 
 class _Work(threading.Thread):
@@ -154,7 +161,7 @@ def _emulated(domain: Any) -> bool:
 
 
 @contextmanager
-def _stopped(conn: Any, domain: Any, disks: bool) -> Iterator[None]:
+def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
     """Pause a guest without KVM while its memory is copied, which comes after that of *disks*.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
@@ -167,9 +174,9 @@ def _stopped(conn: Any, domain: Any, disks: bool) -> Iterator[None]:
 
     def stop() -> None:
         begun.wait()  # not in libvirt's event thread, in which no call of it may be made
-        with suppress(libvirt.libvirtError):
+        with suppress(MagnetarError):
             if not over.is_set():
-                domain.suspend()
+                pause()
 
     if not disks:
         domain.suspend()

@@ -17,6 +17,7 @@ from magnetar_core.errors import Conflict, HypervisorError
 
 from . import qemu_img
 from .devices import Devices
+from .limits import Lane
 from .power import Domains
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Mirrors(Domains, Devices):
                 raise Conflict(f"The disk {target} of the domain {uuid} is being copied already, by other tools. Wait "
                                "until that has ended, or end it (virsh blockjob), then repeat the call.")
             domain.blockCopy(target, ET.tostring(wanted, encoding="unicode"), {}, _FLAGS)
-        self._with(f"copy the disk {target} of", uuid, begin)
+        self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
         """What the XML of the active domain says of it, and virDomainGetBlockJobInfo."""
@@ -64,7 +65,8 @@ class Mirrors(Domains, Devices):
 
     def pivot(self, uuid: str, target: str) -> None:
         """virDomainBlockJobAbort with the flag for it: libvirt changes the definition too."""
-        self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT))
+        self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
+                   lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
         """virDomainBlockJobAbort, if the job is ours."""
@@ -72,7 +74,7 @@ class Mirrors(Domains, Devices):
         while (there := self.mirror(uuid, target)) is not None and there.path == path:
             with contextlib.suppress(HypervisorError):  # it may end by itself in between
                 self._with(f"end the copy of the disk {target} of", uuid,
-                           lambda domain: domain.blockJobAbort(target, 0), missing_is_fine=True)
+                           lambda domain: domain.blockJobAbort(target, 0), missing_is_fine=True, lane=Lane.LONG)
             if time.monotonic() > end:
                 raise HypervisorError(f"libvirt could not end the copy of the disk {target} of the domain {uuid}.")
             time.sleep(LOOK)

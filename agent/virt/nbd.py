@@ -34,7 +34,7 @@ from .qemu_img import check, seen
 if TYPE_CHECKING:
     from magnetar_agent.storage import Export
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
 class Exports:
     """The part of ``LocalHypervisor`` for disks of other hosts."""
 
-    connection: Connection
+    connection: ConnectionPool
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
@@ -101,7 +101,7 @@ class Exports:
             for block in (one["inserted"] for one in blocks if "inserted" in one):
                 if str(socket) in block.get("file", ""):
                     libvirt_qemu.qemuMonitorCommand(domain, f'qemu-io {block["node-name"]} "read 0 512"', _HMP)
-        self.connection.call(f"reconnect a disk of the domain {uuid}", read)
+        self.connection.ask(f"reconnect a disk of the domain {uuid}", uuid, read)
 
     def close_exports(self) -> None:
         """End all."""

@@ -25,13 +25,14 @@ from magnetar_core.errors import Conflict
 
 from . import dhcp, ovn, reservations, routes
 from .domain import owner
+from .limits import Lane
 from .process import run
 from .templates import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .connection import Connection
+    from .pool import ConnectionPool
     from .switch_filter import SwitchFilter
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ NET = Path("/sys/class/net")
 class LibvirtNetworks:
     """The network part of ``LocalHypervisor``."""
 
-    connection: Connection
+    connection: ConnectionPool
     templates: Path
     switch_filter: SwitchFilter
     _reserving = threading.Lock()
@@ -89,7 +90,7 @@ class LibvirtNetworks:
         def networks(conn: Any) -> dict[str, NetworkSeen]:
             seen = (_see(network) for network in conn.listAllNetworks())
             return {network.name: network for network in seen if network is not None}
-        return self.connection.call("list the networks", networks)
+        return self.connection.call("list the networks", networks, Lane.HOST)
 
     def make_network(self, spec: NetworkSpec) -> None:
         """Define, set to start with libvirt, start. One that cannot be started for the first time is not left."""
@@ -108,7 +109,7 @@ class LibvirtNetworks:
                 if there is None:
                     network.undefine()
                 raise
-        self.connection.call(f"make the network {spec.name}", make)
+        self.connection.call(f"make the network {spec.name}", make, Lane.HOST)
 
     def _hosts_file(self, spec: NetworkSpec) -> Path | None:
         """The file of reservations, written; none where the agent may not write it, as under an older unit."""
@@ -136,7 +137,7 @@ class LibvirtNetworks:
             if network.isPersistent():
                 network.undefine()
             reservations.remove(name)
-        self.connection.call(f"remove the network {name}", remove)
+        self.connection.call(f"remove the network {name}", remove, Lane.HOST)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
         """In the file of reservations, or by virNetworkUpdate."""
@@ -156,7 +157,8 @@ class LibvirtNetworks:
         self._reserve(f"release the address of {mac} on the network {network}", network, change)
         leased.update(lease.address for lease in self.leases(network) if lease.mac == mac and lease.version == 4)
         if leased:
-            bridge, server = self.connection.call(f"read the network {network}", lambda conn: _served(conn, network))
+            bridge, server = self.connection.call(f"read the network {network}",
+                                                  lambda conn: _served(conn, network), Lane.HOST)
             for address in leased if bridge and server else ():
                 dhcp.release(bridge, server, mac, address)
 
@@ -184,7 +186,7 @@ class LibvirtNetworks:
                     reservations.tell(name)  # even of nothing new: whoever wrote it may have died before this
                 else:
                     _update(network, runs, change, libvirt.VIR_NETWORK_UPDATE_AFFECT_LIVE)
-        self.connection.call(what, act)
+        self.connection.call(what, act, Lane.HOST)
 
     def leases(self, network: str) -> list[Lease]:
         """virNetworkGetDHCPLeases."""
@@ -195,7 +197,7 @@ class LibvirtNetworks:
             return [Lease(lease["mac"], lease["ipaddr"], 6 if lease["type"] == libvirt.VIR_IP_ADDR_TYPE_IPV6 else 4,
                           lease["hostname"])
                     for lease in sorted(found.DHCPLeases(), key=lambda lease: int(lease["expirytime"]))]
-        return self.connection.call(f"read the leases of the network {network}", leases)
+        return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
         """The live XML of each active domain, twice: a device that is in both was the domain's in between, when its

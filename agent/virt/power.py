@@ -17,6 +17,7 @@ from magnetar_core.errors import Conflict, HypervisorError
 from . import disk_keys, qemu_img, tpm
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
+from .limits import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import DomainSpec
     from magnetar_agent.storage import DiskKey
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 T = TypeVar("T")
 #: What differs from server to server in a definition: texts, and attributes that hold names, paths and addresses.
@@ -43,7 +44,7 @@ _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOM
 class Domains:
     """The domain part of ``LocalHypervisor``."""
 
-    connection: Connection
+    connection: ConnectionPool
     templates: Path
     qemu_user: Callable[[], tuple[int, int]]
 
@@ -86,7 +87,7 @@ class Domains:
             conn.defineXMLFlags(xml, 0 if checked else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             if not checked and len(self._forms) < FORMS:
                 self._forms.add(form)
-        self.connection.call(f"define the domain {spec.name}", define)
+        self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
     def undefine(self, uuid: str) -> None:
         """Undefine with managed save, NVRAM, TPM and the metadata of snapshots and checkpoints."""
@@ -97,7 +98,7 @@ class Domains:
                 domain.destroy()
             if domain.isPersistent():
                 domain.undefineFlags(_FORGET)
-        self._with("undefine", uuid, undefine, missing_is_fine=True)
+        self._with("undefine", uuid, undefine, missing_is_fine=True, lane=Lane.END)
         tpm.forget(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
@@ -110,7 +111,7 @@ class Domains:
             qemu_img.check(seen.disks, self.qemu_user())
             with tpm.unlocked(domain.connect(), uuid, secret), disk_keys.unlocked(domain.connect(), keys):
                 domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
-        self._with_seen("start", uuid, start, flags=_INACTIVE)
+        self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.LONG)
 
     def shutdown(self, uuid: str) -> None:
         """virDomainShutdownFlags, by the ACPI power button."""
@@ -127,7 +128,7 @@ class Domains:
             except libvirt.libvirtError:
                 if domain.isActive():
                     raise
-        self._with("stop", uuid, destroy, missing_is_fine=True)
+        self._with("stop", uuid, destroy, missing_is_fine=True, lane=Lane.END)
 
     def pause(self, uuid: str) -> None:
         """virDomainSuspend."""
@@ -151,7 +152,7 @@ class Domains:
         def save(domain: Any) -> None:
             if domain.isActive() or not domain.hasManagedSaveImage():
                 domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
-        self._with("suspend", uuid, save)
+        self._with("suspend", uuid, save, lane=Lane.LONG)
 
     def discard_save(self, uuid: str) -> None:
         """virDomainManagedSaveRemove."""
@@ -169,7 +170,9 @@ class Domains:
                   for domain, facts in conn.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE)}
         saved = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE)}
         passing = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
-        known = self._known if self._known_by is conn else {}  # a new libvirtd may fill in more than the old one did
+        generation = self.connection.generation
+        # A new libvirtd may fill in more than the old one did.
+        known = self._known if self._known_by is generation else {}
         found, now = {}, {}
         for uuid, (domain, state, reason) in states.items():
             with contextlib.suppress(_Gone):
@@ -179,7 +182,7 @@ class Domains:
                 else:
                     now[uuid] = known[uuid]
                 found[uuid] = with_state(now[uuid][1], DomainState(state, reason, uuid in saved, uuid not in passing))
-        self._known, self._known_by = now, conn
+        self._known, self._known_by = now, generation
         return found
 
     def _file(self, name: str) -> tuple[int, ...] | None:
@@ -207,12 +210,13 @@ class Domains:
     def _parse(self, domain: Any) -> DomainSeen:
         return parse(domain.XMLDesc(_INACTIVE))
 
-    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
-        """Call *act* with the domain, if it is ours."""
-        self._with_seen(what, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE)
+    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
+              lane: Lane = Lane.GUEST, kind: str = "") -> None:
+        """Call *act* with the domain, if it is ours. *lane*, *kind*: see ``ConnectionPool.ask``."""
+        self._with_seen(what, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
     def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
-                   flags: int = 0) -> None:
+                   flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
         """Call *act* with the domain and what its XML says (with *flags*; with none, as it runs), if it is ours."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
@@ -229,7 +233,11 @@ class Domains:
                     _gone_is_gone(lambda: act(domain, seen))
             else:
                 act(domain, seen)
-        self.connection.call(f"{what} the domain {uuid}", run)
+        text = f"{what} the domain {uuid}"
+        if lane is Lane.LOOK:
+            self.connection.call(text, run)
+        else:
+            self.connection.ask(text, uuid, run, lane, kind or ("end" if lane is Lane.END else ""))
 
 
 class _Gone(Exception):

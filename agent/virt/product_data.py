@@ -9,10 +9,12 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
+from .limits import Lane
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 #: Which node devices virConnectListAllNodeDevices lists; 0 where the library knows none with such data.
 _WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
@@ -21,7 +23,7 @@ _WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
 class ProductData:
     """The part of ``LocalHypervisor`` for vital product data."""
 
-    connection: Connection
+    connection: ConnectionPool
     _serials: Mapping[str, str] = MappingProxyType({})
 
     def card_serials(self) -> Mapping[str, str]:
@@ -33,7 +35,7 @@ class ProductData:
                 address = _address(device.name())
                 found[address] = known[address] if address in known else serial_number(device.XMLDesc())
             return found
-        self._serials = self.connection.call("look at the vital product data of devices", look)
+        self._serials = self.connection.call("look at the vital product data of devices", look, Lane.HOST)
         return {address: serial for address, serial in self._serials.items() if serial}
 
 

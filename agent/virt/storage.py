@@ -21,6 +21,7 @@ from magnetar_agent import zeros
 from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
+from .limits import Lane
 from .process import run
 from .rbd import RbdTools, RoomSeen
 from .rbd_export import exported
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.storage import CephImage
 
-    from .connection import Connection
+    from .pool import ConnectionPool
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--servic
 class Storage:
     """The part of ``LocalHypervisor`` about storage pools."""
 
-    connection: Connection
+    connection: ConnectionPool
     templates: Path
     qemu_user: Callable[[], tuple[int, int]]
     _rbd_room: RoomSeen | None = None
@@ -170,7 +171,7 @@ class Storage:
                 raise Conflict(f"The storage pool {pool!r} of libvirt does not run. Start it on the host "
                                f"(virsh pool-start {pool}), then repeat the call.")
             return function(found)
-        return _roomy(lambda: self.connection.call(f"{what} in the storage pool {pool!r}", call))
+        return _roomy(lambda: self.connection.call(f"{what} in the storage pool {pool!r}", call, Lane.STORAGE))
 
 
 def _extend(path: str, size: int) -> None:

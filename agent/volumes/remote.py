@@ -225,9 +225,9 @@ class RemoteVolumes:
         """Let a guest that is paused for a disk run on, once all its volumes can be reached."""
         for one in attachments:
             reconnect(self.host, one)
-        with self.host.locks.hold("server", server):
+        with self.host.locks.hold_if_free("server", server) as is_free:  # else the next look does it
             document, domain = self.host.documents.get("server", server), self.host.hypervisor.domain(server)
-            if document and domain and domain.state == PAUSED and domain.reason == "io-error":
+            if is_free and document and domain and domain.state == PAUSED and domain.reason == "io-error":
                 log.info("server %s waited for its disks, and runs on", document.name, extra={"server": server})
                 self.host.hypervisor.resume(server)
 

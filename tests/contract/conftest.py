@@ -27,7 +27,7 @@ def _within(folder: Path, kind: str) -> Iterator[Place]:
         from magnetar_agent.virt import LibvirtHypervisor
 
         outside = LibvirtOutside("qemu:///system")  # raises where libvirt does not run
-        made = Place(LibvirtHypervisor("qemu:///system", folder), outside, folder)
+        made = Place(LibvirtHypervisor("qemu:///system", folder, patience=4.0), outside, folder)
     try:
         yield made
     finally:

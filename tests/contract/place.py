@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import tempfile
 import uuid as uuids
@@ -34,6 +36,7 @@ class FakeOutside:
         self.destroy = hypervisor.destroyed_outside
         self.undefine = hypervisor.undefined_outside
         self.forget = hypervisor.undefined_while_it_runs
+        self.hang, self.go_on = hypervisor.hangs, hypervisor.goes_on
         self.network = hypervisor.network_outside
         self.pool = hypervisor.add_pool
         self.reserved = hypervisor.reserved
@@ -83,6 +86,18 @@ class LibvirtOutside:
 
     def forget(self, uuid: str) -> None:
         self.conn.lookupByUUIDString(uuid).undefine()
+
+    def hang(self, uuid: str) -> None:
+        """Stop QEMU's process."""
+        os.kill(self._process(uuid), signal.SIGSTOP)
+
+    def go_on(self, uuid: str) -> None:
+        """Let QEMU's process go on."""
+        os.kill(self._process(uuid), signal.SIGCONT)
+
+    def _process(self, uuid: str) -> int:
+        name = self.conn.lookupByUUIDString(uuid).name()
+        return int(Path(f"/run/libvirt/qemu/{name}.pid").read_text())
 
     def undefine(self, uuid: str) -> None:
         self.destroy(uuid)

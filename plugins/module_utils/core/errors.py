@@ -186,6 +186,13 @@ class HypervisorError(MagnetarError):
     status = 500
 
 
+class GuestSilent(HypervisorError):
+    """The QEMU of one guest does not answer. Its host and all other guests go on."""
+
+    code = "guest-silent"
+    status = 409
+
+
 class Unreachable(MagnetarError):
     """The endpoint cannot be reached."""
 
@@ -232,7 +239,7 @@ ERRORS = {
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
         Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
-        HypervisorError, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
+        HypervisorError, GuestSilent, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
     )
 }
 

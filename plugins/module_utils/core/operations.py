@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -24,6 +25,8 @@ KEPT = 1000
 STREAMS = 8
 #: How many may wait for somebody else beside those that work.
 WAITING = 256
+#: The operation for which this thread works.
+CURRENT: contextvars.ContextVar[Optional[Operation]] = contextvars.ContextVar("operation", default=None)
 
 
 def now() -> str:
@@ -58,6 +61,7 @@ class Operation:
         self.given: dict[str, Any] = {}
         #: Whether it is kept when it has ended.
         self.kept = True
+        self._waits = False
         self._began = time.perf_counter()
         self._cancelled = threading.Event()
         self._ended = threading.Event()
@@ -86,8 +90,17 @@ class Operation:
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Within, the work waits for somebody else, and others may go on meanwhile."""
-        return self.gives_way()
+        """Within, the work waits for somebody else, and others may go on meanwhile. Within itself it does nothing."""
+        return nullcontext() if self._waits else self._waiting()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._waits = True
+        try:
+            with self.gives_way():
+                yield
+        finally:
+            self._waits = False
 
     def forget(self) -> None:
         """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""
@@ -118,6 +131,7 @@ class Operation:
 
     def run(self, function: Callable[[Operation], Any]) -> None:
         """Run *function* here and now, and note how it ends. Never raises."""
+        token = CURRENT.set(self)
         try:
             self.raise_if_cancelled()
             self.result = function(self)
@@ -129,6 +143,8 @@ class Operation:
         except Exception as error:  # whatever it is, the caller gets an answer and the log gets the trace
             log.exception("%s failed", self.name, extra={"request_id": self.request_id, "operation": self.id})
             self.exception, self.error, status = error, unforeseen(error).as_dict(), FAILED
+        finally:
+            CURRENT.reset(token)
         self._end(status)
 
     def _end(self, status: str) -> None:

@@ -106,7 +106,7 @@ def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
         connection = SimpleNamespace(lookupByUUIDString=lambda _uuid: domain)
         moves = migrate.Migrations()
         moves.connection = SimpleNamespace(  # type: ignore[assignment]
-            call=lambda _what, function: function(connection))
+            call=lambda _what, function, _lane=None: function(connection))
         passage = MigrationParams(**{**vars(PASSAGE), **options})
         moves.migrate("8c7d3c0e", passage, going or told.append, lambda: True)
         return told
@@ -226,7 +226,7 @@ def test_post_copy_on_demand(flowing: bool) -> None:
     domain = Domain()
     domain.disks = 0 if flowing else 9
     moves = migrate.Migrations()
-    moves.connection = SimpleNamespace(call=lambda _what, function: function(  # type: ignore[assignment]
+    moves.connection = SimpleNamespace(ask=lambda _what, _guest, function: function(  # type: ignore[assignment]
         SimpleNamespace(lookupByUUIDString=lambda _uuid: domain)))
     assert moves.post_copy("8c7d3c0e") is flowing and domain.count("migrateStartPostCopy") == flowing
 

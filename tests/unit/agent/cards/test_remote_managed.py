@@ -213,7 +213,7 @@ class _Connection:
     def __init__(self, *devices: _Device) -> None:
         self.devices = list(devices)
 
-    def call(self, _what: str, act: Any) -> Any:
+    def call(self, _what: str, act: Any, _lane: Any = None) -> Any:
         return act(self)
 
     def listAllDevices(self, _flags: int) -> list[_Device]:  # noqa: N802 - libvirt's

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The limits of libvirtd, and the shares of them that the agent uses."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from magnetar_core.errors import MagnetarError
+
+from .process import run
+
+log = logging.getLogger(__name__)
+
+#: libvirtd's default of max_workers.
+WORKERS = 20
+#: The admin sockets of libvirt's daemons for QEMU, by the name of their server.
+_SERVERS = {"libvirtd": "libvirtd:///system", "virtqemud": "virtqemud:///system"}
+#: Seconds that libvirt's admin interface may take to answer.
+_ADMIN_TIMEOUT = 5.0
+
+
+class Lane(Enum):
+    """A kind of calls. Each lane has its own places, so no lane can use up another one."""
+
+    #: Reads that libvirt answers without asking a QEMU.
+    LOOK = "look"
+    #: What the host is and has: capabilities, networks, secrets.
+    HOST = "host"
+    #: Storage pools, whose storage may hang.
+    STORAGE = "storage"
+    #: Calls that end a guest or a job of it. They must get through when the guest hangs.
+    END = "end"
+    #: Short calls that wait for an answer of a guest's QEMU.
+    GUEST = "guest"
+    #: Calls to guests that may last: start, managed save, migration, block copy.
+    LONG = "long"
+    #: Looks at long calls, which take these calls' time. Who has a place among the long calls has one here.
+    WATCH = "watch"
+    #: Calls that a guest agent inside a guest answers, or not, as it likes.
+    AGENT = "guest agent"
+
+
+#: Lanes whose calls a guest can keep in flight.
+OF_GUESTS = frozenset({Lane.GUEST, Lane.LONG, Lane.AGENT})
+#: Places of the other lanes.
+_FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.STORAGE: 2, Lane.END: 3}
+#: The fewest places of all guests together.
+_FEWEST = 4
+#: Places that the lanes of guests leave to each other.
+_LEFT = 2
+
+
+@dataclass(frozen=True)
+class LibvirtLimits:
+    """The calls that libvirtd serves at once: it has so many *workers* (max_workers), and others for what never waits
+    for a QEMU (prio_workers)."""
+
+    workers: int = WORKERS
+
+    @property
+    def guests(self) -> int:
+        """Calls to guests in flight, hung ones included. libvirtd's other workers serve the other lanes."""
+        return max(_FEWEST, self.workers - sum(_FIXED.values()))
+
+    def places(self, lane: Lane) -> int:
+        """Calls of *lane* in flight, without those that hang."""
+        if lane is Lane.AGENT:
+            return max(1, self.guests // 4)
+        return _FIXED.get(lane, self.guests - _LEFT)  # of WATCH as many as of LONG
+
+
+def ask_workers() -> int | None:
+    """Return the number of workers that libvirt's daemon for QEMU may have, as its admin interface says; ``None`` where
+    nothing answers there."""
+    for server, uri in _SERVERS.items():
+        try:
+            reply = run(["virt-admin", "-c", uri, "server-threadpool-info", server], "ask libvirtd for its limits",
+                        _ADMIN_TIMEOUT)
+        except MagnetarError as error:
+            log.debug("%s", error)
+            continue
+        if match := re.search(r"^maxWorkers\s*:\s*([0-9]+)", reply, re.MULTILINE):
+            return int(match[1])
+    return None

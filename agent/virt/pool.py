@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connections to libvirt, and the way through which every call goes.
+
+libvirtd takes few calls at once on one connection (``max_client_requests``, 5), and reads nothing more from one that
+has these, not even answers to its keepalive messages: it closes the connection after 30 s. And libvirt's client loses a
+wake-up now and then when two threads call on one connection, so that a call waits for the next keepalive message (seen
+with 9.0: 5 s). So each connection has one call at a time. Calls have places (``lanes``), of each kind so many that
+libvirtd's workers are enough for all. One connection is for events alone.
+
+A call that a guest's QEMU has to answer goes through ``ask``. Each guest has one of them in flight (``gates``). When
+QEMU leaves libvirt's command without an answer for ``patience`` seconds, the caller gets ``GuestSilent``. The call
+itself cannot be taken back: it stays in its thread until QEMU answers or ends. Others have its place after two seconds.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_core.errors import HypervisorDown, MagnetarError
+from magnetar_core.operations import CURRENT
+
+from .connection import Connection
+from .gates import Gates, Turn, silent
+from .lanes import CallPlace, Lanes
+from .limits import Lane, LibvirtLimits, ask_workers
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+#: Seconds that QEMU may leave a command of libvirt without an answer, by default.
+PATIENCE = 30.0
+#: Seconds that a call may take that ends a guest. libvirt sends SIGTERM, SIGKILL after 10 s, and waits for 30 s more.
+END_TIMEOUT = 90.0
+#: Seconds after which a call to a guest is looked at, and between two looks.
+FIRST_LOOK, NEXT_LOOK = 2.0, 1.0
+#: Seconds that an operation waits for libvirt to come back, and that another caller does after a call was lost.
+RETURN_TIMEOUT, SHORT_RETURN = 60.0, 5.0
+#: Seconds that a connection may take to open while libvirt answers on another one.
+OPEN_TIMEOUT = 10.0
+
+
+def unanswered(conn: Any, guest: str) -> float:
+    """Return for how many seconds the QEMU of *guest* has left libvirt's command without an answer."""
+    state, _details, milliseconds = conn.lookupByUUIDString(guest).controlInfo(0)
+    return milliseconds / 1000 if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED else 0.0
+
+
+class _Call:
+    """A call in a thread of its own, whose caller may give up waiting for it."""
+
+    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str) -> None:
+        self.place, self.turn, self.kind = place, turn, kind
+        self.began = time.monotonic()
+        self._perform = perform
+        self._done = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(self, ended: Callable[[_Call], None]) -> None:
+        """Make the call, then call *ended*."""
+        try:
+            self._result = self._perform()
+        except BaseException as error:  # noqa: BLE001 (the caller raises it)
+            self._error = error
+        ended(self)
+        self._done.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it has ended within *seconds*."""
+        return self._done.wait(seconds)
+
+    def outcome(self) -> Any:
+        """Return what it returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class ConnectionPool:
+    """The connections to the libvirt at *uri*. *prepare* is called with each new connection for events."""
+
+    def __init__(self, uri: str, prepare: Callable[[Any], None], wait: float = 10.0,
+                 limits: LibvirtLimits | None = None, patience: float = PATIENCE) -> None:
+        self.uri, self.patience = uri, patience
+        self._prepare = prepare
+        self._gates, self._workers = Gates(), Workers()
+        self._asks_limits: threading.Thread | None = None
+        self._lanes = Lanes(limits or LibvirtLimits(), lambda: Connection(uri, wait=0.0))
+        self._events = Connection(uri, self._prepared, wait)
+
+    @property
+    def generation(self) -> Any:
+        """What is another object after each reconnection to libvirt: what is known of its host is asked again then."""
+        return self._events.generation
+
+    def on_connect(self, listener: Callable[[], None]) -> None:
+        """See ``Connection.on_connect``."""
+        self._events.on_connect(listener)
+
+    def up(self) -> bool:
+        """Return whether libvirt answers now."""
+        if self._events.generation is None:
+            return False
+        try:
+            self._once("answer", lambda conn: conn.getLibVersion(), Lane.LOOK)
+        except MagnetarError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._workers.close()
+        self._lanes.close()
+        self._events.close()
+        if self._asks_limits is not None:
+            self._asks_limits.join(5)
+
+    def call(self, what: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK) -> T:
+        """Return the result of *function* on a connection. No guest's QEMU is asked. *what* completes "libvirt could
+        not …" in errors. A lost call that only looks is repeated."""
+        for last in (lane is not Lane.LOOK, True):
+            self._wait_until_up()
+            try:
+                return self._once(what, function, lane)
+            except HypervisorDown as error:
+                if last or not error.details.get("lost") or not self._events.wait_until_open(SHORT_RETURN):
+                    raise
+        raise AssertionError
+
+    def ask(self, what: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
+        """As ``call``, for what the QEMU of *guest* answers. One call of a *kind* is in flight for each guest. Raises
+        ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest is busy with another call."""
+        self._wait_until_up()
+        turn = self._gates.enter(guest, what, kind)
+        try:
+            place = self._lanes.take(lane, what, guest)
+        except BaseException:
+            self._gates.leave(turn, kind)
+            raise
+        return self._follow(self._begin(lambda: self._on(place, what, function), place, turn, kind), what)  # type: ignore[no-any-return]
+
+    def is_silent(self, guest: str) -> bool:
+        """Return whether a call to the *guest* hangs."""
+        return self._gates.is_silent(guest)
+
+    def in_flight(self) -> int:
+        """Return how many calls are in flight."""
+        return self._lanes.in_flight()
+
+    # One call -------------------------------------------------------------------------------------------------------
+    def _once(self, what: str, function: Callable[[Any], T], lane: Lane) -> T:
+        place = self._lanes.take(lane, what)
+        try:
+            return self._on(place, what, function)
+        finally:
+            self._lanes.give_back(place)
+
+    def _on(self, place: CallPlace, what: str, function: Callable[[Any], T]) -> T:
+        if place.connection.generation is None and self._events.generation is not None:
+            place.connection.wait_until_open(OPEN_TIMEOUT)
+        return place.connection.call(what, function)
+
+    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str = "") -> _Call:
+        context = contextvars.copy_context()
+        call = _Call(lambda: context.run(perform), place, turn, kind)
+        self._workers.run(lambda: call.run(self._ended))
+        return call
+
+    def _ended(self, call: _Call) -> None:
+        self._lanes.give_back(call.place)
+        if call.turn is not None:
+            if call.turn.given_up:
+                log.warning("the guest %s answers again or has ended: %s took %.0f s", call.turn.guest, call.turn.what,
+                            time.monotonic() - call.began)
+            self._gates.leave(call.turn, call.kind)
+
+    def _follow(self, call: _Call, what: str) -> Any:
+        """Wait for *call*; when the guest's QEMU does not answer libvirt, give up. An operation lends its place."""
+        if call.wait(FIRST_LOOK):
+            return call.outcome()
+        assert call.turn is not None
+        operation, guest = CURRENT.get(), call.turn.guest
+        ends = call.place.lane is Lane.END
+        look, limit = (_Age(call), END_TIMEOUT) if ends else (_Look(self, guest), self.patience)
+        with operation.waiting() if operation is not None else nullcontext():
+            while not call.wait(NEXT_LOOK):
+                seconds = look.unanswered()
+                if seconds >= FIRST_LOOK and not call.place.hangs:
+                    self._lanes.mark_hanging(call.place)
+                if seconds >= limit:
+                    self._gates.give_up(call.turn)
+                    error = silent(guest, what, seconds)
+                    log.warning("%s", error)
+                    raise error
+        return call.outcome()
+
+    def control(self, guest: str) -> _Call:
+        """Begin to ask libvirt for how many seconds the *guest*'s QEMU has left a command without an answer."""
+        what = f"look at the monitor of the domain {guest}"
+        place = self._lanes.take(Lane.LOOK, what)
+        return self._begin(lambda: self._on(place, what, lambda conn: unanswered(conn, guest)), place, None)
+
+    def unplace(self, call: _Call) -> None:
+        """Let others have the place of a *call* that hangs."""
+        self._lanes.mark_hanging(call.place)
+
+    # The whole ------------------------------------------------------------------------------------------------------
+    def _wait_until_up(self) -> None:
+        """Wait until libvirt is back, where an operation asks: what it has begun is not given up for a libvirtd that is
+        started again. Everybody else is told at once, by the call itself."""
+        operation = CURRENT.get()
+        if self._events.generation is not None or operation is None:
+            return
+        deadline = time.monotonic() + RETURN_TIMEOUT
+        with operation.waiting():
+            while not self._events.wait_until_open(NEXT_LOOK) and time.monotonic() < deadline:
+                operation.raise_if_cancelled()
+
+    def _prepared(self, conn: Any) -> None:
+        self._prepare(conn)
+        for connection in self._lanes.connections():
+            connection.drop_if_dead()
+        self._asks_limits = threading.Thread(target=self._ask_limits, name="libvirt-limits", daemon=True)
+        self._asks_limits.start()
+
+    def _ask_limits(self) -> None:
+        workers = ask_workers() if self.uri == "qemu:///system" else None
+        if workers:
+            self._lanes.limits = replace(self._lanes.limits, workers=workers)
+
+
+class _Age:
+    """The age of a call that ends a guest: libvirt itself waits until it has killed a QEMU that hangs."""
+
+    def __init__(self, call: _Call) -> None:
+        self._began = call.began
+
+    def unanswered(self) -> float:
+        """Return the age in seconds."""
+        return time.monotonic() - self._began
+
+
+class _Look:
+    """Looks at the monitor of one guest's QEMU, of which one at a time is under way."""
+
+    def __init__(self, pool: ConnectionPool, guest: str) -> None:
+        self._pool, self._guest = pool, guest
+        self._call: _Call | None = None
+
+    def unanswered(self) -> float:
+        """Return for how many seconds QEMU, or libvirt's own lock on the guest, has not answered; 0.0 when unknown."""
+        call, self._call = self._call, None
+        if call is None:
+            try:
+                call = self._pool.control(self._guest)
+            except MagnetarError as error:
+                log.debug("the monitor of the domain %s cannot be looked at: %s", self._guest, error)
+                return 0.0
+        if not call.wait(NEXT_LOOK):
+            self._call = call
+            if time.monotonic() - call.began > NEXT_LOOK * 2 and not call.place.hangs:
+                self._pool.unplace(call)
+            return time.monotonic() - call.began
+        try:
+            return float(call.outcome())
+        except (MagnetarError, libvirt.libvirtError):  # it does not run, or libvirt is away: the call says so
+            return 0.0

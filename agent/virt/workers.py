@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Threads for calls that their callers may give up waiting for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Threads that wait for work; more of them end when their work is done.
+IDLE = 8
+
+
+class Workers:
+    """Daemon threads: none keeps the process from ending. A call that hangs keeps its thread and no other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._closed = False
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run *work*, which must not raise, in a thread that has none, or in a new one."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            threading.Thread(target=self._serve, args=(work,), name="libvirt-call", daemon=True).start()
+        else:
+            inbox.put(work)
+
+    def close(self) -> None:
+        """End the threads that have no work; the others end after theirs."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)
+
+    def _serve(self, work: Callable[[], None] | None) -> None:
+        inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        while work is not None:
+            work()
+            with self._lock:
+                if self._closed or len(self._idle) >= IDLE:
+                    return
+                self._idle.append(inbox)
+            work = inbox.get()
