@@ -11,6 +11,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from magnetar_agent.agent import Agent
 
 log = logging.getLogger(__name__)
+#: Threads for requests that a guest has to answer, and for health checks.
+GUEST_THREADS, HEALTH_THREADS = 12, 4
 
 _NEVER = re.compile(r"(?!)")
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -177,6 +180,8 @@ class Pages:
 
     def __init__(self, agent: Agent, metrics: AgentMetrics) -> None:
         self.agent, self.metrics, self.version = agent, metrics, version()
+        # Who waits for a guest keeps no thread from others, and nobody keeps one from health checks.
+        self._guest_threads, self._health_threads = CapacityLimiter(GUEST_THREADS), CapacityLimiter(HEALTH_THREADS)
 
     async def root(self, request: Request) -> Json:
         """What this is: host, API number, kinds and version."""
@@ -197,11 +202,12 @@ class Pages:
     async def diagnostics(self, request: Request) -> Json:
         """What a server has used since it was started, as its hypervisor counts; empty while it is off."""
         query(request)
-        return Json(await run_in_threadpool(diagnostics, self.agent.drivers, key(request)))
+        return Json(await to_thread.run_sync(diagnostics, self.agent.drivers, key(request),
+                                             limiter=self._guest_threads))
 
     async def health(self, _request: Request) -> Json:
         """200 while libvirt answers, else 503."""
-        connected = await run_in_threadpool(self.agent.host.hypervisor.connected)
+        connected = await to_thread.run_sync(self.agent.host.hypervisor.connected, limiter=self._health_threads)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
 

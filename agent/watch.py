@@ -17,9 +17,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from magnetar_agent import inventory
 from magnetar_agent.boot import boot_id
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 INTERVAL = (0.5, 60.0)
 #: Events that a watcher may leave out; hello, servers and heartbeat always come.
 CHOICES = ("server", "domain", "operation")
+#: Threads for heartbeats, which share one look.
+THREADS = 4
 #: A heartbeat younger than this, in seconds, is sent to other watchers too.
 FRESH = 0.4
 
@@ -111,6 +113,8 @@ class Feed:
         self._number = 0
         self._told: dict[str, Told] = {}
         self._changed: set[str] = set()
+        #: No request keeps a thread from heartbeats.
+        self._threads = CapacityLimiter(THREADS)
         self._beating = threading.Lock()
         self._beat: tuple[float, bytes] = (0.0, b"")
         host.hypervisor.on_event(self._happened)
@@ -150,7 +154,7 @@ class Feed:
                     yield events
                 if time_of() >= beat and not watcher.over:
                     beat = time_of() + interval
-                    yield await run_in_threadpool(self._heartbeat)
+                    yield await to_thread.run_sync(self._heartbeat, limiter=self._threads)
         finally:
             watcher.over = True
             self._present.discard(watcher)

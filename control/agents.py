@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core import transport
 from magnetar_core.client import Client
 from magnetar_core.endpoint import CLOUD
-from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, TimedOut, Unreachable
+from magnetar_core.errors import (
+    GuestSilent,
+    HypervisorDown,
+    HypervisorError,
+    MagnetarError,
+    TimedOut,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -30,6 +37,8 @@ ENDPOINTS = 5000
 PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrator finds why in its log.",
          HypervisorError.code: "The server's host failed to do it. An administrator finds why in its log.",
          HypervisorDown.code: "The server's host cannot do anything now. Try again later.",
+         GuestSilent.code: "The guest does not answer: its virtual machine hangs, as when its storage does. Other "
+                           "guests go on. Try again later; a hard reboot or a deletion ends it.",
          Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
 #: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.

@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -43,6 +44,8 @@ PATH = re.compile(rf"/v1/{Server.noun}/([^/]+)/consoles/([^/]+)")
 OF_SERVER = {VNC: 8, SERIAL: 8, SPICE: 16}
 #: Seconds after which a client, or a VNC or SPICE server, that takes nothing is given up.
 HUNG = 60.0
+#: Threads for calls that a guest has to answer.
+THREADS = 8
 #: Codes of closing: the guest has stopped (normal), something failed.
 NORMAL, FAILED = 1000, 1011
 
@@ -52,6 +55,8 @@ class OpenConsoles:
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self._open = agent, agent.host.consoles
+        #: Who waits for a guest keeps no thread from others.
+        self._threads = CapacityLimiter(THREADS)
         #: The serial lines of servers of which somebody has the console open.
         self._lines: dict[str, asyncio.Future[SerialLine]] = {}
 
@@ -89,7 +94,7 @@ class OpenConsoles:
         return str(shown["id"])
 
     async def _graphics(self, websocket: WebSocket, id: str, kind: str) -> None:
-        line = await run_in_threadpool(self.agent.host.hypervisor.open_graphics, id, kind)
+        line = await to_thread.run_sync(self.agent.host.hypervisor.open_graphics, id, kind, limiter=self._threads)
         reader, writer = await asyncio.open_unix_connection(sock=line)
 
         async def show() -> None:
@@ -113,7 +118,7 @@ class OpenConsoles:
 
         async def broken() -> None:
             if line.types(client):
-                await run_in_threadpool(self.agent.host.hypervisor.send_break, id)
+                await to_thread.run_sync(self.agent.host.hypervisor.send_break, id, limiter=self._threads)
 
         try:
             await self._serve(websocket, id, SERIAL, partial(line.show, client, size),

@@ -242,7 +242,7 @@ class LabAgent:
         with suppress(AttributeError, libvirt.libvirtError):
             self._libvirt.getLibVersion()
             return self._libvirt
-        self._libvirt = libvirt.open("qemu:///system")
+        self._libvirt = libvirt.open(str(self.settings.get("libvirt_uri", "qemu:///system")))
         return self._libvirt
 
     def domain(self, key: str) -> Any:

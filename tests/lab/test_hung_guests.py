@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import guest
 import pytest
+from own_libvirtd import OwnLibvirtd
 
 from agent import LabAgent, eventually
 from magnetar_core.errors import GuestSilent, MagnetarError
@@ -108,3 +111,74 @@ def test_hung_guests_hold_up_nobody(lab: LabAgent) -> None:
         lab.power(name, "running")
     assert not any("connection to libvirt is lost" in str(line) for line in lab.logged())
     lab.ensure("server", names()[0], WANT)
+
+
+# A libvirtd that hangs or dies
+
+@pytest.fixture
+def libvirtd() -> Iterator[OwnLibvirtd]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-lab-", dir="/var/tmp"))
+    try:
+        with OwnLibvirtd(folder) as started:
+            yield started
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.deep(shard="libvirtd hangs and dies")
+def test_what_is_built_is_built_whatever_libvirtd_does(libvirtd: OwnLibvirtd, guest_image: dict[str, Path]) -> None:
+    """It is killed and started again twice while four servers are made, and stopped for so long that its connections
+    are lost. All servers are made; a hung guest is named afterwards as before."""
+    lab = agent_with_images(guest_image, libvirt_uri=libvirtd.uri)
+    answers: dict[str, Any] = {}
+    try:
+        threads = [asked(lab, f"web{number}", WANT, answers) for number in range(4)]
+        for _time in range(2):
+            eventually(lambda: any((lab.state / "documents/server").glob("*.json")), "one is being made")
+            libvirtd.kill()
+            libvirtd.start()
+        for thread in threads:
+            thread.join()
+        assert {name: answer["resource"]["power_state"] for name, answer in answers.items()} == {
+            f"web{number}": "running" for number in range(4)}, answers
+
+        assert libvirtd.process is not None
+        with stopped(libvirtd.process.pid):
+            thread = asked(lab, "late", WANT, answers)
+            eventually(lambda: any("a connection to libvirt is lost" in str(line) for line in lab.logged()[-20:]),
+                       "the agent notices")
+        thread.join()
+        assert answers["late"]["resource"]["power_state"] == "running", answers
+        for name in ("late", "web0"):
+            assert lab.power(name, "paused")["power_state"] == "paused"
+            lab.delete("server", name)
+    finally:
+        lab.close()
+
+
+@pytest.mark.deep(shard="libvirtd hangs and dies")
+def test_more_guests_hang_than_libvirtd_has_workers(libvirtd: OwnLibvirtd, guest_image: dict[str, Path]) -> None:
+    """Requests to guests are refused, which names those that hang; the host is up, guests can be ended, and afterwards
+    all is well."""
+    lab = agent_with_images(guest_image, libvirt_uri=libvirtd.uri, parallel=16)
+    hung = [f"hung{number}" for number in range(10)]
+    answers: dict[str, Any] = {}
+    try:
+        for name in (*hung, "healthy"):
+            lab.ensure("server", name, {**WANT, "flavor": {"vcpus": 1, "ram": 64, "disk": 1}})
+        with stopped(*(lab.qemu(name) for name in hung)):
+            threads = [asked(lab, name, {"power": "paused"}, answers) for name in hung]
+            for thread in threads:
+                thread.join()
+            assert {type(answer) for answer in answers.values()} == {GuestSilent}, answers
+            with pytest.raises(GuestSilent, match="guests whose QEMU does not answer"):
+                lab.power("healthy", "paused")
+            assert lab.show("host")["connected"]
+            for name in hung[:5]:
+                lab.delete("server", name)
+            assert lab.power("healthy", "paused")["power_state"] == "paused"
+            assert lab.ensure("server", "fresh", WANT)["resource"]["power_state"] == "running"
+        for name in hung[5:]:
+            eventually(lambda name=name: lab.power(name, "running")["power_state"] == "running", f"{name} answers")
+    finally:
+        lab.close()

@@ -13,9 +13,10 @@ import pytest
 from magnetar_agent import boot, power_sync
 from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_core.errors import InvalidField, Unreachable
+from magnetar_core.errors import GuestSilent, HypervisorDown, InvalidField, Unreachable
 from magnetar_core.kinds import Network, Server, Volume
 from magnetar_core.operations import Operation
+from tests.waiting import eventually
 
 from .conftest import SMALL, Host
 from .test_resize import image
@@ -265,3 +266,38 @@ def test_a_server_that_is_removed_meanwhile_is_not_put_right(host: Host, caplog:
     document.want["resume_on_host_boot"] = False
     sync._after_reboot(document)
     assert host.agent.host.documents.list("server") == []
+
+
+def test_an_event_waits_for_its_server_and_holds_up_no_other(host: Host, running: str) -> None:
+    """Somebody changes the server, and may wait for its guest."""
+    other = str(host.server("web2").resource["id"])  # type: ignore[index]
+    with host.agent.host.locks.hold("server", running):
+        host.fake.guest_powers_off(running)
+        host.fake.guest_powers_off(other)
+        eventually(lambda: host.show("web2")["status"] == "SHUTOFF", "the other is followed")
+    host.settled()
+    assert host.show()["status"] == "SHUTOFF"
+
+
+def test_a_step_whose_connection_to_libvirt_broke_is_done_again(host: Host) -> None:
+    host.fake.fail_next("start", HypervisorDown("The connection broke.", lost=True), 2)
+    assert host.server("web1").resource["power_state"] == "running"  # type: ignore[index]
+
+
+def test_a_step_that_breaks_every_connection_fails(host: Host) -> None:
+    host.fake.fail_next("start", HypervisorDown("The connection broke.", lost=True), 3)
+    with pytest.raises(HypervisorDown):
+        host.server("web1")
+
+
+def test_a_guest_that_hangs_is_named_and_can_be_removed(host: Host, running: str) -> None:
+    host.fake.hangs(running)
+    with pytest.raises(GuestSilent, match=running):
+        host.server("web1", power="paused")
+    assert host.show()["power_state"] == "running"
+    assert host.server("web2").resource["power_state"] == "running"  # type: ignore[index]
+    host.fake.goes_on(running)
+    assert host.server("web1", power="paused").resource["power_state"] == "paused"  # type: ignore[index]
+    host.fake.hangs(running)
+    host.ensure("server", "web1", None)
+    assert host.fake.domain(running) is None

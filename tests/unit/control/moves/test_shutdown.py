@@ -8,7 +8,7 @@ import pytest
 from magnetar_agent.servers import shutdown
 from tests.waiting import eventually
 
-from .clouds import check, flavors, row
+from .clouds import check, flavors, remove, row
 from .inside import Inside
 
 #: What shuts a guest down, and the body of the request.
@@ -103,3 +103,22 @@ def test_an_image_that_says_no_time_is_refused(cloud):
     reply = cloud.admin.post("/v2.1/servers", {"server": {
         "name": "web", "flavorRef": "1", "imageRef": image, "networks": "none"}}, "2.60")
     assert reply.status == 400 and "os_shutdown_timeout=soon" in reply.json["badRequest"]["message"]
+
+
+def test_a_guest_that_hangs_is_told_of_and_not_its_host(cloud, server):
+    """Others at its host go on, and it can be deleted."""
+    id = server["id"]
+    kvm = cloud.kvm[row(cloud, id).host]
+    kvm.fake.hangs(id)
+    assert cloud.admin.act(id, "pause").status == 202
+    path = f"/v2.1/servers/{id}/os-instance-actions"
+    failed = eventually(lambda: [one for one in cloud.admin.get(path).json["instanceActions"]
+                                 if one["action"] == "pause" and one["message"]])[0]
+    events = cloud.admin.get(f"{path}/{failed['request_id']}", "2.84").json["instanceAction"]["events"]
+    assert [event["details"].partition(":")[0] for event in events] == [f"The guest {id} does not answer"]
+    cloud.admin.settled(id)
+    other = cloud.admin.boot(networks="none")["id"]
+    assert cloud.admin.settled(other)["status"] == "ACTIVE"
+    assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 204
+    assert cloud.admin.settled(id) is None
+    remove(cloud, [other])
