@@ -109,7 +109,7 @@ class ImageDriver(DocumentDriver):
         state = document.state
         waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
-        known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size")},
+        known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size", "consistency")},
                  "status": "active" if importing.stored(document) else absent, "id": document.id, "name": document.name,
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}

@@ -29,8 +29,8 @@ def project_id(caller: Caller, key: str, field: str, known: Collection[str] = ()
     if context.is_admin:
         if identity.project_exists(context, key):
             return key
-        named = identity.projects_named(context, key)
-        named = [id for id, domain in named.items() if domain == context.project_domain_id] or [*named]
+        domains = identity.projects_named(context, key)
+        named = [id for id, domain in domains.items() if domain == context.project_domain_id] or [*domains]
         if len(named) > 1:
             raise InvalidField(field, f"is the name of {len(named)} projects; use an id of " + ", ".join(sorted(named)),
                                key)

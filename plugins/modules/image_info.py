@@ -104,6 +104,9 @@ images:
       description: Whether the content is there.
       type: str
       sample: active
+    consistency:
+      description: Of an image of a server that C(create_image) made, the state of its file systems; null of others.
+      type: str
     size:
       description: Bytes stored.
       type: int

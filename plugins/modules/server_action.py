@@ -320,7 +320,7 @@ consistency:
   description:
     - State of the file systems in the image. V(frozen) when the guest agent had written them out and frozen them;
       V(crash-consistent) when it is as after a power cut; V(stopped) when the server was off.
-  returned: when O(action=create_image) or O(action=create_backup) has made one
+  returned: when O(action=create_image) or O(action=create_backup) has made one, or the image was there
   type: str
   sample: frozen
 console:

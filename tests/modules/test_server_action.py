@@ -64,6 +64,8 @@ def test_create_image(web):
     assert made["id"] == done["image"]["id"] and made["properties"]["n"] == "1"
     again = web("server_action", **options)
     assert not again["changed"] and again["image"] == done["image"]
+    assert again["consistency"] == done["consistency"] == made["consistency"]
+    assert web("image_info", name="img")["images"][0]["consistency"] is None
     refused = web("server_action", **dict(options, image_name="img"))
     assert refused["failed"] and refused["error"]["code"] == "conflict" and "image_name" in refused["msg"]
     assert web("server", name="t", flavor="small", image="golden")["server"]["image"]["name"] == "golden"

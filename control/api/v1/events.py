@@ -24,6 +24,7 @@ from magnetar_core.reconcile import Document, is_uuid
 from magnetar_core.values import Choices, Integer, Nullable, Text
 
 from .driver import NAMESPACE, CloudDriver
+from .image import CONSISTENCY
 from .server import CloudServers
 from .server_actions import ServerActions, found, removed
 from .server_request import image_of
@@ -60,8 +61,8 @@ def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
         metadata=None if metadata is None else METADATA.check(metadata, "metadata")))
 
 
-def _create_image(server: ServerActions, _row: Any, args: Document) -> str:
-    return server_images.create_image(server.caller, server.target, args["name"], _properties(args))
+def _create_image(server: ServerActions, row: Any, args: Document) -> str:
+    return server_images.create_image(server.caller, server.target, args["name"], _properties(row, args))
 
 
 class CreateBackupArguments(CreateImageArgs):
@@ -72,15 +73,20 @@ class CreateBackupArguments(CreateImageArgs):
                      "this one is made.", required=True)
 
 
-def _create_backup(server: ServerActions, _row: Any, args: Document) -> str:
+def _create_backup(server: ServerActions, row: Any, args: Document) -> str:
     return backup.create_backup(server.caller, server.target, args["name"], args["backup_type"], args["rotation"],
-                                _properties(args))
+                                _properties(row, args))
 
 
-def _properties(args: Document) -> Any:
-    """The properties of an image that is made."""
+def _properties(row: Any, args: Document) -> Any:
+    """The properties of an image that is made of the server of *row*."""
     described = {"description": args["description"]} if args["description"] else {}
-    return METADATA.check({**args["metadata"], **described}, "metadata")
+    return {**METADATA.check({**args["metadata"], **described}, "metadata"), CONSISTENCY: _consistency(row)}
+
+
+def _consistency(row: Any) -> str:
+    """Return the state of the file systems in an image that is made of the server of *row* now."""
+    return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
 #: Event: rule of its arguments, the action in the queue, how; that returns the uuid of an image that it makes.
@@ -141,7 +147,7 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     if before is not None or name != "change_password":  # which waits by itself
         server.ended(caller.request_id, action)
     answer = {"image": {"id": image, "name": args["name"]},
-              "consistency": "stopped" if row.vm_state == STOPPED else "crash-consistent"} if image else {}
+              "consistency": _consistency(row)} if image else {}
     return {"done": True, **answer, "resource": driver.public(driver.one(caller, row.id))}
 
 

@@ -24,7 +24,7 @@ from magnetar_core.reconcile import Document, is_uuid
 from .driver import CloudDriver
 
 #: The properties in which fields of the kind are kept.
-DESCRIPTION, CHECKSUM = "description", "magnetar_checksum"
+DESCRIPTION, CHECKSUM, CONSISTENCY = "description", "magnetar_checksum", "magnetar_consistency"
 STATUS = {"killed": "error", "importing": "saving", "uploading": "saving"}
 OCTETS = "application/octet-stream"
 
@@ -37,7 +37,8 @@ def shown(image: Mapping[str, Any]) -> Document:
             "checksum": checksum, "disk_format": image["disk_format"], "kernel": None, "ramdisk": None, "cmdline": None,
             "min_disk": image["min_disk"], "min_ram": image["min_ram"],
             "properties": {name: value for name, value in properties.items()
-                           if name not in (DESCRIPTION, CHECKSUM) and isinstance(value, str)},
+                           if name not in (DESCRIPTION, CHECKSUM, CONSISTENCY) and isinstance(value, str)},
+            "consistency": properties.get(CONSISTENCY),
             "status": STATUS.get(image["status"], image["status"]), "size": image.get("size"),
             "virtual_size": image.get("virtual_size"), "created_at": to_second(image["created_at"]),
             "updated_at": to_second(image["updated_at"] or image["created_at"]), "_owner": image.get("owner"),

@@ -119,7 +119,8 @@ class ServerActionModule(Module):
             return {"changed": False, "server": server, "actions": []}
         made_before = _image(server, params, client) if action == "create_image" else None
         if made_before:
-            return {"changed": False, "server": server, "actions": [], "image": _brief(made_before)}
+            return {"changed": False, "server": server, "actions": [], "image": _brief(made_before),
+                    "consistency": made_before.get("consistency")}
         return self._event(server, params, check_mode, client)
 
     def _ensure(self, server, params, check_mode, diff_mode, client):

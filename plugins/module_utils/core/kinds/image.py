@@ -57,5 +57,7 @@ class Image(Resource):
                        sample={"os_distro": "debian"})
     status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is there.", on=READ,
                    sample="active")
+    consistency = Field(Nullable(Choices("stopped", "frozen", "crash-consistent")), "Of an image of a server that "
+                        "C(create_image) made, the state of its file systems; null of others.", on=READ, sample=None)
     size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
     virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)

@@ -115,6 +115,7 @@ def test_actions(cloud: Cloud, folder: Path) -> None:
         {"action": "start"})]
     found = play(folder, tasks, {"cloud": "mycloud"})
     assert [one["changed"] for one in found] == [True, True, False, True, True, False, True, False, True, True]
+    assert found[1]["consistency"] == found[2]["consistency"] == "crash-consistent"
     assert found[3]["server"]["metadata"] == {"n": "2"} and found[-1]["server"]["status"] == "ACTIVE"
     checked = play(folder, tasks[:1], {"cloud": "mycloud"}, "--check")
     assert checked[0]["changed"]
