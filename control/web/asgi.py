@@ -37,8 +37,10 @@ PIECE = 1 << 17
 STREAMS, MORE = 32, 32
 #: Statuses of a refused upload that end its connection, so that the rest of the content does not come.
 ENDING = (408, 429, 503)
-#: Threads of requests that may wait for hosts, and of those about the health of the cloud.
-WAITING, HEALTH = 64, 2
+#: Threads of requests that may wait for hosts (``compute.waiting`` has the shares of projects and hosts).
+WAITING = 64
+#: Threads of requests about the health of the cloud, and as for logins.
+HEALTH, HEALTH_SHARE, HEALTH_WAITING = 2, 1, 64
 #: Threads of logins, which compute; how many of them one address or user may have, and how many of its logins may wait.
 LOGINS, LOGIN_SHARE, LOGINS_WAITING = 4, 3, 64
 Observe = Callable[[str, str, str, int, float], None]
@@ -59,8 +61,8 @@ class AsgiServer:
         # Of their own, so that slow uploads keep nobody else waiting. A download holds one only while it reads a file.
         self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
         self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
-        self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
-                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health")}
+        self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
+        self.health = FairThreads("health", HEALTH, HEALTH_SHARE, HEALTH_WAITING)
         self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
         self.kept = KeptBytes()
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
@@ -195,6 +197,8 @@ class AsgiServer:
         way = application.way(request)
         if way is Way.LOGIN:
             return await self._login(application, request)
+        if way is Way.HEALTH:
+            return await self.health.run(whole(request.address), lambda: application.handle(request))
         if way in self.apart or way is Way.THREAD:
             return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
         return await self.quick.answer(way, application.handle, request)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
-import orjson
 import pytest
 
 from magnetar_control.services import Context
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Routed, by_token, route
-from magnetar_control.web.asgi import LOGIN_SHARE, LOGINS_WAITING, AsgiServer
+from magnetar_control.web.application import Application, Routed, by_token, route
+from magnetar_control.web.asgi import HEALTH_SHARE, HEALTH_WAITING, LOGIN_SHARE, LOGINS_WAITING, AsgiServer
 from magnetar_control.web.fair_threads import FairThreads
 from magnetar_control.web.quick import Way
 
@@ -73,6 +73,49 @@ def test_so_many_may_wait() -> None:
     asyncio.run(run())
 
 
+class SlowHealth(Application):
+    """Health that is told when the test says so, but to one address."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def way(self, request: Request) -> Way:
+        return Way.HEALTH
+
+    def handle(self, request: Request) -> Answer:
+        assert request.address == "192.0.2.9" or self.go.wait(60)
+        return Answer({})
+
+
+def test_one_address_does_not_keep_health_from_others() -> None:
+    async def run() -> None:
+        health = SlowHealth()
+        server = AsgiServer({"": health})
+        many = [asyncio.ensure_future(asked(server, "GET", "/healthz", "192.0.2.1")) for _time in range(70)]
+        assert await asked(server, "GET", "/healthz", "192.0.2.9") == 200
+        health.go.set()
+        statuses = await asyncio.gather(*many)
+        assert statuses.count(429) == 70 - HEALTH_SHARE - HEALTH_WAITING
+
+    asyncio.run(run())
+
+
+async def asked(server: AsgiServer, method: str, path: str, address: str, token: str = "") -> int:
+    """The status of an answer."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", b"2"), *([(b"x-auth-token", token.encode())] if token else [])]
+    await server({"type": "http", "method": method, "path": path, "query_string": b"", "scheme": "http",
+                  "headers": headers, "client": (address, 1)}, receive, send)
+    return int(sent[0]["status"])
+
+
 class Logins:
     """A server whose logins wait until the test lets them go on."""
 
@@ -89,22 +132,6 @@ class Logins:
         self.order.append(whose)
         return {"whose": whose}
 
-    async def ask(self, path: str, address: str, token: str = "") -> int:
-        """The status of the answer."""
-        sent = []
-
-        async def receive() -> dict[str, object]:
-            return {"type": "http.request", "body": b"{}", "more_body": False}
-
-        async def send(message: dict[str, object]) -> None:
-            sent.append(message)
-
-        headers = [(b"content-length", b"2"), *([(b"x-auth-token", token.encode())] if token else [])]
-        await self.server({"type": "http", "method": "POST", "path": path, "query_string": b"", "scheme": "http",
-                           "headers": headers, "client": (address, 1)}, receive, send)
-        assert orjson.loads(str(sent[1]["body"], "ascii")) is not None  # type: ignore[call-overload]
-        return int(str(sent[0]["status"]))
-
 
 @pytest.mark.parametrize(("path", "address", "token"), [
     ("/login", "192.0.2.1", ""), ("/secret", "192.0.2.1", "mallory")])
@@ -113,10 +140,10 @@ def test_many_logins_keep_nobody_waiting(path: str, address: str, token: str, ho
     """Those of one address, or of one user."""
     async def run() -> None:
         logins = Logins()
-        many = [asyncio.ensure_future(logins.ask(path, address, token)) for _time in range(
+        many = [asyncio.ensure_future(asked(logins.server, "POST", path, address, token)) for _time in range(
             LOGIN_SHARE + LOGINS_WAITING + 5)]
         await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)  # one is refused
-        assert await logins.ask(honest, "192.0.2.9", mine) == 200
+        assert await asked(logins.server, "POST", honest, "192.0.2.9", mine) == 200
         assert len(logins.order) == 1
         logins.go.set()
         statuses = await asyncio.gather(*many)
