@@ -27,6 +27,8 @@ from magnetar_control.api.volume import attachments, encryption, limits, nouns, 
 from magnetar_control.api.volume.values import METADATA
 from magnetar_control.services.identity.application_credentials import FIELDS as CREDENTIAL
 from magnetar_control.services.identity.resources import RESOURCES
+from magnetar_control.services.identity.trusts import FIELDS as TRUST
+from magnetar_control.services.identity.trusts import REQUIRED
 from magnetar_control.services.image.fields import FIELDS, READ_ONLY
 from magnetar_core.fields import CREATE
 from magnetar_core.query import PAGE
@@ -127,6 +129,14 @@ IDENTITY: dict[str, Schema] = {
         ),
     ),
 }
+IDENTITY["/v3/OS-TRUST/trusts"] = wrapped(
+    "trust",
+    objects(
+        " ".join(REQUIRED),
+        **{name: value.schema() for name, value in TRUST.items()},
+        expires_at=TEXT,
+    ),
+)
 for _resource in RESOURCES:
     _schema = wrapped(
         _resource.name,

@@ -19,7 +19,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, route, unknown
 from magnetar_control.web.routing import ANY_SLASH
 
-from . import limits, none, projects, resources, role_assignments, tokens, users
+from . import limits, none, projects, resources, role_assignments, tokens, trusts, users
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
@@ -38,7 +38,8 @@ def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None =
         route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
         *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
         *limits.routes(UnifiedLimits(service.tokens.database, quotas or {})),
-        *users.routes(service.tokens), *none.routes(service.tokens), *resources.members(service.tokens),
+        *users.routes(service.tokens), *trusts.routes(service.tokens), *none.routes(service.tokens),
+        *resources.members(service.tokens),
         *projects.tags(IdentityStore(PROJECTS, service.tokens)),
         *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
     ], authenticate, rendered, ANY_SLASH)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What Keystone has and the embedded identity service has none of: lists are empty, and making one is refused, saying
-what there is instead (Identity API v3: "Trusts", "Credentials", "Policies", "EC2 credentials", "Access rules")."""
+what there is instead (Identity API v3: "Credentials", "Policies", "EC2 credentials", "Access rules")."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from .views import listed
 
 #: Path, key of the list, one of it, who may see the list, and what is there instead.
 NONE_OF = (
-    ("/v3/OS-TRUST/trusts", "trusts", "trust", "token", "Application credentials act for a user with fewer roles."),
     ("/v3/credentials", "credentials", "credential", "token", "Application credentials let programs in."),
     ("/v3/policies", "policies", "policy", "admin", "Each service reads its policy from its own files."))
 OF_USERS = (("credentials/OS-EC2", "credentials", "credential", "Application credentials let programs in."),

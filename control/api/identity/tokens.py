@@ -84,6 +84,8 @@ def document(found: Token) -> Document:
         shown["domain"] = {"id": target["id"], "name": target["name"]}
     elif claims.scope == "system":
         shown["system"] = {"all": True}
+    if found.trust:
+        shown["OS-TRUST:trust"] = found.trust
     if found.credential:
         shown["application_credential"] = found.credential
     return shown

@@ -15,7 +15,7 @@ from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_control.web.quick import Way
-from magnetar_core.errors import InvalidRequest, NotFound
+from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from .views import body, filters, listed, resource, some
 
@@ -49,13 +49,24 @@ def routes(tokens: Tokens) -> list[Guarded]:
         route(f"POST {one}/password", own(password), 204, way=Way.LOGIN),  # to hash takes long
         route(f"GET {one}/groups", own(lambda request, user: some(
             request, GROUPS, users.groups(tokens, user, filters(request, GROUPS))))),
-        route(f"GET {every}", own(credentials)),
-        route(f"POST {every}", own(create), 201, way=Way.LOGIN),
-        route(f"GET {every}/{{id}}", own(lambda request, user: {"application_credential": _credential(
-            request, application_credentials.show(tokens, user, request.params["id"]))})),
-        route(f"DELETE {every}/{{id}}", own(lambda request, user: application_credentials.remove(
-            tokens, request.extra["token"], user, request.params["id"])), 204),
+        route(f"GET {every}", own(untrusted(credentials))),
+        route(f"POST {every}", own(untrusted(create)), 201, way=Way.LOGIN),
+        route(f"GET {every}/{{id}}", own(untrusted(lambda request, user: {"application_credential": _credential(
+            request, application_credentials.show(tokens, user, request.params["id"]))}))),
+        route(f"DELETE {every}/{{id}}", own(untrusted(lambda request, user: application_credentials.remove(
+            tokens, request.extra["token"], user, request.params["id"]))), 204),
     ]
+
+
+def untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
+    """Return *handler* for tokens without a trust: a credential would outlive the trust."""
+    def guarded(request: Request, user: str) -> Any:
+        if request.extra["token"].claims.trust_id:
+            raise Forbidden("Cannot manage application credentials with a token issued via delegation: yours is for a "
+                            "trust.")
+        return handler(request, user)
+
+    return guarded
 
 
 def own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:

@@ -11,12 +11,12 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Document, Documents
-from magnetar_control.store.database import moment, now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest
 from magnetar_core.values import Boolean, ListOf, MapOf, Nullable, Text, Value
 
 from . import assignments, passwords, tables
 from .resources import DESCRIPTION, NAME, USERS, IdentityResource, Secret, new_row
+from .times import parse_expiry
 from .tokens import Token, Tokens
 
 #: Application credentials of a user.
@@ -74,7 +74,7 @@ def create(tokens: Tokens, token: Token, user_id: str, given: Mapping[str, Any])
         "description": checked["description"],
         "secret": passwords.hashed(own) if own else passwords.hashed_secret(secret),
         "unrestricted": bool(checked["unrestricted"]), "roles": orjson.dumps(list(held)).decode(),
-        "expires_at": _expiry(given.get("expires_at")), "extra": "{}"})
+        "expires_at": parse_expiry(given.get("expires_at"), "nobody could log in with the credential"), "extra": "{}"})
     try:
         with tokens.change() as connection:
             _check_room(connection, user_id)
@@ -120,15 +120,3 @@ def _roles(wanted: list[dict[str, str]] | None, held: tuple[dict[str, str], ...]
             raise InvalidField("roles", f"names {role.get('name') or role.get('id')}, which your token has not")
         found += match
     return found if wanted else list(held)
-
-
-def _expiry(text: Any) -> str | None:
-    if text is None:
-        return None
-    try:
-        found = moment(text)
-    except (TypeError, ValueError):
-        raise InvalidField("expires_at", "must be a time such as 2030-01-31T12:00:00", text) from None
-    if found <= now():
-        raise InvalidField("expires_at", "must be a time to come: nobody could log in with the credential", text)
-    return found

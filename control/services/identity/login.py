@@ -18,7 +18,9 @@ from magnetar_core.values import Text
 from . import assignments, passwords, tables
 from .login_failures import Attempt
 from .resources import DEFAULT, Row
-from .tokens import Claims, Token, find_target, find_user, new_id, open_, over, seconds
+from .times import over, seconds
+from .tokens import Claims, Token, find_target, find_user, new_id, open_
+from .trust_rows import delegated_roles, trust_chain
 
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
@@ -26,6 +28,7 @@ REFUSED = "The request you have made requires authentication: user, password or 
 LONGEST_CHAIN = 16
 #: Names and ids. What may hold a secret is checked by hand, as the answer must not repeat it.
 TEXT = Text(0, 1 << 20)
+TRUST = "OS-TRUST:trust"
 Find = Callable[[str], Token | None]
 
 
@@ -41,6 +44,8 @@ class Authentication:
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Token | None = None
+        #: The trust that is the scope, and its trustor's epoch.
+        self.trust_id, self.trustor_epoch = "", 0
         #: Whose password or secret was given: an id, or a name that nobody has.
         self.account = ""
         #: What was given as a password or secret, and what is kept of the right one (``None``: there is none).
@@ -62,7 +67,8 @@ class Authentication:
             methods = list(dict.fromkeys([*self.parent.claims.methods, *methods]))
             chain = [*self.parent.claims.ancestors, self.parent.claims.id]
         return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
-                      epoch, self.credential["id"] if self.credential else "", " ".join(chain))
+                      epoch, self.credential["id"] if self.credential else "", " ".join(chain), self.trust_id,
+                      self.trustor_epoch)
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
         """The user, whose passwords and secrets are right."""
@@ -106,6 +112,9 @@ class Authentication:
         self.parent = self.find(token)
         if self.parent and self.parent.claims.credential_id:
             raise Forbidden("A token got with an application credential cannot be used to get another one.")
+        if self.parent and self.parent.claims.trust_id:
+            raise Forbidden("Using trust-scoped token to create another token. Create a new trust-scoped token "
+                            "instead.")
         if self.parent is None:
             return None
         if len(self.parent.claims.ancestors) >= LONGEST_CHAIN:
@@ -148,18 +157,42 @@ class Authentication:
         if wanted is None:
             return self._default(user)
         if not isinstance(wanted, dict) or len(wanted) != 1:
-            raise InvalidRequest("auth.scope must be an object with one of project, domain, system, or the text "
-                                 "unscoped.")
+            raise InvalidRequest(f"auth.scope must be an object with one of project, domain, system, {TRUST}, or the "
+                                 "text unscoped.")
         kind = next(iter(wanted))
+        if kind == TRUST:
+            id = TEXT.check(_part(wanted, TRUST, "auth.scope").get("id"), f"auth.scope.{TRUST}.id")
+            return self._trusted(user, id)
         if kind == "system":
             if wanted["system"] != {"all": True}:
                 raise InvalidRequest('auth.scope.system must be {"all": true}.')
             return self._open(user, "system", assignments.ALL)
         table = {"project": tables.projects, "domain": tables.domains}.get(kind)
         if table is None:
-            raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain or system.")
+            raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain, system or {TRUST}.")
         row = self._named(table, _part(wanted, kind, "auth.scope"), f"auth.scope.{kind}")
         return self._open(user, kind, row["id"] if row else "")
+
+    def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
+        """Return the project of a trust, for its trustee. Raises ``Unauthenticated``, ``Forbidden``."""
+        chain = trust_chain(self.connection, id, self.moment)
+        if not chain or chain[0]["remaining_uses"] == 0:
+            raise Unauthenticated(f"Could not find trust: {id[:80]}. It is gone, over, or used as often as it may be.")
+        trust = chain[0]
+        if trust["trustee_user_id"] != user["id"]:
+            raise Forbidden("User is not a trustee.")
+        trustor = find_user(self.connection, trust["trustor_user_id"])
+        if trustor is None or not open_(trustor):
+            raise Forbidden("Trustor is disabled.")
+        project = find_target(self.connection, "project", trust["project_id"]) if trust["project_id"] else None
+        if project is None or not open_(project):
+            raise Unauthenticated("The trust is for no project that is enabled.")
+        if not delegated_roles(self.connection, chain):
+            raise Forbidden("Trustee has no delegated roles: the trustor no longer has them.")
+        if trust["expires_at"] is not None:
+            self.expires = min(self.expires, seconds(trust["expires_at"]))
+        self.trust_id, self.trustor_epoch = id, trustor["epoch"]
+        return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
         """The user's default project; no scope when there is none, or no role on it."""

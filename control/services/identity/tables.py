@@ -94,6 +94,18 @@ credentials = Table(
     Column("roles", DOCUMENT, nullable=False), Column("unrestricted", Boolean, nullable=False, default=False),
     Column("expires_at", TIME), UniqueConstraint("user_id", "name"))
 
+#: ``remaining_uses``: null without a limit. ``redelegation_count``: how often it can still be passed on.
+trusts = Table(
+    "identity_trusts", API, *noun(),
+    Column("trustor_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
+    Column("trustee_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), index=True),
+    Column("redelegated_trust_id", ID, ForeignKey("identity_trusts.id", ondelete="CASCADE"), index=True),
+    Column("impersonation", Boolean, nullable=False), Column("roles", DOCUMENT, nullable=False),
+    Column("expires_at", TIME), Column("remaining_uses", Integer),
+    Column("redelegation_count", Integer, nullable=False),
+    UniqueConstraint("trustor_user_id", "trustee_user_id", "project_id", "impersonation", "expires_at"))
+
 #: Tokens that were given back before their time; a row may go when ``expires`` has passed.
 revocations = Table(
     "identity_revocations", API, Column("token_id", ID, primary_key=True), Column("expires", Float, nullable=False))

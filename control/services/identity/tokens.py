@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -33,6 +32,8 @@ from magnetar_core.errors import Unauthenticated
 
 from . import assignments, tables
 from .resources import Row
+from .times import over
+from .trust_rows import delegated_roles, trust_chain, use_trust
 
 #: Remembered tokens; when there are more, all are forgotten and looked up again.
 REMEMBERED = 20_000
@@ -46,7 +47,8 @@ LONGEST = 2048
 
 class Claims(NamedTuple):
     """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs
-    are those that user and scope had then. *chain*: ids of the tokens by which it was got, the first first."""
+    are those that user and scope had then. *chain*: ids of the tokens by which it was got, the first first. *trust_id*:
+    of the trust that it is for; *user_id* is the trustee then, and *trustor_epoch* the trustor's."""
 
     id: str
     user_id: str
@@ -59,6 +61,8 @@ class Claims(NamedTuple):
     scope_epoch: int = 0
     credential_id: str = ""
     chain: str = ""
+    trust_id: str = ""
+    trustor_epoch: int = 0
 
     @property
     def ancestors(self) -> list[str]:
@@ -68,7 +72,10 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A valid token: its claims, with user, target (project or domain, with the domain's name) and roles {id, name}."""
+    """A valid token: its claims, with user, target (project or domain, with the domain's name) and roles {id, name}.
+
+    The user is the trustor where a trust impersonates.
+    """
 
     claims: Claims
     context: Context
@@ -77,6 +84,8 @@ class Token:
     roles: tuple[dict[str, str], ...]
     #: The application credential {id, name, restricted} with which it was got; a restricted one makes no others.
     credential: dict[str, Any] | None = None
+    #: The trust that it is for, as Keystone shows it.
+    trust: dict[str, Any] | None = None
 
 
 class Tokens:
@@ -124,6 +133,9 @@ class Tokens:
             found = token_of(connection, claims, token, self.clock())
         if found is None:
             raise Unauthenticated("User, project or roles changed while you logged in; log in again.")
+        if claims.trust_id:
+            with self.database.write() as connection:
+                use_trust(connection, claims.trust_id)
         return token, found
 
     def revoke(self, token: Token) -> None:
@@ -188,12 +200,16 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
         tables.revocations.c.token_id.in_([claims.id, *claims.ancestors]))
     if connection.execute(revoked).first() is not None:
         return None
-    target, roles, credential = None, [], None
+    target, credential, trust = None, None, None
+    roles: list[dict[str, str]] = []
     if claims.scope:
         target = find_target(connection, claims.scope, claims.scope_id)
         if target is None or not open_(target) or target["epoch"] != claims.scope_epoch:
             return None
-        roles = assignments.effective(connection, claims.user_id, claims.scope, claims.scope_id)
+        if claims.trust_id:
+            user, roles, trust = _trusted(connection, claims, user, moment)
+        else:
+            roles = assignments.effective(connection, claims.user_id, claims.scope, claims.scope_id)
         if claims.credential_id:
             roles, credential = _limited(connection, claims, roles, moment)
         if not roles:
@@ -204,7 +220,7 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
         project_name=project.get("name", ""), project_domain_id=project.get("domain_id", "default"),
         roles=frozenset(role["name"] for role in roles) if claims.scope != "domain" else frozenset(),
         expires=claims.expires, token=token, scope=claims.scope)
-    return Token(claims, context, user, target, tuple(roles), credential)
+    return Token(claims, context, user, target, tuple(roles), credential, trust)
 
 
 def open_(row: Row) -> bool:
@@ -244,14 +260,25 @@ def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]]
     return (found if len(found) == len(wanted) else []), told
 
 
-def over(text: str, moment: float) -> bool:
-    """Whether the time *text* of the tables is past."""
-    return seconds(text) <= moment
+def _trusted(connection: Connection, claims: Claims, trustee: Row,
+             moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
+    """Return the user that a token for a trust says, its roles, and what is told of the trust.
 
-
-def seconds(text: str) -> float:
-    """The time *text* of the tables, in seconds since the epoch."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    No roles when the trust is gone or over, the trustor lost one of them, or one of the users is disabled.
+    """
+    chain = trust_chain(connection, claims.trust_id, moment)
+    if not chain or chain[0]["trustee_user_id"] != trustee["id"] or chain[0]["project_id"] != claims.scope_id:
+        return trustee, [], None
+    trust = chain[0]
+    trustor = find_user(connection, trust["trustor_user_id"])
+    users = [find_user(connection, row["trustee_user_id"]) for row in chain[1:]]
+    first = find_user(connection, chain[-1]["trustor_user_id"])
+    if trustor is None or trustor["epoch"] != claims.trustor_epoch or not all(
+            user is not None and open_(user) for user in (trustor, first, *users)):
+        return trustee, [], None
+    told = {"id": trust["id"], "impersonation": trust["impersonation"], "trustor_user": {"id": trustor["id"]},
+            "trustee_user": {"id": trustee["id"]}}
+    return trustor if trust["impersonation"] else trustee, delegated_roles(connection, chain), told
 
 
 def new_id() -> str:

@@ -146,6 +146,10 @@ class World(Things):
             self.things[project]["credential"] = self._noun(
                 identity.credentials, user_id=self.personas[name].user, project_id=self.projects[project], secret="",
                 name=MARK.format(project) + "credential", roles=roles)
+            user = self.personas[name].user
+            self.things[project]["trust"] = self._noun(
+                identity.trusts, trustor_user_id=user, trustee_user_id=user, project_id=self.projects[project],
+                impersonation=True, roles=roles, redelegation_count=0)
         self._directory(domain)
 
     def _directory(self, domain):

@@ -216,7 +216,7 @@ def test_implied_roles(cloud):
 def test_what_there_is_none_of(ann, small):
     """In the form in which clients look for it; to make one is refused with what there is instead."""
     own = f"/v3/users/{ann.user}"
-    for ask, path, plural in ((ann, "/v3/OS-TRUST/trusts", "trusts"), (ann, "/v3/credentials", "credentials"),
+    for ask, path, plural in ((ann, "/v3/credentials", "credentials"),
                               (small.admin, "/v3/policies", "policies"), (ann, f"{own}/access_rules", "access_rules"),
                               (ann, f"{own}/credentials/OS-EC2", "credentials")):
         found = ask("GET", path, None, 200).body

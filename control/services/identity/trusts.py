@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Trusts (OS-TRUST): a trustor lets a trustee act with some of the trustor's roles on one project.
+
+A token for a trust is got by the trustee (``login``). With *impersonation* it says that the trustor asks. A trustee
+may pass a redelegable trust on: with fewer roles, an earlier end, and one less redelegation. Source: Identity API v3,
+"OS-TRUST".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.services import Context, Document, Documents
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
+from magnetar_core.values import Boolean, Integer, ListOf, MapOf, Nullable, Text, Value
+
+from . import assignments, tables
+from .resources import PROJECTS, ROLES, USERS, IdentityResource, Row, new_row, one
+from .times import parse_expiry
+from .tokens import Token, Tokens
+from .trust_rows import trust_chain
+
+#: Trusts of one trustor; Heat makes one for each stack.
+MOST = 1000
+#: Keystone's default of max_redelegation_count.
+MOST_REDELEGATIONS = 3
+TRUSTS = IdentityResource(name="trust", plural="trusts", table=tables.trusts, fields={}, constant={"deleted_at": None})
+ID = Text(1, 64)
+FIELDS: Mapping[str, Value] = {
+    "trustor_user_id": ID, "trustee_user_id": ID, "impersonation": Boolean(), "project_id": Nullable(ID),
+    "remaining_uses": Nullable(Integer(1)), "allow_redelegation": Nullable(Boolean()),
+    "redelegation_count": Nullable(Integer(0)), "redelegated_trust_id": Nullable(ID),
+    "roles": Nullable(ListOf(MapOf(Text(), Value()), 1000))}
+REQUIRED = ("trustor_user_id", "trustee_user_id", "impersonation")
+COLUMNS = ("trustor_user_id", "trustee_user_id", "impersonation", "project_id", "remaining_uses")
+#: What a client may send and nothing keeps: the answer of an earlier request, sent again.
+UNKEPT = frozenset({*FIELDS, "expires_at", "id", "links", "roles_links", "deleted_at"})
+
+
+def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Document:
+    """Make a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
+    request = _checked(body)
+    if token.claims.scope == "system":
+        raise Forbidden("You are not authorized to perform the requested action: it needs a token for a project.")
+    if request["trustor_user_id"] != token.context.user_id:
+        raise Forbidden("The authenticated user should match the trustor: trusts are made by the user who trusts.")
+    if request["project_id"] and not request["roles"]:
+        raise Forbidden("At least one role should be specified.")
+    row = new_row({**{name: request[name] for name in COLUMNS}, "redelegation_count": _count(request),
+                   "expires_at": parse_expiry(body.get("expires_at"), "nobody could use the trust")})
+    try:
+        with tokens.change() as connection:
+            USERS.row(connection, row["trustee_user_id"])
+            chain = _redelegated(connection, tokens, token, request["redelegated_trust_id"])
+            roles = _roles(connection, request, chain[-1]["trustor_user_id"] if chain else row["trustor_user_id"])
+            if chain:
+                _redelegate(row, request, roles, chain)
+            row |= {"roles": orjson.dumps(roles).decode(), "extra": orjson.dumps(
+                {name: value for name, value in body.items() if name not in UNKEPT}).decode()}
+            _check_room(connection, row["trustor_user_id"])
+            connection.execute(insert(tables.trusts).values(row))
+            return _document(connection, one(connection, tables.trusts, id=row["id"]) or row)
+    except IntegrityError as error:
+        raise Conflict("There is a trust of the same users, project, impersonation and end already.") from error
+
+
+def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Documents:
+    """Return trusts, without their roles. All of them are for administrators, one's own for each user.
+
+    Raises ``Forbidden``.
+    """
+    context = token.context
+    if not context.is_admin and context.user_id not in filters.values():
+        raise Forbidden("You are not authorized to perform the requested action: identity:list_trusts. Name yourself "
+                        "as trustor_user_id or trustee_user_id.")
+    with tokens.database.read() as connection:
+        rows = TRUSTS.documents(connection, **filters)
+    return [{name: value for name, value in _shown(row).items() if name != "roles"} for row in rows]
+
+
+def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
+    """Return a trust, for trustor, trustee and administrators. Raises ``NotFound``, ``Forbidden``."""
+    with tokens.database.read() as connection:
+        return _document(connection, _usable(connection, tokens, context, id, "trustor_user_id", "trustee_user_id"))
+
+
+def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
+    """Remove a trust, and those that were redelegated from it; their tokens end. For trustor and administrators.
+
+    Raises ``NotFound``, ``Forbidden``.
+    """
+    with tokens.change() as connection:
+        _usable(connection, tokens, context, id, "trustor_user_id")
+        connection.execute(delete(tables.trusts).filter_by(id=id))
+
+
+def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
+    """Return the row of a trust that has not ended, for its *owners* (columns) and administrators."""
+    chain = trust_chain(connection, id, tokens.clock())
+    if not chain or chain[0]["remaining_uses"] == 0:
+        raise NotFound(f"Could not find trust: {id}.")
+    if not context.is_admin and context.user_id not in [chain[0][owner] for owner in owners]:
+        raise Forbidden("You are not authorized to perform the requested action: it is for the users of the trust.")
+    return chain[0]
+
+
+def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
+    for name in REQUIRED:
+        if body.get(name) is None:
+            raise InvalidField(name, "is missing; a trust needs it")
+    return {name: value.check(body.get(name), name) for name, value in FIELDS.items()}
+
+
+def _check_room(connection: Connection, trustor_id: str) -> None:
+    have = select(func.count()).select_from(tables.trusts).filter_by(trustor_user_id=trustor_id)
+    if (connection.execute(have).scalar() or 0) >= MOST:
+        raise Forbidden(f"The user has {MOST} trusts, and may have no more. Delete one that is not needed.")
+
+
+def _count(request: Mapping[str, Any]) -> int:
+    """Return how often the trust can be redelegated."""
+    count: int | None = request["redelegation_count"]
+    if not request["allow_redelegation"] or count == 0:
+        return 0
+    if count is not None and count > MOST_REDELEGATIONS:
+        raise Forbidden(f"Requested redelegation depth of {count} is greater than allowed {MOST_REDELEGATIONS}.")
+    if request["remaining_uses"] is not None:
+        raise InvalidField("remaining_uses", "must not be set if redelegation is allowed", request["remaining_uses"])
+    return MOST_REDELEGATIONS if count is None else count
+
+
+def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) -> list[str]:
+    """Return the ids of the roles asked for. Raises ``NotFound`` for one that the trustor does not have."""
+    if not request["project_id"]:
+        return []
+    PROJECTS.row(connection, request["project_id"])
+    held = assignments.effective(connection, trustor_id, "project", request["project_id"])
+    roles = []
+    for role in request["roles"] or ():
+        if len(role) != 1 or not isinstance(word := next(iter(role.values())), str) or not {"id", "name"} & set(role):
+            raise InvalidField("roles", "must be objects with one of id and name", role)
+        match = next((own["id"] for own in held if word == own[next(iter(role))]), None)
+        if match is None:
+            raise NotFound(f"Could not find role: {word}. The trustor has no such role on the project.")
+        roles.append(match)
+    return list(dict.fromkeys(roles))
+
+
+def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id: str | None) -> list[Row]:
+    """Return the trust by which the token was got, and those above it; empty for other tokens."""
+    trust_id = token.claims.trust_id
+    if asked_id not in (None, trust_id):
+        raise Forbidden("redelegated_trust_id is not the trust of the token: log in with the scope of that trust.")
+    chain = trust_chain(connection, trust_id, tokens.clock()) if trust_id else []
+    if trust_id and not chain:
+        raise NotFound(f"Could not find trust: {trust_id}.")
+    return chain
+
+
+def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
+    """Bound a new trust by the trusts of *chain*, from which it is redelegated. Raises ``Forbidden``."""
+    parent = chain[0]
+    remaining, asked = parent["redelegation_count"] - 1, request["redelegation_count"]
+    if row["redelegation_count"] and asked is not None and asked != remaining:
+        raise Forbidden('Modifying "redelegation_count" upon redelegation is forbidden. Omit it.')
+    if row["redelegation_count"]:
+        row["redelegation_count"] = remaining
+    for trust in chain:
+        if not 0 < trust["redelegation_count"] <= MOST_REDELEGATIONS:
+            raise Forbidden(f"Remaining redelegation depth of {trust['redelegation_count']} out of allowed range of "
+                            f"[0..{MOST_REDELEGATIONS}].")
+        if row["remaining_uses"] is not None:
+            raise Forbidden('Field "remaining_uses" must not be set in order to redelegate a trust.')
+        if trust["expires_at"] is not None and (row["expires_at"] or trust["expires_at"]) > trust["expires_at"]:
+            raise Forbidden("Requested expiration time is more than redelegated trust can provide.")
+        if not set(roles) <= set(orjson.loads(trust["roles"])) or row["project_id"] != trust["project_id"]:
+            raise Forbidden("Some of requested roles are not in redelegated trust.")
+        if row["impersonation"] and not trust["impersonation"]:
+            raise Forbidden("Impersonation is not allowed because redelegated trust does not specify impersonation. "
+                            f"Redelegated trust id: {trust['id']}.")
+    row |= {"expires_at": row["expires_at"] or parent["expires_at"], "redelegated_trust_id": parent["id"]}
+
+
+def _shown(row: Document) -> Document:
+    return {**row, "expires_at": row["expires_at"] and f"{row['expires_at']}Z"}
+
+
+def _document(connection: Connection, row: Row) -> Document:
+    """Return a trust with its roles as documents."""
+    ids = orjson.loads(row["roles"])
+    return {**_shown(TRUSTS.document(row)), "roles": ROLES.documents(connection, tables.roles.c.id.in_(ids))}
+
+
+def check_not_delegated(token: Token, purpose: str) -> None:
+    """Raise ``Forbidden`` for a token got by an application credential: such a one manages no trusts."""
+    if token.claims.credential_id:
+        raise Forbidden(f"The token was got with an application credential: such a one does not {purpose}.")
