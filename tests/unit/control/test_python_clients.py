@@ -11,10 +11,12 @@ import pytest
 from cinderclient import exceptions as cinder_errors
 from glanceclient import exc as glance_errors
 from keystoneauth1.exceptions import http as keystone_errors
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session
 from neutronclient.common import exceptions as neutron_errors
 
-from tests.northbound import LabCentral, missing
 from tests.support.openstack_clients import all_clients, logged_in
+from tests.support.routed_cloud import add_outside_network, routed_cloud
 from tests.waiting import eventually
 
 from .cloud import Cloud
@@ -26,14 +28,8 @@ ABSENT = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    if missing():
-        pytest.skip(missing())
-    central = LabCentral(tmp_path_factory.mktemp("ovn"))
-    try:
-        with Cloud(hosts=1, links=True, ovn_northbound=central.start().url, ovn_hosts_wait=0.0) as made:
-            yield made
-    finally:
-        central.stop()
+    with routed_cloud(tmp_path_factory.mktemp("ovn")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +69,27 @@ def test_keystoneclient_has_projects_users_and_roles(cloud: Cloud, clients: dict
         keystone.projects.get(project.id)
 
 
+def test_keystoneclient_has_trusts(cloud: Cloud, clients: dict[str, Any]) -> None:
+    keystone = clients["keystoneclient"]
+    ann = cloud.caller("trustor", "trusting", "member")
+    keystone.users.update(ann.user_id, password="secret-of-ann")
+    bob = keystone.users.create("trustee", domain="default", password="secret-of-bob")
+    with logged_in(cloud.port, "trustor", "secret-of-ann", "trusting") as session:
+        own = all_clients(session)["keystoneclient"]
+        trust = own.trusts.create(bob, ann.user_id, role_names=["member"], project=ann.project_id, impersonation=True)
+        assert [one.id for one in own.trusts.list(trustor_user=ann.user_id)] == [trust.id]
+        assert [role["name"] for role in own.trusts.get(trust).roles] == ["member"]
+        by_trust = Session(auth=v3.Password(
+            auth_url=f"http://127.0.0.1:{cloud.port}/identity/v3", user_id=bob.id, password="secret-of-bob",
+            trust_id=trust.id))
+        assert (by_trust.get_user_id(), by_trust.get_project_id()) == (ann.user_id, ann.project_id)
+        assert all_clients(by_trust)["novaclient"].servers.list() == []
+        own.trusts.delete(trust)
+        with pytest.raises(keystone_errors.NotFound):
+            own.trusts.get(trust)
+        by_trust.session.close()
+
+
 def test_glanceclient_leads_an_image_through_its_life(clients: dict[str, Any]) -> None:
     glance = clients["glanceclient"]
     image = glance.images.create(name="glance1", disk_format="raw", container_format="bare", color="red")
@@ -94,13 +111,9 @@ def test_glanceclient_leads_an_image_through_its_life(clients: dict[str, Any]) -
         glance.images.get(image.id)
 
 
-def test_neutronclient_has_networks_routers_and_floating_ips(clients: dict[str, Any]) -> None:
+def test_neutronclient_has_networks_routers_and_floating_ips(cloud: Cloud, clients: dict[str, Any]) -> None:
     neutron = clients["neutronclient"]
-    outside = neutron.create_network({"network": {
-        "name": "outside", "router:external": True, "provider:network_type": "flat",
-        "provider:physical_network": "public"}})["network"]["id"]
-    neutron.create_subnet({"subnet": {"network_id": outside, "cidr": "203.0.113.0/24", "ip_version": 4,
-                                      "enable_dhcp": False}})
+    outside = add_outside_network(cloud)
     inside = neutron.create_network({"network": {"name": "inside"}})["network"]["id"]
     subnet = neutron.create_subnet({"subnet": {"network_id": inside, "cidr": "10.9.0.0/24", "ip_version": 4}})["subnet"]
     router = neutron.create_router({"router": {"name": "neutron1", "external_gateway_info": {

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cloud over OVN's databases, with a network behind its routers: what clients need for floating IPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.northbound import LabCentral, missing
+from tests.unit.control.cloud import Cloud
+
+
+@contextmanager
+def routed_cloud(folder: Path) -> Iterator[Cloud]:
+    """Yield a cloud of one host; OVN's files are in *folder*. Skips the test where OVN is not installed."""
+    if missing():
+        pytest.skip(missing())
+    central = LabCentral(folder)
+    try:
+        with Cloud(hosts=1, links=True, ovn_northbound=central.start().url, ovn_hosts_wait=0.0) as made:
+            yield made
+    finally:
+        central.stop()
+
+
+def add_outside_network(cloud: Cloud) -> str:
+    """Add the network ``outside``, to which routers lead; return its id."""
+    made = cloud.admin.post("/network/v2.0/networks", {"network": {
+        "name": "outside", "router:external": True, "provider:network_type": "flat",
+        "provider:physical_network": "public"}})
+    assert made.status == 201, made
+    network = str(made.json["network"]["id"])
+    made = cloud.admin.post("/network/v2.0/subnets", {"subnet": {
+        "network_id": network, "cidr": "203.0.113.0/24", "ip_version": 4, "enable_dhcp": False}})
+    assert made.status == 201, made
+    return network
