@@ -116,7 +116,8 @@ class Guest:
     *hostname* may have a domain. *seed* is 512 random bytes drawn for it. *user_data* is base64; *injected* are files
     for it: path, and content in base64. *image*, *kernel* and *ramdisk* are uuids. *mappings* is EC2's block device
     mapping. *dedicated_cpus* are those of its CPUs that have one of the host for themselves. *vendor_data* is what the
-    operator tells all guests, *vendor_data2* what was asked for this one. *admin_pass* is a secret.
+    operator tells all guests, *vendor_data2* what was asked for this one. *public_ipv4* is its floating IP.
+    *admin_pass* is a secret.
     """
 
     uuid: str
@@ -138,6 +139,7 @@ class Guest:
     nics: tuple[GuestNic, ...] = ()
     devices: tuple[Device, ...] = ()
     security_groups: tuple[str, ...] = ()
+    public_ipv4: str = ""
     mappings: Mapping[str, str] = field(default_factory=lambda: {"ami": "vda", "root": "/dev/vda"})
     dedicated_cpus: tuple[int, ...] = ()
     vendor_data: Mapping[str, Any] = field(default_factory=dict)
@@ -303,7 +305,7 @@ def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
         found["public-keys"] = {str(at): {"_name": f"{at}={key.name}", "openssh-key": key.data}
                                 for at, key in enumerate(guest.keys)}
     if version >= "2007-01-19":
-        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": ""}
+        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": guest.public_ipv4}
     if version >= "2007-08-29":
         found["instance-type"] = guest.flavor
     if version >= "2007-12-15":

@@ -8,6 +8,7 @@ import logging
 import ssl
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,7 +26,7 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.placement import app as placement
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.api.volume import app as volume
-from magnetar_control.compute import interfaces
+from magnetar_control.compute import interfaces, told_guests
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
@@ -182,6 +183,7 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
+        self.networks.on_moved(partial(told_guests.note_guests, self.store))
         console = ConsoleApplication(cloud)
         self.metrics.consoles = console.proxy.count
         where = self.settings.keystone_url or "/identity"

@@ -91,7 +91,7 @@ def _named(host: LocalHost, document: Document) -> dict[str, Any]:
     return {**given, **{name: told[name] for name in ("name", "hostname", "launch_index", "flavor")},
             "project": told["project_id"], "reservation": told["reservation_id"],
             "availability_zone": told["availability_zone"], "keys": keys(host, document),
-            "security_groups": tuple(told["security_groups"])}
+            "security_groups": tuple(told["security_groups"]), "public_ipv4": told.get("public_ipv4") or ""}
 
 
 def keys(host: LocalHost, document: Document) -> tuple[Key, ...]:

@@ -22,7 +22,9 @@ def guest_data(conductor: Environment, server: Any, host: str,
     domain, format = settings.dhcp_domain, settings.config_drive_format
     name = server.hostname or server.name
     key = orjson.loads(server.request).get("public_key") if server.key_name else None
+    public = next(iter(conductor.services.network.floating([server.id]).get(server.id, {}).values()), None)
     return {
+        **({"public_ipv4": public} if public else {}),
         **({} if format == "agent" else {"drive_format": format}), "name": server.name,
         "hostname": f"{name}.{domain}" if domain else name, "project_id": server.project_id,
         "launch_index": server.launch_index, "reservation_id": server.reservation_id or "",

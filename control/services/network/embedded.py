@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import IPv4Network
 from types import MappingProxyType
 from typing import Any
@@ -147,6 +147,12 @@ class EmbeddedNetworks:
             self.resources.update(address_groups=self.addresses, routers=self.routers, trunks=self.trunks, **{
                 name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()}, **{
                 name: made(database, one, self.quota, self.log) for name, (made, one) in WITH_PARTS.items()})
+
+    def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
+        """Have *tell* called with the uuids of servers whose floating IP has changed here."""
+        found = self.resources.get("floatingips")
+        if isinstance(found, FloatingIpStore):
+            found.moved = tell
 
     def bootstrap(self) -> None:
         """What a new cloud has: the default rules of security groups; with an engine a default subnet pool, of which

@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import ipam, router_ports, virtual_functions
 from .requested_networks import subnets_of
-from .resources import NetworkResource, add, either, find, forbidden, own
+from .resources import NetworkResource, NetworkStore, add, either, find, forbidden, own
 from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 from .tables import addresses, floating_ips, forwardings, ports, routers
 
@@ -166,6 +167,46 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     """The routers through which it reaches, before and after."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
+
+
+class ObservedFloatingIps(NetworkStore):
+    """Floating IPs. ``moved`` is told the uuids of servers whose floating IP has changed, after each change."""
+
+    moved: Callable[[Collection[str]], None] | None = None
+
+    def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents:
+        found = super().create(context, *wanted, dry=dry)
+        self._tell(dry, *(one["port_id"] for one in found))
+        return found
+
+    def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
+        before = self.show(context, id)["port_id"] if self.moved else None
+        found = super().update(context, id, values, dry)
+        self._tell(dry, before, found["port_id"])
+        return found
+
+    def put(self, context: Context, id: str | None, values: Document, held: Sequence[Any] | None,
+            dry: bool = False) -> Document:
+        before = self.show(context, id)["port_id"] if self.moved and id else None
+        found = super().put(context, id, values, held, dry)
+        self._tell(dry, before, found["port_id"])
+        return found
+
+    def delete(self, context: Context, id: str, dry: bool = False) -> None:
+        before = self.show(context, id)["port_id"] if self.moved else None
+        super().delete(context, id, dry)
+        self._tell(dry, before)
+
+    def _tell(self, dry: bool, *port_ids: str | None) -> None:
+        """Tell ``moved`` the servers of these ports."""
+        ids = {id for id in port_ids if id}
+        if dry or self.moved is None or not ids:
+            return
+        with self.database.read() as connection:
+            servers = set(connection.execute(select(ports.c.device_id).where(
+                ports.c.id.in_(ids), ports.c.device_owner.startswith("compute:"))).scalars())
+        if servers:
+            self.moved(servers)
 
 
 FLOATING_IP = NetworkResource(

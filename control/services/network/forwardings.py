@@ -15,8 +15,8 @@ from sqlalchemy import update as updating
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidRequest
 
-from .floating_ips import FLOATING_IP, forwardings_of, leads_to
-from .resources import NetworkResource, NetworkStore, add, find, own
+from .floating_ips import FLOATING_IP, ObservedFloatingIps, forwardings_of, leads_to
+from .resources import NetworkResource, add, find, own
 from .tables import floating_ips, forwardings
 
 #: Port forwardings of a floating IP.
@@ -99,7 +99,7 @@ def said(row: Mapping[Any, Any]) -> tuple[Any, ...]:
                                         "internal_port", "description"))
 
 
-class FloatingIpStore(NetworkStore):
+class FloatingIpStore(ObservedFloatingIps):
     """Floating IPs, of which the port forwardings can be said too."""
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:

@@ -87,6 +87,7 @@ GUEST_DATA = Nullable(Record(
     drive_format=Field(Choices("iso9660", "vfat"), "File system of the config drive; as the host's settings say when "
                        "omitted."),
     security_groups=Field(ListOf(LABEL, 1024), "Names of its security groups.", required=True),
+    public_ipv4=Field(ADDRESS, "The floating IP by which it is reached; left out when there is none."),
 ))
 VENDOR_DATA = Nullable(Record(static=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data.json."),
                               dynamic=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data2.json.")))

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Guests that must be told of a change that is in no column of their servers, such as a floating IP."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import update
+
+from magnetar_control.store import servers
+from magnetar_control.store.store import Store
+from magnetar_control.store.tables import servers as server_rows
+
+
+def note_guests(store: Store, server_ids: Collection[str]) -> None:
+    """Note that the guests of these servers must be told; a conductor does it (``conductor.guest_news``). Servers that
+    are gone, and those of cells that do not answer, are left out."""
+    for id, (database, row) in servers.find_each(store, server_ids).items():
+        if row is not None:
+            with database.write() as connection:
+                connection.execute(update(server_rows).where(
+                    server_rows.c.id == id, server_rows.c.leaving.is_(None)).values(
+                    guest_revision=server_rows.c.guest_revision + 1, guest_data_due=True))

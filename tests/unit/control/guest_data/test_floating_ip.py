@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""EC2's public-ipv4 of a guest: the floating IP of its server, also when that changes while the guest runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from magnetar_agent.guest_data import Guest, ec2_meta_data
+from magnetar_control import serve
+from magnetar_control.services.network.fake_engine import FakeEngine
+from tests.northbound import external
+from tests.unit.control.cloud import Cloud
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Cloud(hosts=1) as made:
+        external(made.admin)
+        yield made
+
+
+def told(cloud: Cloud, id: str) -> str | None:
+    """The floating IP in what the agent tells the guest now."""
+    newest = max(cloud.folder.glob(f"kvm*/state/documents/server/{id}.json*"), key=lambda path: path.stat().st_mtime_ns)
+    found: str | None = json.loads(newest.read_bytes())["want"]["guest_data"].get("public_ipv4")
+    return found
+
+
+def test_it_follows_the_floating_ip(cloud: Cloud) -> None:
+    ask = cloud.admin
+    lan = ask.post("/network/v2.0/networks", {"network": {"name": "lan"}}).json["network"]["id"]
+    subnet = ask.post("/network/v2.0/subnets", {"subnet": {
+        "network_id": lan, "cidr": "10.77.0.0/24", "ip_version": 4}}).json["subnet"]["id"]
+    ext = ask.get("/network/v2.0/networks?name=ext").json["networks"][0]["id"]
+    router = ask.post("/network/v2.0/routers", {"router": {
+        "name": "edge", "external_gateway_info": {"network_id": ext}}}).json["router"]["id"]
+    ask.put(f"/network/v2.0/routers/{router}/add_router_interface", {"subnet_id": subnet})
+    server = ask.boot("web1", networks=[{"uuid": lan}])["id"]
+    assert told(cloud, server) is None
+    port = ask.get(f"/network/v2.0/ports?device_id={server}").json["ports"][0]["id"]
+    made = ask.post("/network/v2.0/floatingips", {"floatingip": {"floating_network_id": ext, "port_id": port}})
+    floating = made.json["floatingip"]
+    address = floating["floating_ip_address"]
+    eventually(lambda: told(cloud, server) == address, "the guest is told its floating IP")
+    path = f"/network/v2.0/floatingips/{floating['id']}"
+    assert ask.put(path, {"floatingip": {"port_id": None}}).status == 200
+    eventually(lambda: told(cloud, server) is None, "the guest is told that it has none")
+    assert ask.act(server, "addFloatingIp", {"address": address}, "2.1").status == 202
+    eventually(lambda: told(cloud, server) == address, "the guest is told by Nova's action too")
+    assert ask.delete(path).status == 204
+    eventually(lambda: told(cloud, server) is None, "the floating IP is deleted")
+
+
+def test_ec2_has_it_under_public_ipv4() -> None:
+    guest = Guest("5e2b0f6e-0c51-4c1e-8c43-1f0a5d0a7b11", "web", "web.novalocal", b"", public_ipv4="192.0.2.9")
+    found = ec2_meta_data(guest)
+    assert (found["public-ipv4"], found["public-hostname"]) == ("192.0.2.9", "web.novalocal"), "the latter as at Nova"
