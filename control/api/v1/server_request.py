@@ -54,6 +54,7 @@ def complete(caller: Caller, want: Document, have: Document | None) -> Document:
     zone = want.get("availability_zone")
     if zone and have:  # ZONE:HOST says where a new server goes; afterwards the zone counts
         found["availability_zone"] = zone.partition(":")[0] or have["availability_zone"]
+    found["trusted_image_certificates"] = want.get("trusted_image_certificates") or None  # an empty list names none
     found.update(addressed(want), scheduler_hints=references.hints(want.get("scheduler_hints")))
     names, keys = references.groups(want.get("security_groups"))
     return {**found, "security_groups": names, "_groups": keys, "rescue": references.rescue(want.get("rescue")),

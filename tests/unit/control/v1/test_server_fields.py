@@ -79,7 +79,7 @@ def test_fields_that_change_and_those_of_the_first_boot(cloud: Cloud, folder: Pa
         assert cloud.admin.post("/network/v2.0/security-groups", {"security_group": body}).status == 201
     first = {**WEB, "name": "full", "access_ip_v4": "192.0.2.7", "access_ip_v6": "2001:db8:0::7", "hostname": "full-1",
              "disk_config": "MANUAL", "security_groups": ["default", "web"], "admin_password": "secret-word",
-             "availability_zone": "nova:kvm2"}
+             "availability_zone": "nova:kvm2", "trusted_image_certificates": []}
     second = {"name": "full", "security_groups": ["db", "default"], "access_ip_v4": "none", "hostname": "full-2",
               "disk_config": "AUTO", "host": "kvm1"}
     made, again, checked, changed, unchanged = play(folder, [
