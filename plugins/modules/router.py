@@ -47,7 +47,7 @@ EXAMPLES = r"""
     name: edge
     external_network: none
 
-- name: Open it for floating IPs only
+- name: Open it for floating IPs only, as an admin
   magnetar.compute.router:
     cloud: mycloud
     name: edge
@@ -88,7 +88,7 @@ router:
       type: str
       sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
     enable_snat:
-      description: Whether what servers send out comes from the router's address.
+      description: Whether what servers send out comes from the router's address. Only admins turn this off.
       type: bool
       sample: true
     interfaces:

@@ -66,7 +66,7 @@ routers:
       type: str
       sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
     enable_snat:
-      description: Whether what servers send out comes from the router's address.
+      description: Whether what servers send out comes from the router's address. Only admins turn this off.
       type: bool
       sample: true
     interfaces:

@@ -160,8 +160,8 @@ class NetworkRouter(Resource):
     external_network = Field(OrNone(REFERENCE), "The external network by which it leads out, by name or uuid; V(none) "
                              "for none.", default=None, aliases=("network",),
                              sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
-    enable_snat = Field(Boolean(), "Whether what servers send out comes from the router's address.", default=True,
-                        sample=True)
+    enable_snat = Field(Boolean(), "Whether what servers send out comes from the router's address. Only admins turn "
+                                   "this off.", default=True, sample=True)
     interfaces = Field(ListOf(REFERENCE, MANY, unique=True), "The subnets that it is in, by name or uuid, all of them.",
                        default=[], sample=["8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"])
     routes = routes("Static routes.")
