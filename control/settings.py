@@ -111,8 +111,9 @@ class Settings:
                            "servers or volumes are not counted. More of them wait, projects in turn.", 64, 1)
     heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
     host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
-    host_return_wait: float = _doc("Seconds after the last heartbeat of a host that is down for which new servers wait "
-                                   "for it, where no other host can have them. 0: they fail at once.", 60.0, 0)
+    host_return_wait: float = _doc("Seconds after the last heartbeat of a host that is down for which new servers, and "
+                                   "those that are unshelved, wait for it where no other host can have them. 0: they "
+                                   "fail at once.", 60.0, 0)
     workers: int = _doc("Actions that a conductor works on at once.", 16)
     host_share: float = _doc("Part of a conductor's workers that actions at one host may have, from 0 to 1, but one at "
                              "least; of a host that is down, a quarter of that. Those for servers of other hosts have "

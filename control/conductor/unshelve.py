@@ -22,7 +22,7 @@ from magnetar_core.power import ACTIVE, OFFLOADED, number
 from . import machines, nics, snapshot
 from .build import claimed, for_all_hosts, make
 from .retry import attempt
-from .schedule import RANDOM, spec_of
+from .schedule import RANDOM, pause, spec_of
 from .shelve import delete_image, give_back
 from .work import Work, admin_message, leased
 
@@ -70,13 +70,13 @@ def _choose(work: Work, tried: list[str]) -> None:
     volumes, began = work.conductor.services.volume, now()
     root = next((one for one in work.volumes if one["boot_index"] == 0), None)
     try:
-        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec_of(
-            work, host=work.args.get("host"), ignored=frozenset(tried), cell_id=work.conductor.cell.id,
-            volume_hosts=None if root is None else frozenset([volumes.where(root["volume_id"])])),
-            map_cell=False, random=RANDOM)
+        spec = spec_of(work, host=work.args.get("host"), ignored=frozenset(tried), cell_id=work.conductor.cell.id,
+                       volume_hosts=None if root is None else frozenset([volumes.where(root["volume_id"])]))
+        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec,
+                      map_cell=False, random=RANDOM)
     except NoValidHost as none:
-        if work.conductor.settling():
-            work.put_back(1.0)
+        if work.conductor.settling() or work.conductor.awaits_host(spec):
+            work.put_back(pause(work))
             return
         why = admin_message(none)
         work.end_writes.append(lambda connection: actions.happened(

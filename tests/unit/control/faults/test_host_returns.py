@@ -60,6 +60,19 @@ def test_a_new_server_waits_for_a_host_that_was_heard_lately(cloud: Cloud) -> No
     cloud.admin.delete(f"/v2.1/servers/{id}")
 
 
+def test_a_server_that_is_unshelved_waits_too(cloud: Cloud) -> None:
+    id = asked(cloud)
+    cloud.admin.settled(id)
+    assert cloud.admin.act(id, "shelve").status == 202
+    assert (cloud.admin.settled(id) or {})["status"] == "SHELVED_OFFLOADED"
+    with silent(cloud):
+        assert cloud.admin.act(id, "unshelve").status == 202
+        time.sleep(2.0)
+        assert cloud.admin.server(id)["OS-EXT-STS:task_state"] == "unshelving"
+    assert (cloud.admin.settled(id) or {})["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+
+
 def test_it_does_not_wait_where_the_host_could_not_have_it(cloud: Cloud) -> None:
     cloud.admin.flavor("huge", ram=1 << 30)
     with silent(cloud):
