@@ -15,6 +15,7 @@ from typing import Any
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.services import Document
+from magnetar_control.services.volume.attachments import id_of_new
 from magnetar_control.store import host_removals, servers
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
@@ -47,7 +48,7 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     kept, abroad, new = work.volumes, [], work.server.vm_state == "building"
     if len(kept) != len(blocks):  # saved before anything is done for them
         kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
-                 "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()), "device": None,
+                 "attachment_id": _attachment_id(work, one), "bdm_uuid": str(uuid.uuid4()), "device": None,
                  "tag": one.get("tag"), "boot_index": one["boot_index"], "disk_bus": one.get("disk_bus"),
                  "delete_on_termination": one["delete_on_termination"]} for one in blocks]
         work.note(volumes=servers.text(kept), **({"task_state": servers.MAPPING} if new else {}))
@@ -63,6 +64,19 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     if work.server.task_state in (servers.NETWORKING, servers.MAPPING):
         work.note(task_state=servers.SPAWNING)
     return items, abroad
+
+
+def _attachment_id(work: Work, block: Mapping[str, Any]) -> str:
+    """Return the id of the attachment of a new server's volume: drawn, or the one under which the API has reserved it.
+    """
+    return id_of_new(work.id, block["uuid"]) if block["source_type"] == "volume" else str(uuid.uuid4())
+
+
+def free_reserved(work: Work) -> None:
+    """Free the volumes that the API has reserved for a server which was not built."""
+    for block in requested(work):
+        if block["source_type"] == "volume":
+            work.conductor.services.volume.detached(_attachment_id(work, block), work.confirm_lease)
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
@@ -228,6 +242,8 @@ def give_back(work: Work, *, everything: bool) -> None:
             _free(work, entry, delete=made)
         if made:
             entry["volume_id"], entry["attachment_id"] = str(uuid.uuid4()), str(uuid.uuid4())
+    if everything:
+        free_reserved(work)
     if kept:
         work.note(volumes=servers.text([] if everything else kept))
 
@@ -241,6 +257,8 @@ def disconnect(work: Work) -> None:
 
 def release(work: Work) -> None:
     """The server is deleted: free its volumes, or delete them with it; and those that it was to get in their place."""
+    if not work.server.launched_at:
+        free_reserved(work)
     for entry in work.volumes:
         if entry.get("swap"):
             _unexport(work, entry["swap"], for_good=True)

@@ -302,15 +302,15 @@ def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id:
     return int(found.inserted_primary_key[0])  # type: ignore[index]
 
 
-def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
-         message: str | None = None, args: Mapping[str, Any] | None = None) -> None:
-    """Insert new servers, each with its create action, into cell0. *message*: of the actions, a warning; *args*: their
-    arguments."""
+def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str, message: str | None = None,
+         args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
+    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: of the actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
     connection.execute(_ASKED, [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
-         "state": "queued", "args": text(args or {}), "kind": "build", "message": message} for row in rows])
+         "state": "queued", "args": text(args or {}), "kind": "build", "message": message,
+         **({} if not_before is None else {"not_before": not_before})} for row in rows])
 
 
 class LeavingServer(NamedTuple):

@@ -26,6 +26,11 @@ Used = Callable[[str, str], bool]
 MOST = 256
 
 
+def id_of_new(server_id: str, volume_id: str) -> str:
+    """Return the attachment's uuid of a volume that a new server names: the same for the API and for conductors."""
+    return str(uuid.uuid5(uuid.UUID(server_id), f"attachment {volume_id}"))
+
+
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
             mode: str = "rw", connector: Document | None = None) -> RowMapping:
     """Keep the volume for a server. A volume with multiattach may be kept for several; any for the server that has it

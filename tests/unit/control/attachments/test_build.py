@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from magnetar_agent.fake.disks import read
 from magnetar_control.agents import AgentClient
+from magnetar_control.compute import reserved_volumes
 from magnetar_control.conductor import block_devices, nics
+from magnetar_core.errors import Cancelled, Conflict
 from tests.waiting import eventually
 
 from .asking import Owner
@@ -363,3 +366,73 @@ def test_a_server_whose_port_is_over_quota_says_so(owner: Owner, monkeypatch: py
         assert server["fault"]["message"].startswith("Maximum number of ports exceeded"), server["fault"]
     finally:
         assert owner.call.delete(quota).status == 204
+
+
+def _asked(owner: Owner, volume: str, **more: Any) -> Any:
+    """The answer to a request for a server with a volume that is there."""
+    given = {"name": "new", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image(),
+             "block_device_mapping_v2": [root(owner), block("volume", volume)], **more}
+    return owner.call.post("/v2.1/servers", {"server": given}, "2.60")
+
+
+def test_a_volume_is_reserved_before_the_answer(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next who names it is told so, and does not get a server in error."""
+    volume, go = owner.volume(), threading.Event()
+    real = block_devices.prepare
+    monkeypatch.setattr("magnetar_control.conductor.build.block_devices.prepare", lambda *args: (
+        go.wait(20), real(*args))[1])
+    first = _asked(owner, volume)
+    assert first.status == 202 and owner.state(volume) == "reserved"
+    second = _asked(owner, volume)
+    assert second.status == 400 and "reserved" in second.json["badRequest"]["message"], second
+    go.set()
+    server = owner.call.settled(first.json["server"]["id"])
+    assert server and server["status"] == "ACTIVE" and owner.state(volume) == "in-use", server
+    [attached] = owner.attached(server["id"])
+    seen = owner.seen(volume)
+    assert seen and [one["attachment_id"] for one in seen["attachments"]] == [attached["attachment_id"]]
+
+
+@pytest.mark.parametrize("how", ["no host", "deleted"])
+def test_a_reserved_volume_is_free_when_its_server_is_not_built(owner: Owner, monkeypatch: pytest.MonkeyPatch,
+                                                                how: str) -> None:
+    volume, go = owner.volume(), threading.Event()
+    if how == "no host":
+        if owner.call.get("/v2.1/flavors/huge").status == 404:
+            owner.call.flavor("huge", ram=1 << 30)
+        server = owner.call.settled(_asked(owner, volume, flavorRef="huge").json["server"]["id"])
+        assert server and server["status"] == "ERROR" and owner.state(volume) == "available"
+        return
+    monkeypatch.setattr("magnetar_control.conductor.build.block_devices.prepare", lambda *_args: (
+        go.wait(20), (_ for _ in ()).throw(Cancelled("It is deleted.")))[1])
+    id = _asked(owner, volume).json["server"]["id"]
+    assert owner.state(volume) == "reserved"
+    assert owner.call.delete(f"/v2.1/servers/{id}").status == 204
+    go.set()
+    assert owner.call.settled(id) is None and owner.state(volume) == "available"
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["refused", "died"])
+def test_the_api_reserves_all_or_makes_no_server(owner: Owner, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """Where the API dies in between, a conductor goes on when the moment is over, with the same attachment."""
+    volume = owner.volume()
+    reserve, volumes = owner.cloud.services.volume.reserve, owner.cloud.services.volume
+
+    def fails(context: Any, id: str, *given: Any, **more: Any) -> Any:
+        if threading.current_thread().name.startswith("work"):
+            return reserve(context, id, *given, **more)
+        if dies:
+            reserve(context, id, *given, **more)
+            raise RuntimeError
+        raise Conflict("Somebody was faster.")
+
+    monkeypatch.setattr(reserved_volumes, "HELD", 0.5)
+    monkeypatch.setattr(volumes, "reserve", fails)
+    assert _asked(owner, volume).status == (500 if dies else 409)
+    monkeypatch.undo()
+    if dies:
+        [made] = owner.call.get("/v2.1/servers").json["servers"]
+        server = owner.call.settled(made["id"])
+        assert server and server["status"] == "ACTIVE" and owner.state(volume) == "in-use", server
+    else:
+        assert owner.call.get("/v2.1/servers").json["servers"] == [] and owner.state(volume) == "available"

@@ -46,6 +46,9 @@ class Volumes:
     def snapshot(self, _context, id):
         return {"host": id.removeprefix("on-")} if id.startswith("on-") else None
 
+    def detached(self, _attachment_id, _sure):
+        """Of a server that no host is found for."""
+
 
 def block(source_type, id, boot_index=0):
     return {"boot_index": boot_index, "source_type": source_type, "destination_type": "volume", "uuid": id}
