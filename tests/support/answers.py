@@ -22,6 +22,13 @@ def rows(service: str) -> list[Row]:
     return found
 
 
+def filled(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return *value* with the ids in place of ``{names}``."""
+    if isinstance(value, dict):
+        return {name: filled(word, ids) for name, word in value.items()}
+    return value.format(**ids) if isinstance(value, str) else value
+
+
 def exists(row: Row, version: tuple[int, int]) -> bool:
     """Return whether the request of *row* exists at the microversion."""
     return version >= _version(row.get("from", "0.0"))

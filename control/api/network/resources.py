@@ -96,7 +96,7 @@ def subnetpool(row: Row, _admin: bool) -> Document:
 
 
 def address_scope(row: Row, _admin: bool) -> Document:
-    """An address scope."""
+    """An address scope. Neutron's has neither a description nor times nor tags."""
     return _shown(row, "name", "ip_version", "shared")
 
 
@@ -124,9 +124,10 @@ def security_group(row: Row, admin: bool) -> Document:
 
 
 def security_group_rule(row: Row, _admin: bool) -> Document:
-    """A rule of a security group."""
-    return _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
-                  "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
+    """A rule of a security group, which has no tags."""
+    shown = _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
+                   "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
+    return {name: value for name, value in shown.items() if name != "tags"}
 
 
 def default_security_group_rule(row: Row, _admin: bool) -> Document:

@@ -46,18 +46,11 @@ def made(ask: Asker, service: Any) -> dict[str, str]:
     return found
 
 
-def filled(value: Any, ids: dict[str, str]) -> Any:
-    """Return *value* with the ids in place of ``{names}``."""
-    if isinstance(value, dict):
-        return {name: filled(word, ids) for name, word in value.items()}
-    return value.format(**ids) if isinstance(value, str) else value
-
-
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['request']} {row['at']}" for row in ROWS])
 def test_an_answer_has_the_fields_of_cinder_s(ask: Asker, service: Any, row: answers.Row) -> None:
     """At each microversion, and for members and administrators."""
     ids = made(ask, service)
-    method, path = filled(row["request"], ids).split()
+    method, path = answers.filled(row["request"], ids).split()
     compared, wrong, people = 0, [], (ADMIN,) if row.get("as") == "admin" else (ask.context, ADMIN)
     for person in people if method == "GET" else people[:1]:
         for minor in MINORS if method == "GET" else (0, 27, 44, MOST[1]):
@@ -65,7 +58,7 @@ def test_an_answer_has_the_fields_of_cinder_s(ask: Asker, service: Any, row: ans
                 continue
             once = Asker(ask.application, person, {"openstack-api-version": f"volume 3.{minor}"})
             query = "?all_tenants=1" if method == "GET" and "." in row["at"] and path.split("/")[1] in LISTS else ""
-            status, document = once.ask(method, f"/v3{path}{query}", filled(row.get("body"), ids))
+            status, document = once.ask(method, f"/v3{path}{query}", answers.filled(row.get("body"), ids))
             if status == 409 or (status == 400 and minor):
                 continue  # done before
             compared += 1
