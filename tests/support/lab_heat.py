@@ -98,7 +98,10 @@ class LabHeat:
         return "\n".join(file.read_text()[-6000:] for file in files)
 
     def _add_user(self) -> None:
-        """Add the user heat, by which Heat looks at tokens, and its endpoint."""
+        """Add the user heat, by which Heat looks at tokens, and the endpoints of heat-api and heat-api-cfn.
+
+        Heat puts the second into the user data of servers; nothing serves it here.
+        """
         def made(noun: str, **fields: Any) -> str:
             reply = self.admin.post(f"/identity/v3/{noun}s", {noun: fields})
             assert reply.status == 201, reply
@@ -110,5 +113,7 @@ class LabHeat:
         user = made("user", name="heat", password=self.password)
         path = f"projects/{named('project', 'service')}/users/{user}/roles/{named('role', 'admin')}"
         assert self.admin.put(f"/identity/v3/{path}").status == 204
-        made("endpoint", interface="public", region_id="RegionOne", service_id=made(
-            "service", name="heat", type="orchestration"), url=f"http://127.0.0.1:{self.port}/v1/%(project_id)s")
+        for name, kind, url in (("heat", "orchestration", f"http://127.0.0.1:{self.port}/v1/%(project_id)s"),
+                                ("heat-cfn", "cloudformation", f"http://127.0.0.1:{self.port}/cfn/v1")):
+            made("endpoint", interface="public", region_id="RegionOne", url=url,
+                 service_id=made("service", name=name, type=kind))
