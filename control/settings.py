@@ -215,8 +215,7 @@ class Settings:
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
     max_disk_devices_to_attach: int = _doc(
-        "Most disks that a server has: its own and volumes, without the config drive. A host has names for 25.", 25, 1,
-        25)
+        "Most disks that a server has: its own and volumes, without the config drive; -1 for any number.", -1, -1)
     max_local_block_devices: int = _doc(
         "Most local disks that a request for a server may ask for, the root disk of its image among them; -1 for any "
         "number, 0 for servers that boot from volumes only.", 3, -1)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.hardware import devices
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.servers import local_disks
+from magnetar_agent.servers import disk_layout, local_disks
+from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.hardware.architectures import check_bus
 from magnetar_core.hardware.machines import architecture
-from magnetar_core.hardware.merge import PREFIX
+from magnetar_core.hardware.merge import PREFIX, root_device
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination, is_root_volume
 from magnetar_core.kinds.volume import VolumeAttachment
@@ -64,7 +66,8 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     id = document.id if document else None
     made, parts = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)], hardware(found)
     _check_whole(found, made)
-    taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if parts)}
+    taken = _cd_names(host, found, parts)
+    taken |= set() if any(map(is_root_volume, made)) else {root_device(parts)}
     taken |= local_disks.complete(found, made, FIELD, parts.get("disk_bus", "virtio"))
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
@@ -72,6 +75,15 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
             check_bus(bus, architecture(found["machine"]), f"{FIELD}[{at}].disk_bus")
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
+
+
+def _cd_names(host: LocalHost, found: Fields, parts: Fields) -> set[str]:
+    """The name of the CD that a new server boots from, and that of its config drive."""
+    image = host.documents.get("image", found["image"]) if found.get("image") else None
+    has_cd = image is not None and image.state.get("disk_format") == "iso"
+    drive = disk_layout.drive(found, disk_layout.drive_format(host, found), has_cd)["target"]
+    cd = devices.own_disk(parts, Disk(Path("base"), "sda", "raw", "cdrom", "sata", True)).target
+    return {cd, drive} if has_cd else {drive}
 
 
 def _alike(host: LocalHost, given: Fields, kept: Fields) -> bool:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress6
-from magnetar_agent.servers import addresses, admin_password, folder, pci, spec
+from magnetar_agent.servers import addresses, admin_password, disk_layout, folder, pci, spec
 from magnetar_core import vendordata
+from magnetar_core.device_names import device_order
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.server_plan import hardware
@@ -71,8 +72,8 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
     """Write the config drive called *name*. It keeps the password, which *document* forgets but for what the guest
     agent is still to set (``admin_password``). *flushed*: it outlives a loss of power from now on."""
     path = folder(host, document.id) / name
-    format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
-    make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
+    vfat = disk_layout.format_of(host, document) == "vfat"
+    make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso
     make(path, configdrive.LABEL, configdrive.files(guest(host, document)), flushed)
     host.hypervisor.permit([path])
     admin_password.told(document)
@@ -185,7 +186,7 @@ def _mappings(want: Fields, disks: tuple[Disk, ...]) -> dict[str, str]:
     """EC2's block device mapping, as Nova numbers it; the config drive is none of it."""
     found = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
     names = {one.file: one.label for one in spec.local_disks(want)}
-    others = sorted(one.target for one in disks[1:] if one.device == "disk" and one.path.name not in (
-        *names, configdrive.FILE))
+    others = sorted((one.target for one in disks[1:] if one.device == "disk" and one.path.name not in (
+        *names, configdrive.FILE)), key=device_order)
     found |= {names[one.path.name]: f"/dev/{one.target}" for one in disks[1:] if one.path.name in names}
     return {**found, **{f"ebs{at}": f"/dev/{target}" for at, target in enumerate(others)}}

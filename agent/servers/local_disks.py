@@ -47,7 +47,7 @@ def check_item(host: LocalHost, found: Fields, made: Fields, field: str) -> None
 
 def complete(found: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
     """Check the local items of a new server together, and name their devices. *bus*: that of the server's own disks.
-    Returns the names that its ephemeral and swap disks take on virtio. Raises ``InvalidField``."""
+    Returns the names that its ephemeral and swap disks take there. Raises ``InvalidField``."""
     blank, flavor = [one for one in made if is_blank(one)], found["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")
@@ -69,7 +69,7 @@ def complete(found: Fields, made: list[Fields], field: str, bus: str) -> set[str
                            "has a place for one and a swap disk. Use volumes, or disk_bus virtio")
     for (_item, file), one in zip(named(made), blank, strict=True):
         _name(one, disks[file], f"{field}[{made.index(one)}]")
-    return {*disks.values(), *(PREFIX[bus] + name[-1] for name in disks.values())}
+    return {PREFIX[bus] + name[-1] for name in disks.values()}
 
 
 def check_sum(flavor: Fields, mapping: Iterable[Mapping[str, Any]], field: str) -> None:

@@ -18,11 +18,13 @@ from magnetar_agent.images import importing
 from magnetar_agent.servers import GIB, admin_password, encryption, folder, image_links
 from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
+from magnetar_core.device_names import device_names, device_order
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware import rescue as core_rescue
 from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from magnetar_agent.documents import Document, Fields
@@ -189,21 +191,29 @@ def disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
 def _target(host: LocalHost, document: Document, bus: str) -> str:
     """A name after those of all disks on its bus: libvirt sorts them by that, and guests count them so. Raises
     ``Conflict`` where IDE has no place left."""
-    if bus == "virtio":
-        return "vdaa"  # after vdz, the config drive
     if bus == "fdc":
         return "fda"
     if bus == "ide":
         return _ide_target(host, document)
-    taken = [one.want["device"] for one in attaching.of_server(host, document.id)]
-    first = "sdf" if document.want.get("hardware") else "sda"  # after the server's own disks
-    last = max((name for name in [*taken, first] if name.startswith("sd")), default="sda")
-    return "sd" + chr(ord(last[2]) + 1)
+    prefix = "vd" if bus == "virtio" else "sd"
+    defined = _defined(host, document)
+    disks = {one.want["device"] for one in attaching.of_server(host, document.id)}
+    disks |= {one.target for one in defined if one.device == "disk"}
+    disks |= {"sdf"} if document.want.get("hardware") else {"sda"}  # up to there it may have disks of its own
+    last = max((name for name in disks if name.startswith(prefix)), key=device_order, default=f"{prefix}a")
+    taken = {one.target for one in defined}
+    return next(name for name in device_names(prefix)
+                if device_order(name) > device_order(last) and name not in taken)
+
+
+def _defined(host: LocalHost, document: Document) -> Sequence[Disk]:
+    """The disks that the server is defined with."""
+    domain = host.hypervisor.domain(document.id)
+    return domain.disks if domain else ()
 
 
 def _ide_target(host: LocalHost, document: Document) -> str:
-    domain = host.hypervisor.domain(document.id)
-    taken = {one.target for one in domain.disks} if domain else set()
+    taken = {one.target for one in _defined(host, document)}
     free = [name for name in ("hdd", "hdc", "hdb", "hda") if name not in taken]
     if not free:
         raise Conflict(f"Server {document.name!r} has four disks on IDE, where there is no place for a fifth. Use a "

@@ -21,6 +21,7 @@ from magnetar_agent.servers import (
     MIB,
     block_devices,
     cpu_modes,
+    disk_layout,
     domain_name,
     encryption,
     folder,
@@ -38,6 +39,7 @@ from magnetar_agent.servers import (
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
+from magnetar_core.device_names import device_order
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware import machines
 from magnetar_core.hardware.merge import memory_model
@@ -154,15 +156,14 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
         others = {one.want["device"] for one in attaching.of_server(host, document.id)}
         disks = list(_named(_disks(host, document, place, root), others, tags))
     if want["config_drive"]:
-        # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
-        drive = Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True)
-        disks.append(devices.config_drive(parts, drive))
+        path = place / (rescue.drive(state, FILE) if rescued else FILE)
+        disks.append(disk_layout.config_drive(document, path, disks))
     return disks
 
 
 def _named(found: list[Disk], others: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
     """Local disks with their tags; one whose device name a volume took before has the next that is free."""
-    taken = others | {one.target for one in found} | {"vdz"}
+    taken = others | {one.target for one in found} | {disk_layout.LAST}
     for one in found:
         clash = one.target in others and one.serial is None
         made = replace(one, target=attaching.draw(one.bus, taken)) if clash else one
@@ -175,7 +176,7 @@ def targets(host: LocalHost, document: Document) -> set[str]:
     volumes = {one.want["device"] for one in host.documents.list("volume_attachment")
                if one.want["server"] == document.id}
     rescues = {document.state["rescue"].get("target")} if document.state.get("rescue") else set()
-    own = {one.target for one in local(host, document, False)} if document.want.get("flavor") else set()
+    own = {one.target for one in local(host, document, False)} if document.want.get("flavor") else {"vda"}
     return volumes | own | rescues
 
 
@@ -193,7 +194,8 @@ def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, 
     root = found[0].target
     if any(one.boot for one in found):
         found[0] = replace(found[0], boot=ROOT)
-    usual = sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target))
+    usual = sorted(found, key=lambda one: (one.target != root, disk_layout.is_drive(one), one.target[:2] != "vd",
+                                           device_order(one.target)))
     if not keeps:
         return tuple(usual)
     own = rescue.disk(document.state, folder(host, document.id), encryption.named(document))
@@ -255,7 +257,8 @@ def _own(host: LocalHost, document: Document, place: Path, file: str, target: st
 
 def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list[Disk]:
     want, key = document.want, encryption.named(document)
-    found = [replace(_own(host, document, place, one.file, one.device), key=key) for one in local_disks(want)]
+    found = [replace(_own(host, document, place, one.file, one.device), key=key)
+             for one in disk_layout.named(document, local_disks(want))]
     if document.state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(hardware(want), one) for one in found)]

@@ -16,6 +16,7 @@ from magnetar_agent.servers import (
     addresses,
     admin_password,
     block_devices,
+    disk_layout,
     encryption,
     folder,
     function_settings,
@@ -50,6 +51,7 @@ def disks(task: Task) -> None:
     if want["image"]:
         _hold(task, place)
     encryption.draw(task)
+    disk_layout.draw(host, document)
     key = encryption.of(host, document)
     sizes, made = resize.seen(document)["sizes"], document.state.get("made", [])
     there = (place / "disk").exists() and not (own_disks.is_made_anew(document) and "disk" not in made)

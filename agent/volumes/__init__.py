@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar_core.device_names import device_order
+
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
@@ -23,9 +25,9 @@ def ours(name: str) -> bool:
     return len(stem) == 36 and stem.count("-") == 4
 
 
-def by_device(attachment: Document) -> tuple[str, str, str]:
+def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
     """What a server's attachments are sorted by; two have one device while one takes the place of the other."""
-    return str(attachment.want["device"]), attachment.name, attachment.id
+    return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
 def attachments(host: LocalHost, volume: str) -> list[Document]:

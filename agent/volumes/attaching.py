@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk, DiskKey
 from magnetar_agent.volumes import by_device, content, keys, remote
+from magnetar_core.device_names import device_names
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
@@ -32,7 +33,6 @@ NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 #: Notes of an attachment that takes the place of another one (``swapping``): its volume is about to be the guest's; it
 #: is. And of that other one: the attachment that takes its place; it has.
 PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "replaced"
@@ -134,10 +134,9 @@ def device(host: LocalHost, attachment: Document) -> str | None:
 
 def draw(bus: str, taken: set[str]) -> str:
     """The first free device name. Raises ``Conflict`` when there is none."""
-    letters = LETTERS[1:-1] if bus == "virtio" else LETTERS  # vda is the root disk, vdz the config drive
-    for letter in letters:
-        if PREFIX[bus] + letter not in taken:
-            return PREFIX[bus] + letter
+    for name in device_names(PREFIX[bus]):
+        if name not in taken:
+            return name
     raise Conflict(f"The server has no room for another {bus} disk. Detach one, or use another bus.")
 
 

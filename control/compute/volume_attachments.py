@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from magnetar_control.store import servers
 from magnetar_control.store.tables import actions
+from magnetar_core.device_names import device_names
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.local_disks import is_blank, local_disks
 from magnetar_core.power import OFFLOADED, SHELVED
@@ -22,8 +23,6 @@ from .held_action import Change, hold
 from .target import Target, check_unlocked, of_server
 
 RULE = "os_compute_api:os-volumes-attachments:"
-#: Device names that the host gives: vda is the root disk, vdz the config drive.
-LETTERS = "bcdefghijklmnopqrstuvwxy"
 TOO_MANY = "The maximum allowed number of disk devices to attach to a single instance has been exceeded."
 Document = dict[str, Any]
 
@@ -136,6 +135,8 @@ def check_disks(caller: Caller, flavor: Mapping[str, Any], volumes: Sequence[Map
     swap disks of *blocks*, has more disks than the setting ``max_disk_devices_to_attach`` allows (LCH-31)."""
     own, blank = not any(one["boot_index"] == 0 for one in volumes), sum(map(is_blank, blocks))
     most = caller.cloud.settings.max_disk_devices_to_attach
+    if most < 0:
+        return
     if most < len(volumes) + own + blank or most < len(volumes) + own + len(local_disks(flavor, blocks)):
         raise Forbidden(TOO_MANY)
 
@@ -154,8 +155,8 @@ def _blocks(server: servers.Found) -> list[Document]:
 def _free_device(server: servers.Found, kept: list[Document], wished: str | None) -> str:
     """The name that the disk will have: the one that is wished for when it is free and the host can give it, as Nova's
     libvirt driver names disks itself (BDM-08). Raises ``Forbidden`` when there is no room."""
-    taken = {one["device"] for one in kept} | {f"/dev/{name}" for name in local_names(server)}
-    free = [name for letter in LETTERS if (name := f"/dev/vd{letter}") not in taken]
+    taken = {one["device"] for one in kept} | {f"/dev/{name}" for name in ("vda", *local_names(server))}
+    free = [name for name in device_names("/dev/vd") if name not in taken]
     if not free:
         raise Forbidden(TOO_MANY)
     return wished if wished in free else free[0]

@@ -136,7 +136,7 @@ class VolumeAttachments(Attached):
                  if one["volume_id"] != want["volume"]}
         taken |= ({"vda"} if row.image_id else set()) | volume_attachments.local_names(row)
         if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
-            raise InvalidField("device", "must be a free one, vda to vdz; the server has " + ", ".join(sorted(taken)),
+            raise InvalidField("device", "must be a free name such as vdb; the server has " + ", ".join(sorted(taken)),
                                want["device"])
         volume = caller.cloud.services.volume.show(caller.context, want["volume"]) if have is None else None
         if volume and volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):

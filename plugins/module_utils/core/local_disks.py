@@ -30,7 +30,7 @@ REFUSED: Sequence[tuple[str, Sequence[Any], str]] = (
 
 class LocalDisk(NamedTuple):
     """*file*: its name in the server's folder. *size*: bytes. *label*: of what is in it, ``swap`` or a file system.
-    *device*: its name on a virtio bus."""
+    *device*: its name on a virtio bus, as the guest numbers its disks."""
 
     file: str
     size: int
@@ -71,8 +71,7 @@ def local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[LocalDisk]:
              for at, size in enumerate(sizes or [flavor["ephemeral"]]) if size]
     swap = min([flavor["swap"], *filter(None, (one.get("volume_size") for one, file in items if file == SWAP))])
     if swap:
-        # vdc also where there is no vdb: it keeps its name when an ephemeral disk comes.
-        found.append(LocalDisk(SWAP, swap * MIB, "swap", f"vd{ascii_lowercase[max(2, 1 + len(sizes))]}"))
+        found.append(LocalDisk(SWAP, swap * MIB, "swap", f"vd{ascii_lowercase[1 + len(found)]}"))
     return found
 
 

@@ -49,7 +49,7 @@ def plugged(host: Host, name: str = "web1") -> list[str]:
     """Devices of the server's volumes: while it runs, and at its next start."""
     id = host.show(name)["id"]
     live, kept = host.fake.running(id), host.fake.domain(id)
-    local = ("vda", "vdz")
+    local = ("vda", "sdo")
     found = [d.target for d in kept.disks if d.target not in local]
     if live is not None:
         assert found == [d.target for d in live.disks if d.target not in local]
@@ -105,7 +105,7 @@ def test_what_is_defined_anew_keeps_its_volumes(place: Host) -> None:
     assert plugged(place) == ["vdb"]
     place.ensure("server", id, {"name": "web2"})
     place.server("web2", power="off", flavor={"vcpus": 2, "ram": 64})
-    assert [d.target for d in place.fake.domain(id).disks] == ["vda", "vdb", "vdz"]
+    assert [d.target for d in place.fake.domain(id).disks] == ["vda", "vdb", "sdo"]
     place.goes_down()
     place.restart()
 
@@ -120,8 +120,8 @@ def test_devices_are_drawn_once_and_named(place: Host) -> None:
         attach(place, volume="d", device="vdc")
     with pytest.raises(InvalidField, match="must begin with sd"):
         attach(place, volume="d", device="vdd", bus="scsi")
-    with pytest.raises(Conflict, match="has a disk vdz already"):
-        attach(place, volume="d", device="vdz")
+    with pytest.raises(Conflict, match="has a disk sdo already"):
+        attach(place, volume="d", device="sdo", bus="scsi")
     detach(place, volume="b")
     assert attach(place, volume="d").resource["device"] == "vdb"
     with pytest.raises(Immutable, match="readonly"):

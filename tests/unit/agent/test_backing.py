@@ -24,7 +24,7 @@ from .test_resize import folder
 
 ALL = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 8}
 #: Disks that stand alone.
-OTHERS = {"vdb": "qcow2", "vdc": "qcow2", "vdz": "raw"}
+OTHERS = {"vdb": "qcow2", "vdc": "qcow2", "sdo": "raw"}
 
 
 def chain(element: ET.Element) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_server(host: Host, want: dict[str, Any], root: dict[str, str]) -> Non
     host.server(flavor=ALL, config_drive=True, **want)
     assert told(host) == {**root, **OTHERS}
     host.ensure("server", "web1", {"flavor": {**ALL, "disk": 2, "swap": 0}}, allow_reboot=True)
-    assert told(host) == {**root, "vdb": "qcow2", "vdz": "raw"}
+    assert told(host) == {**root, "vdb": "qcow2", "sdo": "raw"}
 
 
 def test_a_host_whose_root_disks_are_raw(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_rescue(host: Host, tools: str, disks: dict[str, str]) -> None:
         image(host, format)
     host.server(image="raw", config_drive=True)
     host.ensure("server", "web1", {"rescue": {"image": tools}})
-    assert told(host) == {**disks, "vdz": "raw"}
+    assert told(host) == {**disks, "sdo": "raw"}
 
 
 @pytest.mark.parametrize("format", ["raw", "qcow2"])

@@ -66,7 +66,7 @@ def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
     assert (root["device"], root["delete_on_termination"]) == ("vda", False)
     shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
     assert (shown["size"], shown["bootable"], shown["status"]) == (2, True, "in-use")
-    assert disks(place) == {"vda": shown["name"], "vdz": "config.iso"}
+    assert disks(place) == {"vda": shown["name"], "sdo": "config.iso"}
     assert not make(place, ROOT).changed
     assert not place.ensure("server", "web1", {"block_device_mapping": done.resource["block_device_mapping"]}).changed
     with pytest.raises(Immutable, match="block_device_mapping"):
@@ -99,7 +99,7 @@ def test_local_disks_take_tags(place: Host) -> None:
          {"source_type": "blank", "guest_format": "swap", "tag": "swap"}, {"source_type": "blank", "tag": "scratch"},
          DATA, image="img", flavor=FLAVOR)
     assert disks(place) == {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.swap", "vdd": "data",
-                            "vdz": "config.iso"}
+                            "sdo": "config.iso"}
     found = {d.target: d.tag for d in place.fake.domain(place.show()["id"]).disks}
     assert (found["vda"], found["vdb"], found["vdc"]) == ("root", "scratch", "swap")
 
@@ -113,7 +113,7 @@ def test_several_ephemeral_disks_of_their_own_sizes(place: Host) -> None:
              {**SCRATCH, "guest_format": "swap", "volume_size": 16}]
     made = make(place, *items, image="img", flavor=SOME, networks=[{"bridge": "br0"}])
     assert disks(place) == {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.ephemeral1", "vdd": "disk.swap",
-                            "vde": "data", "vdz": "config.iso"}
+                            "vde": "data", "sdo": "config.iso"}
     assert local_sizes(place) == {"disk": GIB, "disk.ephemeral": GIB, "disk.ephemeral1": 2 * GIB, "disk.swap": 16 * MIB}
     assert {one["source_type"]: one.get("device_name") for one in made.resource["block_device_mapping"]} == {
         "blank": "vdd", "volume": "vde"}
@@ -155,7 +155,7 @@ def test_ephemeral_disks_on_another_bus(place: Host) -> None:
         make(place, {**SCRATCH, "volume_size": 1}, {**SCRATCH, "volume_size": 1}, image="img", flavor=SOME,
              hardware={"disk_bus": "scsi"})
     make(place, {**SCRATCH, "volume_size": 1}, image="img", flavor=SOME, hardware={"disk_bus": "scsi"})
-    assert set(disks(place)) == {"sda", "sdb", "sdc", "sdf"}
+    assert set(disks(place)) == {"sda", "sdb", "sdc", "sdo"}
 
 
 @pytest.mark.parametrize(("items", "want", "why"), [
@@ -223,7 +223,7 @@ def test_the_same_said_again_is_no_change(place: Host) -> None:
 def test_read_only(place: Host) -> None:
     make(place, {**DATA, "readonly": True})
     assert {d.target: d.readonly for d in place.fake.domain(place.show()["id"]).disks} == {
-        "vda": False, "vdb": True, "vdz": True}
+        "vda": False, "vdb": True, "sdo": True}
 
 
 def test_a_volume_for_several_servers(place: Host) -> None:
@@ -380,9 +380,9 @@ def test_rebuild_and_rescue_of_a_server_on_a_volume(place: Host) -> None:
     make(place, ROOT)
     root = next(iter(disks(place).values()))
     place.server(power="off", rescue={"image": "img"})
-    assert disks(place) == {"vda": "disk.rescue", "vdb": root, "vdz": "config.iso"}
+    assert disks(place) == {"vda": "disk.rescue", "vdb": root, "sdo": "config.iso"}
     place.server(power="running", rescue=None)
-    assert disks(place) == {"vda": root, "vdz": "config.iso"}
+    assert disks(place) == {"vda": root, "sdo": "config.iso"}
 
 
 def reimaged(place: Host) -> Any:
@@ -460,3 +460,62 @@ def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
     found = host.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [
         {**ROOT, "uuid": "later"}, {**DATA, "uuid": "later"}]}, dry_run=True)
     assert found.changed and len(found.warnings) == 2
+
+
+# Names as the guest has them ------------------------------------------------------------------------------------------
+def names(place: Host, name: str = "web1") -> list[str]:
+    """Targets of the disks that have names in the guest, in the order in which the domain has them."""
+    return [one.target for one in place.fake.domain(place.show(name)["id"]).disks if one.device == "disk"]
+
+
+@pytest.mark.parametrize(("flavor", "hardware", "expected"), [
+    ({}, {}, ["vda", "vdb", "vdc"]),
+    ({"swap": 64}, {}, ["vda", "vdb", "vdc", "vdd"]),
+    ({"ephemeral": 1, "swap": 64}, {}, ["vda", "vdb", "vdc", "vdd", "vde"]),
+    ({"swap": 64}, {"disk_bus": "scsi"}, ["sda", "sdb", "sdc", "sdd"]),
+    ({"ephemeral": 1}, {"video_model": "vga"}, ["vda", "vdb", "vdc", "vdd"])])
+def test_names_have_no_gap_that_the_guest_does_not_have(
+        place: Host, flavor: dict[str, int], hardware: dict[str, str], expected: list[str]) -> None:
+    """The config drive was the guest's vdb when the first volume that was said to be vdb was plugged in."""
+    make(place, DATA, image="img", flavor={**SMALL, "disk": 1, **flavor}, hardware=hardware)
+    place.ensure("volume", "late", {"size": 1})
+    bus = hardware.get("disk_bus", "virtio")
+    late = place.ensure("volume_attachment", "web1:late", {"server": "web1", "volume": "late", "bus": bus}).resource
+    assert names(place) == expected and late and late["device"] == expected[-1]
+
+
+@pytest.mark.parametrize(("hardware", "format", "expected"), [
+    ({}, "iso9660", ("cdrom", "scsi", "sdo")), ({}, "vfat", ("disk", "scsi", "sdo")),
+    ({"disk_bus": "scsi"}, "iso9660", ("cdrom", "scsi", "sdo")),
+    ({"disk_bus": "scsi"}, "vfat", ("disk", "virtio", "vdz")),
+    ({"disk_bus": "sata"}, "iso9660", ("cdrom", "sata", "sdf"))])
+def test_the_config_drive_takes_no_name_of_the_server_s_disks(
+        place: Host, hardware: dict[str, str], format: str, expected: tuple[str, str, str]) -> None:
+    object.__setattr__(place.agent.host.settings, "config_drive_format", format)
+    make(place, image="img", flavor=SOME, hardware=hardware)
+    (drive,) = [one for one in place.fake.domain(place.show()["id"]).disks if one.path.name == "config.iso"]
+    assert (drive.device, drive.bus, drive.target) == expected and drive.readonly
+
+
+def test_a_server_of_an_earlier_agent_keeps_its_layout(place: Host) -> None:
+    make(place, DATA, image="img", flavor={**SMALL, "disk": 1, "swap": 64}, power="off")
+    document = place.agent.host.documents.find("server", "web1")
+    assert document is not None
+    del document.state["disk_layout"]
+    place.agent.host.documents.write(document)
+    place.restart()
+    place.fake.undefined_outside(document.id)
+    place.server(power="running")
+    document = place.agent.host.documents.find("server", "web1")
+    found = {one.target: one.path.name for one in place.fake.domain(place.show()["id"]).disks}
+    assert found["vdz"] == "config.iso" and "disk_layout" not in document.state  # type: ignore[union-attr]
+    place.event("rebuild", "2b9f6c7e-11cc-4b42-8d5a-7b1f6a0c2d11")
+    assert "vdz" in {one.target for one in place.fake.domain(place.show()["id"]).disks}
+
+
+def test_more_disks_than_letters(place: Host) -> None:
+    make(place, image="img", flavor={**SMALL, "disk": 1}, power="off")
+    for at in range(27):
+        place.ensure("volume", f"v{at}", {"size": 1})
+        place.ensure("volume_attachment", f"web1:v{at}", {"server": "web1", "volume": f"v{at}"})
+    assert names(place)[-4:] == ["vdy", "vdz", "vdaa", "vdab"]

@@ -25,7 +25,7 @@ STATS = {
     "net.count": 2, "net.0.name": "vnet7", "net.0.rx.bytes": 1, "net.0.rx.pkts": 2, "net.0.rx.errs": 3,
     "net.0.rx.drop": 4, "net.0.tx.bytes": 5, "net.0.tx.pkts": 6, "net.0.tx.errs": 7, "net.0.tx.drop": 8,
     "block.count": 2, "block.0.name": "vda", "block.0.rd.reqs": 1, "block.0.rd.bytes": 2, "block.0.wr.reqs": 3,
-    "block.0.wr.bytes": 4, "block.1.name": "vdz", "block.1.path": "/config.iso"}
+    "block.0.wr.bytes": 4, "block.1.name": "sdo", "block.1.path": "/config.iso"}
 
 
 def test_libvirts_words() -> None:
@@ -33,7 +33,7 @@ def test_libvirts_words() -> None:
         "virt_type": "kvm", "uptime": 9, "cpus": [{"id": 0, "time": 125}, {"id": 2, "time": None}],
         "memory": {"maximum": 262144, "actual": 131072, "last_update": 5, "rss": 7},
         "disks": [{"device": "vda", "read_bytes": 2, "read_requests": 1, "write_bytes": 4, "write_requests": 3,
-                   "errors": None}, {"device": "vdz", **dict.fromkeys(DISK)}],
+                   "errors": None}, {"device": "sdo", **dict.fromkeys(DISK)}],
         "nics": [{"device": "vnet7", "mac": "52:54:00:00:00:01", "rx_octets": 1, "rx_packets": 2, "rx_errors": 3,
                   "rx_drop": 4, "tx_octets": 5, "tx_packets": 6, "tx_errors": 7, "tx_drop": 8},
                  {"device": None, "mac": "52:54:00:00:00:02", **dict.fromkeys(NIC)}]}

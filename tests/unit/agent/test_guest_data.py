@@ -107,7 +107,7 @@ def test_a_rescue_has_a_drive_of_its_own(host: Host) -> None:
     assert rescued["admin_pass"] == "Rescue-1" and "Rescue-1" not in kept(host)
     assert {**rescued, "admin_pass": SECRET} == drive(host)
     disks = {disk.target: disk.path.name for disk in host.fake.domains()[host.show()["id"]].disks}
-    assert disks["vdz"] == "rescue.config.iso"
+    assert disks["sdo"] == "rescue.config.iso"
     host.event("reboot", "r1", "web1", type="hard")
     host.ensure("server", "web1", {"rescue": None})
     assert not (folder(host) / "rescue.config.iso").exists() and drive(host)["admin_pass"] == SECRET

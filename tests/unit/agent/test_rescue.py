@@ -30,8 +30,8 @@ def disks(host: Host) -> dict[str, str]:
     return {disk.target: disk.path.name for disk in domain.disks}
 
 
-ORDINARY = {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.swap", "vdz": "config.iso"}
-RESCUED = {"vda": "disk.rescue", "vdb": "disk", "vdz": "config.iso"}
+ORDINARY = {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.swap", "sdo": "config.iso"}
+RESCUED = {"vda": "disk.rescue", "vdb": "disk", "sdo": "config.iso"}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_from_a_cd(web: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     define = web.fake.define
     monkeypatch.setattr(web.fake, "define", lambda spec: (specs.append(spec), define(spec)))
     web.ensure("server", "web1", {"rescue": {"image": "cd"}})
-    assert disks(web) == {"vda": "disk", "sda": "rescue.base", "vdz": "config.iso"}
+    assert disks(web) == {"vda": "disk", "sda": "rescue.base", "sdo": "config.iso"}
     assert specs[-1].boot == ("cdrom", "hd") and web.show()["status"] == "RESCUE"
     web.ensure("server", "web1", {"rescue": None})
     assert specs[-1].boot == ("hd", "cdrom") and disks(web) == ORDINARY
@@ -263,7 +263,7 @@ def test_a_volume_that_is_detached_when_its_server_is_rescued(torn: Host, monkey
     kept = torn.fake.domain(torn.show("web2")["id"])
     assert runs(torn)["vdb"] == "disk" and kept is not None and "vdb" in {disk.target for disk in kept.disks}
     torn.ensure("server", "web2", {"rescue": None})
-    assert runs(torn) == {"vda": "disk", "vdz": "config.iso"}
+    assert runs(torn) == {"vda": "disk", "sdo": "config.iso"}
 
 
 # Stable devices ---------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def defined(host: Host, name: str = "web1") -> dict[str, Disk]:
 
 
 @pytest.mark.parametrize(("properties", "target", "seen"), [
-    ({"hw_rescue_device": "disk"}, "vdaa", ("disk", "virtio", False, "disk.rescue")),
+    ({"hw_rescue_device": "disk"}, "vde", ("disk", "virtio", False, "disk.rescue")),
     ({"hw_rescue_bus": "scsi"}, "sdb", ("disk", "scsi", False, "disk.rescue")),
     ({"hw_rescue_device": "cdrom"}, "sdb", ("cdrom", "sata", True, "rescue.base")),
     ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "scsi"}, "sdb", ("cdrom", "scsi", True, "rescue.base")),
@@ -319,7 +319,7 @@ def test_a_server_on_volumes_keeps_them(web: Host) -> None:
     stable_image(web, hw_rescue_device="disk")
     web.ensure("server", "on", {"rescue": {"image": "stable"}})
     found = defined(web, "on")
-    assert found.pop("vdaa").boot == 1
+    assert found.pop("vdc").boot == 1
     assert {name: replace(one, boot=None) for name, one in before.items()} == found, "booted from the rescue disk only"
     web.ensure("server", "on", {"rescue": None})
     assert defined(web, "on") == before
@@ -331,8 +331,8 @@ def test_the_request_may_say_the_devices(web: Host) -> None:
 
 
 @pytest.mark.parametrize(("properties", "target", "seen"), [
-    ({"hw_rescue_bus": "ide"}, "hdd", ("disk", "ide", False, "disk.rescue")),
-    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "hdd", ("cdrom", "ide", True, "rescue.base")),
+    ({"hw_rescue_bus": "ide"}, "hdc", ("disk", "ide", False, "disk.rescue")),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "hdc", ("cdrom", "ide", True, "rescue.base")),
     ({"hw_rescue_device": "floppy", "hw_rescue_bus": "fdc"}, "fda", ("floppy", "fdc", False, "disk.rescue"))])
 def test_machine_pc_has_ide_too(web: Host, properties: dict[str, str], target: str, seen: Any) -> None:
     web.server("old", image="system", machine="pc", flavor=SMALL, hardware={"disk_bus": "ide"})

@@ -54,7 +54,7 @@ def test_another_flavor_needs_leave_to_reboot(host: Host) -> None:
 def test_disks_come_and_swap_goes(host: Host) -> None:
     host.server(power="off")
     domain = host.show()["id"]
-    for flavor, disks in ((BIG, ["vda", "vdb", "vdc", "vdz"]), ({**BIG, "swap": 0}, ["vda", "vdb", "vdz"])):
+    for flavor, disks in ((BIG, ["vda", "vdb", "vdc", "sdo"]), ({**BIG, "swap": 0}, ["vda", "vdb", "sdo"])):
         host.server(flavor=flavor, power="off")
         assert [disk.target for disk in host.fake.domains()[domain].disks] == disks
         assert not host.server(flavor=flavor, power="off").changed

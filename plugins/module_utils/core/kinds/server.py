@@ -108,7 +108,9 @@ def _block() -> Record:
                            "else an ephemeral disk with ext4."),
         device_type=Field(Nullable(Choices("disk")), "Only V(disk)."),
         disk_bus=Field(Nullable(Choices(*BUSES)), "What the guest sees a volume behind of; V(virtio) when omitted."),
-        device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best."),
+        device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best. In a cloud the "
+                          "host chooses, as with Nova, and a name that is asked for is passed over; the answer has the "
+                          "one that was given."),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
         volume=Field(Uuid(), "Uuid of the volume that is made; drawn once when omitted."),
         name=Field(Text(0, 255), "Name of what it is made from, as it was then."),

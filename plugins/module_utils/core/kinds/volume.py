@@ -103,9 +103,9 @@ class VolumeAttachment(Kind):
                    sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     volume = Field(REFERENCE, "The volume, by name or uuid.", required=True, on=FIXED,
                    sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
-    device = Field(DEVICE, "Device name such as V(vdb); drawn once when omitted. It says in which order the host plugs "
-                   "disks in; a guest may call them otherwise, and finds a volume by its serial number, the "
-                   "first 20 characters of its uuid.", on=FIXED, sample="vdb")
+    device = Field(DEVICE, "Device name such as V(vdb); drawn once when omitted. In a cloud the host gives "
+                   "another name where it cannot give this one, as with Nova; the answer has it. A guest finds a "
+                   "volume by its serial number, the first 20 characters of its uuid.", on=FIXED, sample="vdb")
     bus = Field(Choices(*BUSES), "What the guest sees it behind of. Only V(virtio) and V(scsi) can be plugged into a "
                 "running server.", default="virtio", on=FIXED, aliases=("disk_bus",), sample="virtio")
     tag = Field(Nullable(TAG), "Device tag, shown to the guest in the config drive that is made with the server.",
