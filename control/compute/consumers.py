@@ -55,9 +55,8 @@ class Consumers:
         """Have each consumer, by uuid (``normal_uuid``), hold what is wanted, all of them or none. *between*: what is
         done in the same transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is
         claimed. Both may be called again. *locked*: the hosts, by uuid, that these change. They are locked, with those
-        that several
-        consumers are to hold something of, before anything of them is. Raises ``InvalidRequest``, ``Conflict``, and
-        what these do."""
+        that several consumers are to hold something of, before anything of them is. Raises ``InvalidRequest``,
+        ``Conflict``, and what these do."""
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
         known = {id for id, wish in wanted.items() if wish.held and servers.find(self.cloud.store, id) is not None}
 

@@ -266,7 +266,7 @@ SERVER_TYPES = ("INSTANCE", "MIGRATION")
 
 
 def is_of_server(claim: Row[Any]) -> bool:
-    """Return whether the consumer of an allocation is a server or its migration, be it one that there is not."""
+    """Return whether an allocation's consumer is of a server's type."""
     return claim.owner is None or orjson.loads(claim.owner)["type"] in SERVER_TYPES
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from magnetar_control.api.query import check_known
@@ -51,12 +52,7 @@ def routes(limits: UnifiedLimits) -> list[Guarded]:
     def refused(_request: Request) -> NoReturn:
         raise Forbidden("The registered limits are those that services have: set the limit of one, or of a project.")
 
-    def changed(request: Request, name: str, value: Record, field: str) -> int:
-        """Return the number that the body says for *field*."""
-        wanted = value.check(body(request, name), name)
-        limits.check_region(wanted.get("region_id"), f"{name}.region_id")
-        return int(wanted[field])
-
+    changed = partial(_changed, limits)
     one, registered = "/v3/limits/{id}", "/v3/registered_limits"
     return [
         route("GET /v3/limits/model", lambda _request: MODEL),
@@ -76,6 +72,13 @@ def routes(limits: UnifiedLimits) -> list[Guarded]:
         route(f"PATCH {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.register(
             request.params["id"], changed(request, "registered_limit", REGISTERED, "default_limit"))), who="admin"),
         route(f"DELETE {registered}/{{id}}", refused, who="admin")]
+
+
+def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
+    """Return the number that the body says for *field*."""
+    wanted = value.check(body(request, name), name)
+    limits.check_region(wanted.get("region_id"), f"{name}.region_id")
+    return int(wanted[field])
 
 
 def _some(request: Request, limits: UnifiedLimits, found: Sequence[Document]) -> Documents:

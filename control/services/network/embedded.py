@@ -80,7 +80,6 @@ _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
 _ON_BRIDGES = host_groups.on_bridges(_RELEASED)
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
-_TO_DELETE = update(ports).where(_RELEASED).values(made_for_server=True)
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name="", device="{}")
@@ -150,9 +149,8 @@ class EmbeddedNetworks:
 
     def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
         """Have *tell* called with the uuids of servers whose floating IP has changed here."""
-        found = self.resources.get("floatingips")
-        if isinstance(found, FloatingIpStore):
-            found.moved = tell
+        if isinstance(store := self.resources.get("floatingips"), FloatingIpStore):
+            store.moved = tell
 
     def bootstrap(self) -> None:
         """What a new cloud has: the default rules of security groups; with an engine a default subnet pool, of which
@@ -324,7 +322,7 @@ class EmbeddedNetworks:
 
         def act(connection: Connection) -> None:
             if delete:
-                connection.execute(_TO_DELETE, which)
+                connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)
             if self.log.enabled:
                 rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
                 self.log.note(connection, *changes.ports(row.id for row in rows),
