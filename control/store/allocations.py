@@ -261,8 +261,7 @@ def set_consumer(connection: Connection, consumer_id: str, generation: int,
     connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
 
-#: Types of consumers that are servers, and their migrations.
-SERVER_TYPES = ("INSTANCE", "MIGRATION")
+SERVER_TYPES = ("INSTANCE", "MIGRATION")  # of consumers: servers, and their migrations
 
 
 def is_of_server(claim: Row[Any]) -> bool:
