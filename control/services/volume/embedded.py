@@ -96,6 +96,8 @@ class EmbeddedVolumes:
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
         """The columns of a volume to be made, from what was asked, and the type; ``None``: the type of its source."""
+        if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
+            fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
         if len(sources) > 1:
             raise InvalidRequest(f"A volume is made from one thing; {' and '.join(sources)} were given.")
@@ -139,12 +141,29 @@ class EmbeddedVolumes:
                            for name in ("same_host", "different_host"))
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
+    def _snapshot_of_image(self, context: Context, id: str) -> str | None:
+        """Return the snapshot of the root volume that an image of a volume-backed server names, as Cinder does: such an
+        image has no content. ``None`` for another image."""
+        image = self.images.show(context, id) if self.images else None
+        mapping = ((image or {}).get("properties") or {}).get("block_device_mapping")
+        if not mapping or (image or {}).get("size"):
+            return None
+        try:
+            blocks = orjson.loads(mapping)
+            found = next((one.get("snapshot_id") for one in blocks if one.get("boot_index") == 0), None)
+        except (ValueError, TypeError, AttributeError):
+            found = None
+        return str(found) if found else None
+
     def _of_image(self, context: Context, id: str, size: int) -> Document:
         image = self.images.show(context, id) if self.images else None
         if image is None:
             raise InvalidRequest(f"Invalid image identifier or unable to access requested image: {id}.")
         if image["status"] != "active":
             raise InvalidRequest(f"Invalid input received: Image {id} is not active; it is {image['status']}.")
+        if image.get("size") == 0:
+            raise InvalidRequest(f"Invalid input received: Image {id} has no content, as that of a server on volumes; "
+                                 "the snapshot in its block_device_mapping has it.")
         if is_encrypted(image):
             raise InvalidRequest(f"Invalid input received: The content of image {id} is encrypted, as it is the root "
                                  "disk of a shelved server. Unshelve that server, or use another image.")

@@ -169,6 +169,10 @@ def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
                  maker.call.get(f"{maker.api}/snapshots").json["snapshots"]}
     assert set(snapshots) == {one["snapshot_id"] for one in mapping}
     assert set(snapshots.values()) == {one["volumeId"] for one in maker.attached(server)}
+    single = maker.volume(size=2, imageRef=id)  # it ended in error: "The image is empty."
+    shown = maker.seen(single)
+    assert shown and shown["snapshot_id"] == mapping[0]["snapshot_id"]
+    assert maker.call.delete(f"{maker.api}/volumes/{single}").status == 202
     copy = maker.server(name="copy", imageRef=id)["id"]
     assert len(maker.attached(copy)) == 2
     for one in maker.attached(copy):
