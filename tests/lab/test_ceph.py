@@ -240,15 +240,15 @@ def test_volumes(hosts: Hosts) -> None:
     data = client.ensure("volume", "data", {"size": 1, "pool": "ceph"})["resource"]["id"]
     client.ensure("volume", "of-image", {"image": "tiny", "size": 1, "pool": "ceph"})
     client.ensure("volume_attachment", f"{id}:{data}", {"server": "user", "volume": "data"})
-    eventually(lambda: hosts.disks("bare1", id).get("vdc") == GIB, "the guest sees it")  # vdb is its config drive
-    hosts.sh("bare1", id, "echo written | dd of=/dev/vdc bs=512 count=1 conv=sync,fsync")
+    eventually(lambda: hosts.disks("bare1", id).get("vdb") == GIB, "the guest sees it")
+    hosts.sh("bare1", id, "echo written | dd of=/dev/vdb bs=512 count=1 conv=sync,fsync")
     client.ensure("volume", "data", {"size": 2})
-    eventually(lambda: hosts.disks("bare1", id).get("vdc") == 2 * GIB, "the guest sees that it has grown")
+    eventually(lambda: hosts.disks("bare1", id).get("vdb") == 2 * GIB, "the guest sees that it has grown")
     client.ensure("volume_snapshot", "kept", {"volume": "data"})
     client.delete("volume_attachment", f"{id}:{data}")
     copy = client.ensure("volume", "copy", {"snapshot": "kept", "pool": "ceph"})["resource"]["id"]
     client.ensure("volume_attachment", f"{id}:{copy}", {"server": "user", "volume": "copy"})
-    read = "dd if=/dev/vdc bs=512 count=1 2>/dev/null | head -n 1"
+    read = "dd if=/dev/vdb bs=512 count=1 2>/dev/null | head -n 1"
     eventually(lambda: hosts.sh("bare1", id, read).startswith("written"), "the copy has it")
     hosts.move("user", "bare1", "bare2", type="live")
     assert hosts.sh("bare2", id, read).startswith("written")

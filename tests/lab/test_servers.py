@@ -151,7 +151,7 @@ def test_raw_root_ephemerals_and_swap(lab: LabAgent) -> None:
     found = disks(lab, "raw")
     assert {name: found[name] for name in ("vda", "vdb", "vdc", "vdd")} == {
         "vda": 2 * GIB, "vdb": GIB, "vdc": 2 * GIB, "vdd": 64 * MIB}
-    assert [m for m in said if m.startswith("config_drive=/dev/vd")]
+    assert [m for m in said if m.startswith("config_drive=/dev/sr0")]
     assert lab.sh("raw", "findfs LABEL=ephemeral0 && findfs LABEL=ephemeral1") == "/dev/vdb\n/dev/vdc\n"
     lab.sh("raw", "mount -t ext4 /dev/vdc /mnt && touch /mnt/file && umount /mnt")
     assert "/dev/vdd" in lab.sh("raw", "swapon /dev/vdd && cat /proc/swaps && swapoff /dev/vdd")
