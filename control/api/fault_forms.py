@@ -54,7 +54,7 @@ def webob_answer(fault: Fault, accept: str) -> Answer:
     """
     title = TITLES.get(fault.status, HTTPStatus(fault.status).phrase)
     status = f"{fault.status} {title}"
-    kind = chosen_type(accept, (HTML, JSON)) if accept else JSON
+    kind = chosen_type(accept, (HTML, JSON)) if accept.strip() else JSON
     if kind == JSON:
         return Answer({"code": status, "title": title, "message": fault.message}, fault.status)
     if kind == HTML:

@@ -32,11 +32,17 @@ def wrong(sent: Sent, got: Got) -> str | None:
     if any("\n" in value or "\r" in value for value in got.headers.values()):
         return f"has a header with a line break: {got.headers}"
     if got.status >= 400 and sent.method != "HEAD":
-        if not _message(got.content):
+        if not (_message(got.content) or _text(got.content)):
             return f"is {got.status} without a fault that says why: {got.content[:300]!r}"
         if found := INSIDE.search(got.content):
             return f"is {got.status} and tells of the inside ({found[0][:60]!r}): {got.content[:500]!r}"
     return None
+
+
+def _text(content: bytes) -> str:
+    """Return the words of a page or a text of the image service, which begins with the status."""
+    found = re.match(rb"\d{3} [\w ]+\n\n(.+)", content) or re.search(rb"</h1>\s*([^<\s].*?)<br />", content, re.DOTALL)
+    return found[1].decode(errors="replace") if found else ""
 
 
 def _message(content: bytes) -> str:
