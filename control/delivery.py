@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 from magnetar_control.services import Context, Document, Images
@@ -42,21 +44,29 @@ class Delivery:
         one transfer. *checksum*: of the content whose signature was verified; the agent is asked then whether it has
         that, and takes nothing else. *checksum_of*: returns the same of a kernel or ramdisk. Raises
         ``InvalidRequest`` for one that the image may not have."""
-        key = ("image", host, id)
-        if key in self.known and not checksum:
+        if ("image", host, id) in self.known and not checksum:
             return
+        # No lock is held here: images may name each other. What a kernel or ramdisk names itself is left alone.
+        found = self.images.show_with_location(context, id)
+        parts = check_parts(found[0], partial(self.images.show, ITSELF)) if found[0] else {}
+        for part in parts.values():
+            self._bring(client, host, part, self.images.show_with_location(ITSELF, part), checksum_of(part))
+        boot = {**parts, "cmdline": command_line(found[0])} if found[0] and parts else {}
+        self._bring(client, host, id, found, checksum, boot)
+
+    def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
+               checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Bring one image to the host. *image*: as ``show_with_location`` returns it. *boot*: its kernel, ramdisk and
+        cmdline."""
+        key = ("image", host, id)
         with self._lock:
             lock = self._under_way.setdefault((host, id), threading.Lock())
         with lock:
             if key in self.known and not checksum:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
-            image, location = self.images.show_with_location(context, id)
-            want = _wanted(id, image or {}, checksum)
-            if image and (parts := check_parts(image, lambda part_id: self.images.show(ITSELF, part_id))):
-                for part in parts.values():
-                    self.image(client, host, part, checksum=checksum_of(part))
-                want |= {**parts, "cmdline": command_line(image)}
+            shown, location = image
+            want = {**_wanted(id, shown or {}, checksum), **boot}
             found = client.ensure("image", id, want, "recreate")
             if found["resource"]["status"] != "active" and location:
                 direct = {**want, "source": {**want["source"], "location": location}}

@@ -7,6 +7,7 @@ import pytest
 
 from magnetar_control.services.image.boot_parts import command_line, named_parts
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.image.glance import PATCH
 from tests.unit.core.images import kernel
 
 RAMDISK = gzip.compress(b"070701" + b"0" * 104)
@@ -63,6 +64,17 @@ def test_a_kernel_of_another_project_must_be_public(cloud, parts):
     body = {"server": {"name": "spy", "imageRef": image, "flavorRef": "1", "networks": "none"}}
     reply = other.post("/v2.1/servers", body, "2.60")
     assert reply.status == 400 and "name a public image" in reply.json["badRequest"]["message"], reply
+
+
+def test_images_that_name_each_other_keep_no_conductor(cloud):
+    admin = cloud.admin
+    first, second = (admin.image(name, kernel(), disk_format="aki", container_format="aki") for name in ("a", "b"))
+    for id, part in ((first, second), (second, first)):
+        patch = [{"op": "add", "path": "/kernel_id", "value": part}]
+        reply = admin.call("PATCH", f"/image/v2/images/{id}", patch, headers={"Content-Type": PATCH})
+        assert reply.status == 200, reply
+    image = admin.image("circle", kernel_id=first)
+    assert admin.boot("web2", imageRef=image)["status"] == "ACTIVE"
 
 
 def test_words_that_name_nothing():
