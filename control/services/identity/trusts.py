@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document, Documents
@@ -21,7 +21,7 @@ from magnetar_core.values import Boolean, Integer, ListOf, MapOf, Nullable, Text
 
 from . import assignments, tables
 from .resources import PROJECTS, ROLES, USERS, IdentityResource, Row, new_row, one
-from .times import parse_expiry
+from .times import over, parse_expiry
 from .tokens import Token, Tokens
 from .trust_rows import trust_chain
 
@@ -62,7 +62,7 @@ def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Docum
                 _redelegate(row, request, roles, chain)
             row |= {"roles": orjson.dumps(roles).decode(), "extra": orjson.dumps(
                 {name: value for name, value in body.items() if name not in UNKEPT}).decode()}
-            _check_room(connection, row["trustor_user_id"])
+            _check_room(connection, row["trustor_user_id"], tokens.clock())
             connection.execute(insert(tables.trusts).values(row))
             return _document(connection, one(connection, tables.trusts, id=row["id"]) or row)
     except IntegrityError as error:
@@ -92,21 +92,28 @@ def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
 def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
     """Remove a trust, and those that were redelegated from it; their tokens end. For trustor and administrators.
 
-    Raises ``NotFound``, ``Forbidden``.
+    A trust that has ended can be removed too: it counts among the trusts of its trustor. Raises ``NotFound``,
+    ``Forbidden``.
     """
     with tokens.change() as connection:
-        _usable(connection, tokens, context, id, "trustor_user_id")
+        _check_owner(context, one(connection, tables.trusts, id=id), id, "trustor_user_id")
         connection.execute(delete(tables.trusts).filter_by(id=id))
+
+
+def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Row:
+    """Return the *row* of the trust *id*, for its *owners* (columns) and administrators."""
+    if row is None:
+        raise NotFound(f"Could not find trust: {id}.")
+    if not context.is_admin and context.user_id not in [row[owner] for owner in owners]:
+        raise Forbidden("You are not authorized to perform the requested action: it is for the users of the trust.")
+    return row
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
     """Return the row of a trust that has not ended, for its *owners* (columns) and administrators."""
     chain = trust_chain(connection, id, tokens.clock())
-    if not chain or chain[0]["remaining_uses"] == 0:
-        raise NotFound(f"Could not find trust: {id}.")
-    if not context.is_admin and context.user_id not in [chain[0][owner] for owner in owners]:
-        raise Forbidden("You are not authorized to perform the requested action: it is for the users of the trust.")
-    return chain[0]
+    usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
+    return _check_owner(context, usable, id, *owners)
 
 
 def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,9 +123,14 @@ def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.check(body.get(name), name) for name, value in FIELDS.items()}
 
 
-def _check_room(connection: Connection, trustor_id: str) -> None:
-    have = select(func.count()).select_from(tables.trusts).filter_by(trustor_user_id=trustor_id)
-    if (connection.execute(have).scalar() or 0) >= MOST:
+def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
+    """Raise ``Forbidden`` for a user who has ``MOST`` trusts. Trusts whose end is past are removed first."""
+    own = tables.trusts.c
+    trusts = connection.execute(select(own.id, own.expires_at).where(own.trustor_user_id == trustor_id)).all()
+    past = [trust.id for trust in trusts if trust.expires_at is not None and over(trust.expires_at, moment)]
+    if len(trusts) >= MOST and past:
+        connection.execute(delete(tables.trusts).where(own.id.in_(past)))
+    elif len(trusts) >= MOST:
         raise Forbidden(f"The user has {MOST} trusts, and may have no more. Delete one that is not needed.")
 
 

@@ -309,3 +309,21 @@ def test_a_trust_ends_with_its_time(small):
     assert world.context(by) is None
     world.login(trust, status=401)
     assert world.cloud.admin("GET", f"/v3/OS-TRUST/trusts/{trust['id']}", None, 404)
+
+
+def test_trusts_that_ended_keep_no_place(small, monkeypatch):
+    monkeypatch.setattr(trusts, "MOST", 2)
+    moment = {"now": time.time()}
+    small.identity.tokens.clock = lambda: moment["now"]
+    world = World(small)
+    used = world.trust(remaining_uses=1)
+    world.login(used)
+    world.trust(expires_at=f"{now(3600.0)}Z")
+    world.trust(status=403)
+    moment["now"] += 7200.0
+    world.ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)
+    world.trust()  # in the place of the one that is over
+    world.trust(status=403)
+    world.ann("GET", f"/v3/OS-TRUST/trusts/{used['id']}", None, 404)
+    world.ann("DELETE", f"/v3/OS-TRUST/trusts/{used['id']}", None, 204)
+    world.trust()
