@@ -8,9 +8,12 @@ versions of the agent left open.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 #: Of the agent's process and its child programs: only the owner may use what they make.
 UMASK = 0o077
@@ -41,17 +44,27 @@ def close_file(path: Path) -> None:
 
 def close_state(state_dir: Path) -> int:
     """Take from other users the right to read and write in the agent's folders in *state_dir*, and return how many
-    files and folders were open. A folder that other users cannot pass is not entered: they reach nothing in it."""
+    files and folders were open. A folder that other users cannot pass is not entered: they reach nothing in it. What
+    disappears meanwhile, as logs of running guests do, is passed over; what cannot be closed is logged."""
     count = 0
     for top in (state_dir / name for name in FOLDERS):
-        for _path, names, files, held in os.fwalk(top) if top.is_dir() else ():
-            count += sum(_close(entry, held) for entry in (*files, *names, "."))
+        for path, names, files, held in os.fwalk(top) if top.is_dir() else ():
+            for entry in (*files, *names, "."):
+                try:
+                    count += _close(entry, held)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    log.warning("other users of the host may read %s: %s", Path(path) / entry, error.strerror)
             names[:] = [folder for folder in names if _passable(folder, held)]
     return count
 
 
 def _passable(name: str, folder: int) -> bool:
-    return bool(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o001)
+    try:
+        return bool(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o001)
+    except FileNotFoundError:
+        return False
 
 
 def _close(name: str, folder: int) -> bool:

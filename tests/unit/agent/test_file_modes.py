@@ -81,6 +81,29 @@ def test_folders_have_their_mode_whatever_the_umask(tmp_path: Path, umask: int) 
     assert modes == {"servers": 0o711, "one": 0o711, "run": 0o750, "links": 0o750}
 
 
+def test_files_that_disappear_or_stay_open_keep_no_agent_from_starting(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """virtlogd renames logs while the agent starts; a file system may refuse to change modes."""
+    for name in ("gone", "refused", "open"):
+        path = tmp_path / "servers" / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        path.chmod(0o644)
+    close = file_modes._close
+
+    def closed(name: str, folder: int) -> bool:
+        if name == "gone":
+            (tmp_path / "servers" / "one" / name).unlink()
+        if name == "refused":
+            raise PermissionError(1, "Operation not permitted")
+        return close(name, folder)
+
+    monkeypatch.setattr(file_modes, "_close", closed)
+    file_modes.close_state(tmp_path)
+    assert stat.S_IMODE((tmp_path / "servers" / "one" / "open").stat().st_mode) == 0o640
+    assert "one/refused: Operation not permitted" in caplog.text
+
+
 def test_what_an_earlier_agent_left_open_is_closed_at_the_start(host: Host) -> None:
     host.server(flavor={**SMALL, "swap": 8, "ephemeral": 1})
     place = host.root / "state" / "servers"
