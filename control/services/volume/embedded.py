@@ -143,17 +143,25 @@ class EmbeddedVolumes:
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
         """Return the snapshot of the root volume that an image of a volume-backed server names, as Cinder does: such an
-        image has no content. ``None`` for another image."""
-        image = self.images.show(context, id) if self.images else None
-        mapping = ((image or {}).get("properties") or {}).get("block_device_mapping")
-        if not mapping or (image or {}).get("size"):
+        image has no content. ``None`` for another image. The snapshot belongs to the project of the volume or of the
+        image: conductors ask as administrators, and whoever makes an image writes any uuid into it. Raises
+        ``NotFound``."""
+        image = (self.images.show(context, id) if self.images else None) or {}
+        mapping = (image.get("properties") or {}).get("block_device_mapping")
+        if not mapping or image.get("size"):
             return None
         try:
             blocks = orjson.loads(mapping)
             found = next((one.get("snapshot_id") for one in blocks if one.get("boot_index") == 0), None)
         except (ValueError, TypeError, AttributeError):
             found = None
-        return str(found) if found else None
+        if not found:
+            return None
+        with self.database.read() as connection:
+            project = connection.execute(select(snapshots.c.project_id).where(snapshots.c.id == str(found))).scalar()
+        if project not in (context.project_id, image.get("owner")):
+            raise NotFound(f"Snapshot {str(found)[:80]}, which image {id} names, could not be found.")
+        return str(found)
 
     def _of_image(self, context: Context, id: str, size: int) -> Document:
         image = self.images.show(context, id) if self.images else None

@@ -4,10 +4,13 @@ caller, so the conductor does not look it up again as the server's owner, who mu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.services import Context
+from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually
 
@@ -77,3 +80,16 @@ def test_a_nic_is_of_the_servers_project_whoever_attaches_it(owner: Owner, alice
     port = reply.json["interfaceAttachment"]["port_id"]
     assert owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["project_id"] == alice.call.project_id
     assert len(macs(owner, server)) == 1
+
+
+def test_an_image_does_not_open_a_snapshot_of_another_project(cloud: Cloud, owner: Owner, alice: Owner) -> None:
+    """Conductors make the volumes of new servers as administrators, from images whose properties anybody writes."""
+    volume = owner.volume()
+    snapshot = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume}}).json["snapshot"]["id"]
+    mapping = json.dumps([{"boot_index": 0, "snapshot_id": snapshot}])
+    image = alice.call.post("/image/v2/images", {"name": "odd", "disk_format": "raw", "container_format": "bare",
+                                                 "block_device_mapping": mapping}).json
+    conductor = Context("alice", image["owner"], frozenset(("admin", "member")))
+    with pytest.raises(NotFound):
+        cloud.parts.volumes.create(conductor, 2, image_id=image["id"])
+    assert alice.call.delete(f"/image/v2/images/{image['id']}").status == 204
