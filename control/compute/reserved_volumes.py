@@ -60,3 +60,14 @@ def reserve(caller: Caller, rows: Sequence[Row]) -> None:
     with database.write() as connection:
         connection.execute(update(actions).where(*waiting).values(not_before=None))
         database.ring(connection, servers.ACTIONS_BELL)
+    _free_of_deleted(caller, rows)
+
+
+def _free_of_deleted(caller: Caller, rows: Sequence[Row]) -> None:
+    """Free what was reserved for a server that somebody deletes meanwhile: its deletion may have been done by then."""
+    found = servers.find_each(caller.cloud.store, [row["id"] for row in rows])
+    for row in rows:
+        _database, server = found.get(row["id"], (None, None))
+        if row["id"] not in found or (server is not None and server.task_state == servers.DELETING):
+            for id in of_row(row):
+                caller.cloud.services.volume.detached(id_of_new(row["id"], id))

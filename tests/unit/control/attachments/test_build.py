@@ -436,3 +436,17 @@ def test_the_api_reserves_all_or_makes_no_server(owner: Owner, monkeypatch: pyte
         assert server and server["status"] == "ACTIVE" and owner.state(volume) == "in-use", server
     else:
         assert owner.call.get("/v2.1/servers").json["servers"] == [] and owner.state(volume) == "available"
+
+
+def test_a_server_that_is_deleted_meanwhile_keeps_no_volume(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume, volumes = owner.volume(), owner.cloud.services.volume
+    reserve = volumes.reserve
+
+    def late(context: Any, id: str, server: str, **more: Any) -> Any:
+        assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
+        assert owner.call.settled(server) is None
+        return reserve(context, id, server, **more)
+
+    monkeypatch.setattr(volumes, "reserve", late)
+    assert _asked(owner, volume).status == 202
+    assert owner.state(volume) == "available"
