@@ -118,9 +118,11 @@ def test_guests_that_hang_hold_their_own_places_only(make: Callable[[int], Guest
     assert not guests.connections.is_silent("hung3")
 
 
-def test_calls_to_one_guest_come_one_after_the_other(make: Callable[[int], Guests]) -> None:
+def test_calls_to_one_guest_come_one_after_the_other(make: Callable[[int], Guests],
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """A few wait; when the first is given up, they and all later ones fail too. What ends the guest does not wait."""
-    guests = make(MANY)
+    guests, over = make(MANY), threading.Event()
+    monkeypatch.setattr(pool, "unanswered", lambda _conn, _guest: PATIENCE if over.is_set() else 0.0)
     guests.hang("web")
     refusals: list[Any] = []
 
@@ -133,6 +135,8 @@ def test_calls_to_one_guest_come_one_after_the_other(make: Callable[[int], Guest
     threads = [threading.Thread(target=ask) for _number in range(WAITERS + 3)]
     for thread in threads:
         thread.start()
+    eventually(lambda: refusals == [Conflict, Conflict], "all have come, and no more may wait")
+    over.set()
     for thread in threads:
         thread.join(60)
     assert Counter(refusals) == {GuestSilent: WAITERS + 1, Conflict: 2}

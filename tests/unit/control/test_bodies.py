@@ -142,7 +142,7 @@ def test_when_all_is_taken_an_address_may_still_have_one_body() -> None:
 def test_who_does_not_read_is_ended(port: int, clients: contextlib.ExitStack, server: AsgiServer,
                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers are counted meanwhile."""
-    monkeypatch.setattr(stalled, "WINDOW", 0.5)
+    monkeypatch.setattr(stalled, "WINDOW", 1.5)
     server.kept.of_address = LONG
     client = clients.enter_context(socket.create_connection(("127.0.0.1", port), 60))
     client.sendall(b"GET /long HTTP/1.1\r\nhost: a\r\nx-auth-token: known\r\n\r\n")
@@ -162,13 +162,13 @@ def test_who_does_not_read_is_ended(port: int, clients: contextlib.ExitStack, se
 
 def test_who_reads_slowly_but_reads_has_all(port: int, clients: contextlib.ExitStack,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalled, "WINDOW", 0.2)
+    monkeypatch.setattr(stalled, "WINDOW", 1.0)
     client = clients.enter_context(socket.create_connection(("127.0.0.1", port), 60))
     client.sendall(b"GET /long HTTP/1.1\r\nhost: a\r\nx-auth-token: known\r\n\r\n")
     with http.client.HTTPResponse(client) as answer:
         answer.begin()
         size = 0
-        for _time in range(16):
-            time.sleep(0.1)
+        for _time in range(16):  # over several windows
+            time.sleep(0.2)
             size += len(answer.read(1 << 20))
         assert size + len(answer.read()) == LONG
