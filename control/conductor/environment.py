@@ -140,6 +140,8 @@ class Environment:
     def awaits_host(self, spec: RequestSpec) -> bool:
         """Return whether a server for which no valid host was found must wait: a host that could have the server is
         silent, and was heard within the last ``host_return_wait`` seconds. A busy host misses some heartbeats."""
+        if self.hosts_up() == len(self.states.hosts):
+            return False  # the cells are not asked for each server of a full cloud
         heard = partial(cell_look.heard_hosts, self.settings.host_return_wait)
         cells = [(cell, database) for cell, database in self.store.databases()
                  if cell.id != CELL0 and not cell.disabled]
