@@ -74,7 +74,8 @@ class ConsoleProxy:
     def refusal(self, error: MagnetarError) -> Answer:
         """The answer to who gets no console. It has no body: clients of Nova's proxies, which end the connection, would
         read it as a frame."""
-        return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: error.message})
+        one_line = " ".join(error.message.split())
+        return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
     async def serve(self, socket: WebSocket) -> None:
         """One console, to its end."""
