@@ -282,11 +282,11 @@ def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
     port = owner.call.post(path, {"interfaceAttachment": {}}).json["interfaceAttachment"]["port_id"]
     real, tried = attach_interface._release, []
 
-    def fails_once(*args: Any) -> None:
+    def fails_once(*args: Any, **options: Any) -> None:
         tried.append(args)
         if len(tried) == 1:
             raise MagnetarError
-        real(*args)
+        real(*args, **options)
 
     monkeypatch.setattr(attach_interface, "_release", fails_once)
     assert owner.call.call("DELETE", f"{path}/{port}").status == 202
