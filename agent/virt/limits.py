@@ -82,6 +82,6 @@ def ask_workers() -> int | None:
         except MagnetarError as error:
             log.debug("%s", error)
             continue
-        if match := re.search(r"^maxWorkers\s*:\s*([0-9]+)", reply, re.MULTILINE):
+        if match := re.search(r"^maxWorkers\s{0,20}:\s{0,20}([0-9]{1,6})$", reply, re.MULTILINE):
             return int(match[1])
     return None

@@ -47,6 +47,7 @@ def make_folder(host: LocalHost, id: str) -> Path:
     place = folder(host, id)
     file_modes.make_folder(place.parent)
     file_modes.make_folder(place, 0o750)
+    place.chmod(0o750)  # one that an earlier release left is writable for QEMU's group
     host.hypervisor.permit([place])
     return place
 

@@ -24,7 +24,7 @@ class Refusing(Backups):
 
     templates = Path(str(files("magnetar_agent"))) / "templates"
 
-    def _with(self, what: str, _uuid: str, action: Callable[[Any], None]) -> None:
+    def _with(self, what: str, _uuid: str, action: Callable[[Any], None], **_options: Any) -> None:
         domain = MagicMock()
         domain.blockInfo.return_value = (1 << 20, 0, 0)
         domain.backupBegin.side_effect = HypervisorError(f"libvirt could not {what}: another job is active")

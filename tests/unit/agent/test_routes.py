@@ -308,7 +308,9 @@ def test_console(client: Client, host: Any) -> None:
     log.write_bytes(b"one\rtwo\r\nthree")
     assert client.raw("GET", "/v1/server/s/console?lines=2")[1] == b"one\rtwo\r\nthree"
     log.write_bytes(b"one\ntwo\nthree\n")
-    log.with_name("console.log.0").write_bytes(b"zero\n")
+    older = log.with_name("console.log.0")
+    older.touch(0o600)
+    older.write_bytes(b"zero\n")
     assert client.raw("GET", "/v1/server/s/console?lines=9")[1] == b"zero\none\ntwo\nthree\n"
     log.unlink()
     log.symlink_to("/etc/passwd")
