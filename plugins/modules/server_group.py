@@ -30,16 +30,6 @@ EXAMPLES = r"""
     name: frontends
     policy: anti-affinity
 
-- name: A server of this group
-  magnetar.compute.server:
-    cloud: mycloud
-    name: front1
-    flavor: tiny
-    image: cirros
-    networks: [default]
-    security_groups: [default]
-    scheduler_hints: {group: frontends}
-
 - name: Two of them at most on one host
   magnetar.compute.server_group:
     cloud: mycloud

@@ -147,7 +147,7 @@ class PlacementRoutes:
 
 def _sees_usage(context: Context, project_id: str) -> bool:
     return context.is_admin or "service" in context.roles or (
-        context.is_reader and context.project_id == project_id)
+        context.is_reader and (context.project_id == project_id or context.scope == "system"))
 
 
 def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -83,6 +83,10 @@ def refused(caller: Caller, path: str, want: dict[str, Any], *words: str, status
         before.status, before.json if before.status == 200 else 0)
 
 
+#: The id of a project as Keystone draws it.
+PROJECT = "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"
+
+
 def test_a_server_behind_a_router(cloud: Cloud, ann: Caller) -> None:
     subnet = ensured(ann, "subnet/lan5", {"network": "lan", "cidr": "10.2.0.3/24", "gateway_ip": "none",
                                           "dns_nameservers": ["192.0.2.53"]})
@@ -331,10 +335,10 @@ def test_a_thing_is_shared_with_a_project(cloud: Cloud, ann: Caller) -> None:
     assert ann.get("/v1/rbac_policy").json["rbac_policies"] == [policy]
     assert ann.get(f"/v1/rbac_policy/{policy['id']}").json == policy
     refused(ann, "rbac_policy/address_group:access_as_shared:*:ours", {}, "only admins may share", status=403)
-    refused(ann, "rbac_policy/address_group:access_as_external:x:ours", {}, "action", "only networks")
-    refused(ann, "rbac_policy/subnet:access_as_shared:x:lan4", {}, "object_type")
+    refused(ann, f"rbac_policy/address_group:access_as_external:{mill}:ours", {}, "action", "only networks")
+    refused(ann, f"rbac_policy/subnet:access_as_shared:{mill}:lan4", {}, "object_type")
     refused(ann, "rbac_policy/ours", {}, "TYPE:ACTION:PROJECT:OBJECT")
-    assert ensure(ann, "rbac_policy/network:access_as_shared:x:nowhere", {}).status == 400
+    assert ensure(ann, f"rbac_policy/network:access_as_shared:{mill}:nowhere", {}).status == 400
     assert ann.delete(f"/v1/{key}").json["changed"] and not ann.delete(f"/v1/{key}").json["changed"]
 
 
@@ -460,8 +464,8 @@ def test_modules(folder: Path) -> None:
         {"default_security_group_rule": {"protocol": "tcp", "port_range_min": 25, "remote_ip_prefix": "192.0.2.0/24"}},
         {"default_security_group_rule": {"protocol": "tcp", "port_range_min": 25, "remote_ip_prefix": "192.0.2.0/24",
                                          "state": "absent"}},
-        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other"}},
-        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other", "state": "absent"}},
+        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": PROJECT}},
+        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": PROJECT, "state": "absent"}},
         *({noun: {"name": name, "state": "absent"}} for noun, name in (
             ("trunk", "t2"), ("port", "v2"), ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"),
             ("security_group", "g2"), ("address_group", "a2"), ("qos_policy", "q2"), ("subnet", "s2"),
