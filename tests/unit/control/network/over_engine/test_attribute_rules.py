@@ -40,13 +40,13 @@ class Things:
     def __init__(self, service: EmbeddedNetworks) -> None:
         self.admin = Asker(application(service, _authenticate), WHO["admin"])
         self.numbers = itertools.count(20)
-        self.lan, self.subnet = self.network("red"), ""
+        self.lan = self.network("red")
         self.ext = self.made("network", "operators", {
             "provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True})
-        for network, cidr in ((self.lan, "10.1.0.0/24"), (self.ext, "192.0.2.0/24")):
-            self.subnet = self.subnet or self.made("subnet", "red", {"network_id": self.lan, "cidr": cidr})
-            if network == self.ext:
-                self.made("subnet", "operators", {"network_id": network, "cidr": cidr, "enable_dhcp": False})
+        # Addresses that are drawn are none of those that requests choose: 10.1.0.{n}.
+        self.subnet = self.made("subnet", "red", {"network_id": self.lan, "cidr": "10.1.0.0/20", "allocation_pools": [
+            {"start": "10.1.8.1", "end": "10.1.15.254"}]})
+        self.made("subnet", "operators", {"network_id": self.ext, "cidr": "192.0.2.0/24", "enable_dhcp": False})
 
     def made(self, noun: str, project: str, fields: dict[str, Any]) -> str:
         """Return the id of a new thing."""
