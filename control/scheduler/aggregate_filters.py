@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.store.allocations import Ratios
@@ -61,18 +61,21 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
             yield key, text
 
 
+def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
+    """Yield what extra specs ask of aggregates and no aggregate of the host has."""
+    return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
+            if not any(matches(value, text) for value in values(host.profile.aggregates, name)))
+
+
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
     """The host is in aggregates with the metadata that extra specs of that scope, or of none, ask for; a value may be
     several, with commas."""
-    return all(any(matches(value, text) for value in values(host.profile.aggregates, name))
-               for name, text in asked_of_aggregates(host, spec.extra_specs))
+    return next(_unmet(host, spec), None) is None
 
 
 def lacking_specs(host: HostState, spec: RequestSpec) -> str:
     """Return which metadata no aggregate of the host has."""
-    return " and ".join(f"is in no aggregate with the metadata {name}={text}"
-                        for name, text in asked_of_aggregates(host, spec.extra_specs)
-                        if not any(matches(value, text) for value in values(host.profile.aggregates, name)))
+    return " and ".join(f"is in no aggregate with the metadata {name}={text}" for name, text in _unmet(host, spec))
 
 
 def tenants(host: HostState, spec: RequestSpec) -> bool:

@@ -14,8 +14,7 @@ from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually
 
-from .asking import Owner
-from .test_interfaces import NETWORK, macs, network, path
+from .asking import NETWORK, Owner, macs, network, path
 
 
 @pytest.fixture
