@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -69,9 +70,9 @@ def test_one_that_does_not_come_is_not_waited_for(port: int, begin: bytes, monke
     assert answer == b"" or answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "PATIENCE", 1.5)
-
+@contextmanager
+def answered_early() -> Iterator[socket.socket]:
+    """Yield a client whose body of 6144 bytes has its answer, 403, before any of it came."""
     async def refuses(scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
@@ -79,6 +80,12 @@ def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch:
     with listening(refuses) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6144\r\n\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+        yield client
+
+
+def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 1.5)
+    with answered_early() as client:
         for _part in range(6):
             time.sleep(0.4)
             client.sendall(b"a" * protocol.RATE)
@@ -92,18 +99,10 @@ def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch:
 
 def test_the_rest_of_a_body_comes_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "PATIENCE", 0.5)
-
-    async def refuses(scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    with listening(refuses) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
-        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6144\r\n\r\n")
-        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
-        with pytest.raises(OSError):
-            for _part in range(6000):
-                time.sleep(0.05)
-                client.sendall(b"a")
+    with answered_early() as client, pytest.raises(OSError):
+        for _part in range(6000):
+            time.sleep(0.05)
+            client.sendall(b"a")
 
 
 def test_a_query_has_an_end(port: int) -> None:
