@@ -87,9 +87,9 @@ volume_attachment:
       type: str
       sample: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
     device:
-      description: Device name such as C(vdb); drawn once when omitted. It says in which order the host plugs disks
-        in; a guest may call them otherwise, and finds a volume by its serial number, the first 20 characters of
-        its uuid.
+      description: Device name such as C(vdb); drawn once when omitted. In a cloud the host gives another name where
+        it cannot give this one, as with Nova; the answer has it. A guest finds a volume by its serial number, the
+        first 20 characters of its uuid.
       type: str
       sample: vdb
     bus:
