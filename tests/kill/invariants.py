@@ -99,7 +99,7 @@ def nics_are_kept(rows: Rows) -> Iterator[str]:
 
 
 def volumes_are_kept(rows: Rows) -> Iterator[str]:
-    """Nothing is done to a volume; one is in use by just those servers whose rows have it."""
+    """Nothing is done to a volume; one is in use by just those servers whose rows have it, on their hosts."""
     have = {(row.id, one["volume_id"], one["attachment_id"]) for row in rows.servers.values()
             for one in orjson.loads(row.volumes)}
     kept = {(row.server_id, row.volume_id, row.id) for row in rows.attachments}
@@ -116,8 +116,12 @@ def volumes_are_kept(rows: Rows) -> Iterator[str]:
             yield f"snapshot {row.id} is {row.status}, task {row.task}"
     for row in rows.attachments:
         server = rows.servers.get(row.server_id)
-        if row.status != ("reserved" if server and server.vm_state == "shelved_offloaded" else "attached"):
-            yield f"attachment {row.id} is {row.status}, and its server {server and server.vm_state}"
+        if server and server.vm_state == "shelved_offloaded":  # one attached since it left its host is shown in use
+            good = row.host is None and row.status in {"reserved", "attached"}
+        else:
+            good = row.host is not None and row.status == "attached"
+        if not good:
+            yield f"attachment {row.id} is {row.status} on {row.host}, and its server {server and server.vm_state}"
 
 
 def shelved_are_kept(rows: Rows) -> Iterator[str]:
