@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any, Self
+from xml.etree import ElementTree as ET
 
 import libvirt
 from figures import Figure, in_turns, spread, timed
@@ -110,8 +110,7 @@ class Two:
                 "image": "bench", "flavor": {"vcpus": 1, "ram": 128, "disk": 1}, "config_drive": False})["resource"]
         here, place = self.hosts[0], f"/var/lib/magnetar/servers/{made['id']}"
         self.xml = self.connections[0].lookupByUUIDString(made["id"]).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-        self.xml = re.sub(r"<name>.*</name>", "<name>bench-raw</name>", self.xml).replace(place, RAW)
-        self.xml = re.sub("(?s)<metadata>.*</metadata>", "", self.xml).replace(made["id"], str(uuid.uuid4()))
+        self.xml = twin_xml(self.xml, place)
         here.run(["sh", "-c", f"mkdir {RAW} && cp {place}/base {RAW} && cd {RAW} && qemu-img create -q -f qcow2 "
                               f"-b base -F qcow2 disk 1G && chown -R libvirt-qemu: {RAW}"])
         self.connections[0].defineXML(self.xml).create()
@@ -143,6 +142,22 @@ class Two:
         at = self.at[what]
         self.at[what] = 1 - at
         return self.hosts[at], self.hosts[1 - at]
+
+
+def twin_xml(xml: str, folder: str) -> str:
+    """Return the definition *xml* of a server in *folder* as its twin's. The twin names no backing file: ``virsh
+    migrate --copy-storage-all`` would look for it at the target, where its disk stands alone."""
+    root = ET.fromstring(xml.replace(folder, RAW))  # noqa: S314 (libvirt wrote it)
+    for name, text in (("name", "bench-raw"), ("uuid", str(uuid.uuid4()))):
+        element = root.find(name)
+        assert element is not None
+        element.text = text
+    for metadata in root.findall("metadata"):
+        root.remove(metadata)
+    for disk in root.iterfind("devices/disk"):
+        for chain in disk.findall("backingStore"):
+            disk.remove(chain)
+    return ET.tostring(root, encoding="unicode")
 
 
 def _events() -> None:

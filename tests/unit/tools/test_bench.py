@@ -8,6 +8,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 from random import Random
+from xml.etree import ElementTree as ET
 
 import pytest
 from sqlalchemy import insert
@@ -80,3 +81,15 @@ def test_a_subject_that_fails_leaves_the_others_their_figures(figures, capsys):
     assert "KeyError" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         figures.measured("links", end, failures)
+
+
+def test_the_twin_of_a_migrated_guest_stands_on_no_file(monkeypatch):
+    """``virsh migrate --copy-storage-all`` gives the target the chain of the definition, and its disk stands alone."""
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    migration = importlib.import_module("migration")
+    xml = (BENCH.parent / "tests/cases/xml/rescue.xml").read_text()
+    assert "<metadata>" in xml and "<backingStore" in xml and "/srv/servers/web1/disk" in xml
+    root = ET.fromstring(migration.twin_xml(xml, "/srv/servers/web1"))
+    assert root.findtext("name") == "bench-raw" and root.findtext("uuid") != ET.fromstring(xml).findtext("uuid")
+    assert root.find("metadata") is None and not root.findall(".//backingStore")
+    assert f"{migration.RAW}/disk" in {source.get("file") for source in root.iterfind("devices/disk/source")}
