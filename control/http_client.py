@@ -27,7 +27,7 @@ def connected(url: urllib.parse.SplitResult, trust: ssl.SSLContext, connect: flo
     port = url.port or (443 if secure else 80)
     plain = socket.create_connection((host, port), connect)
     guard = plain.dup()
-    timer = threading.Timer(connect + read, _cut, (guard,))
+    timer = threading.Timer(connect + read, shut_down, (guard,))
     timer.daemon = True
     timer.start()
     try:
@@ -42,6 +42,7 @@ def connected(url: urllib.parse.SplitResult, trust: ssl.SSLContext, connect: flo
         plain.close()
 
 
-def _cut(guard: socket.socket) -> None:
+def shut_down(connection: socket.socket) -> None:
+    """Shut down both directions of *connection*, which may have ended already."""
     with contextlib.suppress(OSError):
-        guard.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.health import Health, document
+from magnetar_control.http_client import shut_down
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
@@ -91,7 +91,7 @@ class HealthServer:
                 """Answer one connection, cut when its time is over; further ones than there are places for end."""
                 if not places.acquire(blocking=False):
                     return
-                ends = threading.Timer(HEALTH_PATIENCE, self.connection.shutdown, (socket.SHUT_RDWR,))
+                ends = threading.Timer(HEALTH_PATIENCE, shut_down, (self.connection,))
                 ends.daemon = True
                 ends.start()
                 try:

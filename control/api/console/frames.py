@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import html
 import logging
+import threading
+import time
 from collections.abc import Mapping
 
 from magnetar_control.web import Answer
@@ -15,6 +17,8 @@ from .sites import PORTS, ConsoleSites, site_of
 log = logging.getLogger(__name__)
 #: What a browser says of a page that it loads into a page (Fetch Metadata, "Sec-Fetch-Dest").
 FRAMES = ("iframe", "frame", "embed", "object")
+#: Seconds between two warnings. Anybody may ask for a page and name any site.
+WARN_EVERY = 600.0
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Console</title></head>
 <body><h1>This console is not shown here</h1>
@@ -23,6 +27,26 @@ the dashboard to <code>console_allowed_origins</code> in the settings of the API
 <pre>console_allowed_origins: [{origin}]</pre>
 <p>Until then, open the console in a tab of its own.</p></body></html>
 """
+
+
+class FrameLog:
+    """The log of refused frames: one warning in ``WARN_EVERY`` seconds, the others for debugging."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next_warning = 0.0
+
+    def add(self, site: str) -> None:
+        """Log that *site* showed a console in a frame."""
+        with self._lock:
+            now = time.monotonic()
+            level = logging.WARNING if now >= self._next_warning else logging.DEBUG
+            if level == logging.WARNING:
+                self._next_warning = now + WARN_EVERY
+        log.log(level, "%s shows a console in a frame, and is not in console_allowed_origins", site)
+
+
+_FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
@@ -41,7 +65,7 @@ def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> 
 
 def hint(site: str) -> Answer:
     """Return the page in place of a console. It has no script, and nothing of the console's URL."""
-    log.warning("%s shows a console in a frame, and is not in console_allowed_origins", site)
+    _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin)
     return Answer(page, 403, {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,3 +51,30 @@ def test_who_says_nothing_is_ended(port: int) -> None:
             with contextlib.suppress(ConnectionResetError):
                 assert not client.recv(1)
         assert any(asked(port) == 200 for _time in range(600))
+
+
+def test_a_client_that_is_gone_when_its_time_is_over(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server cuts a connection that has ended: nothing is raised in the thread that does it."""
+    raised: list[Any] = []
+    gone = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(Figures, "text", lambda _figures: str(gone.wait(60)))
+    client = socket.create_connection(("127.0.0.1", port), 60)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the end is a reset
+    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    timers = waiting_timers()
+    client.close()
+    for timer in timers:
+        timer.join(60)
+    gone.set()
+    assert timers and not raised
+
+
+def waiting_timers() -> list[threading.Timer]:
+    """Wait until the server has begun to answer; return the timers that end its connections."""
+    for _time in range(600):
+        found = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        if found:
+            return found
+        threading.Event().wait(0.05)
+    raise AssertionError("the server does not answer")

@@ -8,7 +8,7 @@ from shutil import which
 
 import pytest
 
-from magnetar_control.api.console import xterm
+from magnetar_control.api.console import frames, xterm
 from magnetar_control.api.console.frames import framing_site, hint
 from magnetar_control.api.console.sites import ConsoleSites
 from magnetar_control.settings_file import make
@@ -123,10 +123,24 @@ def test_who_shows_a_console_in_a_frame(settings, headers, site):
     assert framing_site(ConsoleSites(make(settings)), headers, TLS) == site
 
 
-def test_the_hint_in_a_frame_says_what_to_do(caplog):
+def test_the_hint_in_a_frame_says_what_to_do(caplog, monkeypatch):
+    monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
     answer = hint("https://dashboard.example")
     page = answer.body().decode()
     assert answer.status == 403 and "console_allowed_origins: [https://dashboard.example]" in page
     assert answer.headers["Content-Security-Policy"] == "default-src 'none'" and "<script" not in page
     assert "console_allowed_origins" in caplog.text
     assert "[https://dashboard.example]" in hint("A page of another site").body().decode()
+
+
+def test_frames_of_strangers_do_not_fill_the_log(caplog, monkeypatch):
+    """Anybody may ask for a page, and name any site."""
+    monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
+    for number in range(50):
+        hint(f"https://site{number}.example")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "https://site0.example shows a console in a frame, and is not in console_allowed_origins"]
+    monkeypatch.setattr(frames, "WARN_EVERY", 0.0)
+    monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
+    hint("https://later.example")
+    assert "https://later.example" in caplog.text
