@@ -7,7 +7,9 @@ share something.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +44,9 @@ FIRST = (
     "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
 )
 DEEP = pytest.StashKey[str]()
+#: Unix time after which no further long test begins (`./check --within MINUTES`), and what is said of those.
+UNTIL = float(os.environ.get("MAGNETAR_UNTIL") or "inf")
+LATE = "the time that --within gives was over"
 
 
 def group(nodeid: str) -> str:
@@ -67,8 +72,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let one shard of the deep tests be chosen."""
+    """Let one shard of the deep tests be chosen, and the order of the groups."""
     parser.addoption("--shard", metavar="HEX", help="run one shard of the deep tests found, chosen by this number")
+    parser.addoption("--turn", metavar="HEX", help="order the groups that are not long by this number, not by size: "
+                                                   "where time is up before all have run, others are left out each day")
 
 
 @pytest.hookimpl(trylast=True)
@@ -80,8 +87,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if number := config.getoption("--shard"):
         choose(config, items, int(number, 16))
     sizes = Counter(group(item.nodeid) for item in items)
-    order = {name: (FIRST.index(name) if name in FIRST else len(FIRST), -size) for name, size in sizes.items()}
+    turn = config.getoption("--turn")
+    order = {name: (FIRST.index(name) if name in FIRST else len(FIRST), drawn(turn, name) if turn else -size)
+             for name, size in sizes.items()}
     items.sort(key=lambda item: order[group(item.nodeid)])
+
+
+def drawn(number: str, name: str) -> int:
+    """Return the place of a group in the order that *number* stands for."""
+    return int.from_bytes(hashlib.sha256(f"{number} {name}".encode()).digest()[:8])
 
 
 def choose(config: pytest.Config, items: list[pytest.Item], number: int) -> None:
@@ -100,6 +114,13 @@ def choose(config: pytest.Config, items: list[pytest.Item], number: int) -> None
     config.stash[DEEP] = (
         f"Deep: the shard {chosen!r} ({len(shards[chosen])}) was run. Left out: "
         f"{', '.join(f'{name!r} ({len(found)})' for name, found in left.items())}. `./check deep` runs all of them.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a long test, before its fixtures are set up, when there is no time left."""
+    if time.time() > UNTIL and any(map(item.get_closest_marker, ("slow", "lab", "deep"))):
+        pytest.skip(LATE)
 
 
 def pytest_runtest_logstart() -> None:
@@ -136,11 +157,16 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which deep tests ran; write into the file MAGNETAR_DURATIONS how long all took."""
+    """Say which tests were left out; write into the file MAGNETAR_DURATIONS how long all others took."""
     if hasattr(config, "workeroutput"):
         return
     if said := config.stash.get(DEEP, ""):
         terminalreporter.write_line(said)
+    late = Counter(one.nodeid.partition("::")[0] for one in terminalreporter.stats.get("skipped", ())
+                   if LATE in str(one.longrepr))
+    if late:
+        terminalreporter.write_line(f"Left out, since {LATE}: {late.total()} tests of "
+                                    f"{', '.join(sorted(late))}. Run their stage by its name.")
     if path := os.environ.get("MAGNETAR_DURATIONS"):
         reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")]
         Path(path).parent.mkdir(parents=True, exist_ok=True)

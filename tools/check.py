@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checks the project: `./check fast` without real guests, `./check` with them. Sets up what it needs (root).
 
-`./check` runs one shard of the stage deep, which the commit's hash chooses; `./check deep` runs all of them.
+`./check` runs one shard of the stage deep, which the commit's hash chooses; `./check deep` runs all of them. `--within`
+is for machines whose time is limited: what is left out then is said, and differs from commit to commit.
 """
 
 from __future__ import annotations
@@ -74,10 +75,18 @@ def roomy() -> bool:
     return any(int(line.split()[1]) > ROOM for line in lines if line.startswith("MemAvailable:"))
 
 
-def shard() -> str:
-    """By which number one of deep's shards is chosen: the commit's."""
+def commit() -> str:
+    """The commit's number, in hex: it chooses one of deep's shards."""
     done = subprocess.run(["git", "rev-parse", "HEAD"], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    return f"--shard={done.stdout.strip()}"
+    return done.stdout.strip()
+
+
+def end_by(seconds: float) -> None:
+    """Let no long test begin when so many seconds have passed, and have the commit choose which come late."""
+    os.environ["MAGNETAR_UNTIL"] = str(time.time() + seconds)
+    for name in LONG:
+        what, stage = STAGES[name]
+        STAGES[name] = what, partial(stage, f"--turn={commit()}")
 
 
 def sanity(*words: str) -> bool:
@@ -153,6 +162,8 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 }
 FAST = [name for name in STAGES if name not in ("docs", "sanity", "pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
+#: Stages with tests that `--within` may leave out.
+LONG = ("slow", "lab", "deep")
 #: Stages that run one after the other, and those that do so beside them: tests wait for other things half of the time.
 #: Last stands what keeps all CPUs busy by itself, for the others have ended by then.
 TRACKS = ((("ruff",), ()),
@@ -228,7 +239,9 @@ def work() -> int:
     parser = argparse.ArgumentParser("check", description=__doc__, epilog=f"Stages:\n{listed}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", nargs="*", choices=[[], "fast", *STAGES], help="fast, or stages by name; default: all")
-    given = parser.parse_args().stage
+    parser.add_argument("--within", metavar="MINUTES", type=float, help="begin no test of slow, lab and deep later")
+    asked = parser.parse_args()
+    given = asked.stage
     chosen = [name for name in STAGES if not given or name in given or ("fast" in given and name in FAST)]
     machine.need_root()
     machine.install_packages("agent", "test", *(["lab", "keystone"] if GUESTS & {*chosen} else []),
@@ -237,7 +250,9 @@ def work() -> int:
     if GUESTS & {*chosen}:
         machine.libvirt()
     if not given:
-        STAGES["deep"] = STAGES["deep"][0], partial(tests, "deep", TWO, "deep", shard())
+        STAGES["deep"] = STAGES["deep"][0], partial(STAGES["deep"][1], f"--shard={commit()}")
+    if asked.within is not None:
+        end_by(began + asked.within * 60 - time.monotonic())
     ended: Ended = {"set-up": (True, time.monotonic() - began)}
     for first, second in tracks(chosen):
         with beside(second, ended):

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[3] / "tools"
+ROOT = Path(__file__).parents[3]
+TOOLS = ROOT / "tools"
+pytest_plugins = ("pytester",)
 
 
 @pytest.fixture
@@ -55,3 +58,40 @@ def test_what_runs_beside_what(check, chosen, expected):
     found = list(check.tracks(every))
     assert found == expected
     assert sorted(name for both in found for names in both for name in names) == sorted(every)
+
+
+def test_of_limited_time_stages_that_take_long_hear_and_no_other(check, monkeypatch):
+    monkeypatch.setenv("MAGNETAR_UNTIL", "")
+    check.end_by(60.0)
+    assert 0 < float(os.environ["MAGNETAR_UNTIL"]) - time.time() <= 60
+    told = {name: [word for word in stage.args if str(word).startswith("--turn=")]
+            for name, (_what, stage) in check.STAGES.items() if hasattr(stage, "args")}
+    turn = f"--turn={check.commit()}"
+    assert {name for name, words in told.items() if words == [turn]} == {"slow", "lab", "deep"}
+    assert sum(map(len, told.values())) == 3
+
+
+@pytest.mark.parametrize(("until", "outcomes"), [("1", {"passed": 1, "skipped": 1}), ("", {"passed": 2})])
+def test_when_time_is_up_no_long_test_begins(pytester, monkeypatch, until, outcomes):
+    """Neither its fixtures; what is quick runs, and what was left out is said."""
+    pytester.makeconftest((ROOT / "tests/conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.fixture
+        def set_up():
+            print("set up")
+
+        @pytest.mark.slow
+        def test_long(set_up):
+            pass
+
+        def test_quick():
+            pass
+    """)
+    monkeypatch.setenv("MAGNETAR_UNTIL", until)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", "-W", "ignore")
+    done.assert_outcomes(**outcomes)
+    said = done.stdout.str()
+    assert ("Left out, since" in said and "1 tests of" in said) == bool(until)
+    assert ("set up" in said) == (not until)
