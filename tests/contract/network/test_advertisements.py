@@ -4,6 +4,7 @@ of Open vSwitch."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,12 +54,22 @@ def _advertise(chassis: LabChassis, sender: str, mac: str) -> None:
 def _dropped(chassis: LabChassis) -> None:
     """What the guest says ends at the bridge: for its two neighbours, and for the one. The open port is heard."""
     before = chassis.left("p2")
-    _advertise(chassis, "p1", GUEST)
-    eventually(lambda: chassis.dropped(MARKED) == 3)
+    eventually(lambda: _counted(chassis))
     assert chassis.left("p2") == before
+    dropped = chassis.dropped(MARKED)
     _advertise(chassis, "p5", OPEN)
     eventually(lambda: chassis.left("p2") == before + 2)
-    assert chassis.dropped(MARKED) == 3
+    assert chassis.dropped(MARKED) <= dropped
+
+
+def _counted(chassis: LabChassis) -> bool:
+    """Whether all that the guest says now is counted by the flow that drops it. A flow that an agent adds once more
+    counts from 0."""
+    before, end = chassis.dropped(MARKED), time.monotonic() + 5
+    _advertise(chassis, "p1", GUEST)
+    while time.monotonic() < end and chassis.dropped(MARKED) != before + 3:
+        time.sleep(0.05)
+    return chassis.dropped(MARKED) == before + 3
 
 
 def test_no_guest_with_port_security_advertises(chassis, kept):
