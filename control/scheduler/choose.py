@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from magnetar_core.errors import Conflict
 
-from .filters import CELLS, HOST, LATE, PROFILE, ROOM, Bound, Filter
+from .filters import CELLS, HOST, LATE, PROFILE, ROOM, Bound, Filter, takes_servers
 from .host_state import FITS, Block, HostState, Profile, bounds
 from .hosts import HostStates
 from .request_spec import RequestSpec
@@ -114,7 +114,7 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
     with states.lock:
         asked = [one for one in states.asked(spec) if one.name != UP]
         return any(
-            (host.profile.enabled or spec.forced) and not host.profile.up and not host.columns["forced_down"]
+            takes_servers(host, spec) and not host.profile.up and not host.columns["forced_down"]
             and all(one.passes(host, spec) for one in asked)
             for name in names if (host := states.hosts.get(name)) is not None)
 

@@ -87,9 +87,13 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 def compute(host: HostState, spec: RequestSpec) -> bool:
     """The host is enabled, in an enabled cell or that of a server that moves, or was forced; and its agent answers."""
+    return takes_servers(host, spec) and host.profile.up
+
+
+def takes_servers(host: HostState, spec: RequestSpec) -> bool:
+    """Return whether the operator lets the host take the server, whether its agent answers or not."""
     profile = host.profile
-    open_ = profile.enabled and (profile.cell_enabled or profile.cell_id == spec.cell_id)
-    return (open_ or spec.forced) and profile.up
+    return spec.forced or (profile.enabled and (profile.cell_enabled or profile.cell_id == spec.cell_id))
 
 
 def cell(host: HostState, spec: RequestSpec) -> bool:

@@ -15,6 +15,7 @@ from magnetar_control.conductor import build, schedule
 from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import HypervisorError
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.scheduler.fleet import request
 from tests.waiting import eventually
 
 HOST = "kvm1"
@@ -85,6 +86,21 @@ def test_it_waits_no_longer_than_the_setting_says(cloud: Cloud, monkeypatch: pyt
     with silent(cloud):
         server = cloud.admin.settled(asked(cloud))
         assert server and server["status"] == "ERROR" and "No valid host" in server["fault"]["message"]
+
+
+def test_a_host_of_a_disabled_cell_is_awaited_only_by_servers_of_the_cell(cloud: Cloud) -> None:
+    conductor = cloud.parts.working
+    with silent(cloud):
+        eventually(lambda: conductor.awaits_host(request()))
+        cloud.parts.store.set_cell("cell1", disabled=True)
+        try:
+            eventually(lambda: not conductor.states.hosts[HOST].profile.cell_enabled)
+            assert not conductor.awaits_host(request())
+            assert conductor.awaits_host(request(cell_id=conductor.cell.id))
+            assert conductor.awaits_host(request().forced_to())
+        finally:
+            cloud.parts.store.set_cell("cell1", disabled=False)
+            eventually(lambda: conductor.states.hosts[HOST].profile.cell_enabled)
 
 
 @pytest.mark.parametrize(("breaks", "error", "status"), [

@@ -3,7 +3,7 @@
 
 import pytest
 
-from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.scheduler.choose import NoValidHost, choose, would_pass
 from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import amounts_of, hinted
@@ -196,6 +196,13 @@ def test_a_host_passes_or_is_refused_by_the_filter_that_says_so(columns, wish, r
     with pytest.raises(NoValidHost) as told:
         choose(found, request(**wish))
     assert told.value.refused == {refused: 1}
+
+
+@pytest.mark.parametrize(("columns", "wish", "refused"), CASES.values(), ids=CASES)
+def test_a_silent_host_is_waited_for_if_it_would_pass(columns, wish, refused):
+    found = states(row("kvm1", **columns), down=["kvm1"])
+    found.rules = Rules(filters=enabled((*USUAL, *OPTIONAL)))
+    assert would_pass(found, request(**wish), ["kvm1"]) is (refused is None)
 
 
 def test_every_filter_is_shown_refusing():
