@@ -253,21 +253,23 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
     _check_words(one, source, target, request, where)
     if one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, one["volume_type"]):
         raise _invalid(f"volume type {one['volume_type']} could not be found.")
+    volume_type = one.get("volume_type")
     if uuid:
         found = _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
         if one.get("boot_index") == 0 and not found.get("bootable", True):
             raise _invalid(f"Block Device {uuid} is not bootable.")
         named = (found.get("properties") or {}).get(VOLUME_TYPE) if (source, target) == ("image", "volume") else None
-        if named and not one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, named):
+        if named and not volume_type and not caller.cloud.services.volume.has_type(caller.context, named):
             raise _invalid(f"volume type {named[:80]}, which image {uuid} names in its property {VOLUME_TYPE}, could "
                            "not be found.")
+        volume_type = volume_type or named
         if one.get("boot_index") == 0:
             image = found.get("volume_image_metadata", found)
             check_memory(request.flavor, image.get("image_id") or uuid, image.get("min_ram"))
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),
             "volume_size": size, "delete_on_termination": target == "local" or bool(one.get("delete_on_termination")),
             "guest_format": one.get("guest_format"), "device_name": one.get("device_name") or None,
-            "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
+            "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": volume_type}
 
 
 def _check_words(one: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest, where: str) -> None:

@@ -133,7 +133,7 @@ def _make_and_reserve(work: Work, host: str, block: Mapping[str, Any], entry: Ma
     if block["source_type"] != "volume":
         source = {f"{block['source_type']}_id": block["uuid"]} if block["source_type"] != "blank" else {}
         volumes.create(context, _size(work, block), id=id, host=host, name="", volume_type=block.get("volume_type"),
-                       **source)
+                       image_names_type=False, **source)  # the API has looked, as the caller
         with work.asking(volumes.where(id)):  # content of a snapshot is copied on the snapshot's host
             _wait_until_made(work, id)
     found: Document = volumes.reserve(context, id, work.id, attachment_id=entry["attachment_id"])["volume"]

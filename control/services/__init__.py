@@ -281,7 +281,7 @@ class Volumes(Protocol):
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id,
-        host."""
+        host, image_names_type (false: the type that an image names does not count)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Have an image *name* made of a volume, for a caller: {volume, image}; *fields*: disk_format,

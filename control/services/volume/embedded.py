@@ -81,7 +81,8 @@ class EmbeddedVolumes:
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """*fields* besides: description, metadata, multiattach, hints {same_host, different_host: uuids of volumes}.
+        """*fields* besides: description, metadata, multiattach, hints {same_host, different_host: uuids of volumes},
+        ``image_names_type`` (false: whatever type the image names does not count, for it may not be the caller's).
         Asked twice with one *id*, the same volume. Content of a snapshot or volume stays on its host."""
         id = fields.get("id") or str(uuid.uuid4())
         if there := self.show(context, id):
@@ -111,7 +112,8 @@ class EmbeddedVolumes:
             "availability_zone": self.zone}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
-            if not given and (named := document(values["image_metadata"]).get(TYPE)):
+            by_image = fields.get("image_names_type", True)
+            if not given and by_image and (named := document(values["image_metadata"]).get(TYPE)):
                 if not self.types.has(context, named):
                     raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
                                          f"names the volume type {named[:80]}, which could not be found. Give another "

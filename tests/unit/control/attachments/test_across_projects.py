@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from magnetar_control.conductor import block_devices
 from magnetar_control.services import Context
 from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
@@ -92,3 +94,29 @@ def test_an_image_does_not_open_a_snapshot_of_another_project(cloud: Cloud, owne
     with pytest.raises(NotFound):
         cloud.parts.volumes.create(conductor, 2, image_id=image["id"])
     assert alice.call.delete(f"/image/v2/images/{image['id']}").status == 204
+
+
+def test_a_volume_has_no_type_that_an_image_names_after_the_request(
+        owner: Owner, alice: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API looks as the caller; the conductor could use types of other projects."""
+    made = owner.call.post(f"{owner.api}/types", {"volume_type": {
+        "name": "gold", "os-volume-type-access:is_public": False}})
+    assert made.status == 200, made
+    image, make = alice.call.image("mine", visibility="private"), block_devices._make_and_reserve
+    body = {"op": "add", "path": "/cinder_img_volume_type", "value": "gold"}
+
+    def later(work: Any, host: str, block: Any, entry: Any) -> Any:
+        reply = alice.call.call("PATCH", f"/image/v2/images/{image}", [body], headers={
+            "Content-Type": "application/openstack-images-v2.1-json-patch"})
+        assert reply.status == 200, reply
+        return make(work, host, block, entry)
+
+    block = {"source_type": "image", "destination_type": "volume", "boot_index": 0, "uuid": image, "volume_size": 1,
+             "delete_on_termination": True}
+    monkeypatch.setattr(block_devices, "_make_and_reserve", later)
+    server = alice.server(flavorRef="disk", imageRef="", block_device_mapping_v2=[block])["id"]
+    assert [(alice.seen(one["volumeId"]) or {})["volume_type"] for one in alice.attached(server)] == ["default"]
+    refused = alice.call.post("/v2.1/servers", {"server": {
+        "name": "x", "flavorRef": "disk", "networks": "none", "imageRef": "", "block_device_mapping_v2": [block]}},
+        "2.60")
+    assert refused.status == 400 and "names in its property" in refused.json["badRequest"]["message"], refused
