@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.services.image.boot_parts import named_parts
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
 from magnetar_control.store.database import moment, now
 from magnetar_control.store.purge import purge
@@ -171,11 +173,13 @@ def _since(image: Mapping[str, Any]) -> str:
 
 
 def _needed_images(conductor: Environment, host: str, before: str) -> set[str]:
-    """Images of servers that are on the host or were *before*: other conductors may believe them delivered."""
+    """Return the images of servers that are on the host or were *before*, with their kernels and ramdisks: other
+    conductors may believe them delivered."""
     with conductor.database.read() as connection:
-        return set(connection.execute(select(servers.c.image_id).distinct().where(
+        rows = connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
             servers.c.host == host, servers.c.image_id.is_not(None),
-            servers.c.deleted_at.is_(None) | (servers.c.deleted_at > before))).scalars())
+            servers.c.deleted_at.is_(None) | (servers.c.deleted_at > before))).all()
+    return {image for row in rows for image in (row.image_id, *named_parts(orjson.loads(row.image)).values())}
 
 
 def _forget_deliveries(periodic: Periodic) -> None:

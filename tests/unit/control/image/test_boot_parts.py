@@ -5,6 +5,7 @@ import gzip
 
 import pytest
 
+from magnetar_control.conductor import periodic
 from magnetar_control.services.image.boot_parts import command_line, named_parts
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.image.glance import PATCH
@@ -44,6 +45,23 @@ def test_a_server_boots_with_the_parts_of_its_image(cloud, parts):
         assert len(admin.get(f"/v2.1/servers?{query}").json["servers"]) == count
     admin.delete(f"/v2.1/servers/{made['id']}")
     assert admin.settled(made["id"]) is None
+
+
+def test_parts_of_servers_stay_on_their_host(cloud, parts, monkeypatch):
+    """Also where the host has lost the image that names them: the next build of it finds them there."""
+    monkeypatch.setattr(periodic, "UNUSED", -60.0)
+    admin, conductor = cloud.admin, cloud.parts.working
+    image = admin.image("rootfs", **named(parts))
+    made = admin.boot("web2", imageRef=image)
+    with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
+        client.delete("image", image)
+        assert periodic.remove_unused(conductor) == 0
+        assert {*parts.values()} <= {one["id"] for one in client.list("image")}
+        admin.delete(f"/v2.1/servers/{made['id']}")
+        assert admin.settled(made["id"]) is None
+        monkeypatch.setattr(periodic, "UNUSED", -3600.0)
+        assert periodic.remove_unused(conductor) >= 2
+        assert not {*parts.values()} & {one["id"] for one in client.list("image")}
 
 
 @pytest.mark.parametrize(("name", "properties", "words"), [
