@@ -129,7 +129,9 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
                                  type=NO_NETWORK)
         if connection.execute(_SHARED, {"project": context.project_id or ""}).first():
             raise Conflict(f"Project {context.project_id} has no network, and other projects share networks with it. "
-                           "Use a Network ID to be more specific: a server gets such a network only by its ID.")
+                           "Use a Network ID to be more specific: give the ID of one of them as uuid in networks "
+                           "('openstack network list' shows them), create a network with a subnet, or, since "
+                           "microversion 2.37, ask for networks: none.")
         return {}, []
     _check_made(connection, found)
     return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]
