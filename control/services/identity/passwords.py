@@ -32,12 +32,16 @@ def hashed_secret(secret: str) -> str:
 
 
 def matches(password: str, kept: str | None) -> bool:
-    """Whether *password* is the one of which *kept* was kept. Takes as long when there is none (``None``)."""
-    if kept is None:
+    """Return whether *password* is the one of which *kept* was kept (``None``: there is none).
+
+    Every refusal takes one slow hash, so that its time does not tell whether there is such a user or credential. Only
+    the right secret of those that ``drawn`` has made takes none.
+    """
+    if kept is None or kept.startswith("sha256$"):
+        if kept is not None and hmac.compare_digest(hashed_secret(password[:LONGEST]), kept):
+            return True
         _scrypt(password, _DUMMY_SALT, COST)
         return False
-    if kept.startswith("sha256$"):
-        return hmac.compare_digest(hashed_secret(password[:LONGEST]), kept)
     name, n, r, p, salt, known = kept.split("$")
     if name != "scrypt":
         raise ValueError(f"a password is kept as {name}, which is unknown here")

@@ -165,7 +165,8 @@ def test_where_it_logged_in_is_forgotten(machine):
 
 
 def test_drawn_secrets_take_no_slow_hash(machine, monkeypatch):
-    """Nor does their login; secrets that users choose do, and those of before stay good."""
+    """Nor does their login; secrets that users choose do, and those of before stay good. A wrong one is refused as
+    slowly as any."""
     cloud = machine.cloud
     user = cloud.user("cat", "secret", cloud.project("p"))
     cat = cloud.ask.as_(cloud.ask.login("cat", "secret", "p").token)
@@ -182,4 +183,13 @@ def test_drawn_secrets_take_no_slow_hash(machine, monkeypatch):
         patched.setattr(passwords, "_scrypt", None)
         made = cat("POST", path, {"application_credential": {"name": "ci"}}, 201)
         assert status(made, made["application_credential"]["secret"]) == 201
-        assert status(made, "wrong") == 401
+
+
+def test_every_refusal_takes_one_slow_hash(monkeypatch):
+    """By the time of a refusal nobody learns which users and credentials there are."""
+    hashed, scrypt = [], passwords._scrypt
+    kept = (None, passwords.hashed("right"), passwords.hashed_secret(passwords.drawn()))
+    monkeypatch.setattr(passwords, "_scrypt", lambda *args: hashed.append(args[2]) or scrypt(*args))
+    for one in kept:
+        assert not passwords.matches("wrong", one)
+    assert hashed == [passwords.COST] * 3
