@@ -58,8 +58,9 @@ one with the fewest threads and then the most sockets is taken.
 
 A server is made with what its image says (`hw_machine_type`), else the agent's setting `hw_machine_type` for the
 guest's architecture, else `q35` (`virt` of aarch64, `pseries` of ppc64le, `s390-ccw-virtio` of s390x); hardware that
-only that has gets that. These names are the newest version that the host's QEMU has. The server keeps that version:
-over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move goes to a host whose QEMU has it
+only that has gets that, and IDE gets `pc`. These names are the newest version that the host's QEMU has.
+The server keeps that version: over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move goes to a
+host whose QEMU has it
 (`HardwareFilter`, and the target's agent). A rebuild from an image that says another machine type, not just `q35` of a
 `pc-q35-7.2`, gives the server that. An image that is made of the server says it, as in Nova; to have one that any host
 takes, give that image `hw_machine_type: q35` of its own.

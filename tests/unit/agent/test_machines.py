@@ -40,7 +40,9 @@ def machine(host: Host, name: str = "web1") -> str:
     ([], {"hw_machine_type": "pc"}, {"machine": "pc-q35-7.1"}, "pc-q35-7.1"),
     (["x86_64=pc"], {}, {"machine": "q35"}, "pc-q35-7.2"),
     (["x86_64=pc"], {}, {"hardware": {"viommu": "virtio"}}, "pc-q35-7.2"),
-    (["x86_64=pc"], {}, {"hardware": {"disk_bus": "ide"}}, "pc-i440fx-7.2")], ids=str)
+    (["x86_64=pc"], {}, {"hardware": {"disk_bus": "ide"}}, "pc-i440fx-7.2"),
+    ([], {}, {"hardware": {"disk_bus": "ide"}}, "pc-i440fx-7.2"), ([], {"hw_cdrom_bus": "ide"}, {}, "pc-i440fx-7.2"),
+    (["x86_64=pc-q35-7.1"], {"hw_disk_bus": "ide"}, {}, "pc-i440fx-7.2")], ids=str)
 def test_who_says_it(tmp_path: Path, defaults: list[str], properties: dict[str, str], own: dict[str, Any],
                      made: str) -> None:
     host = Host(tmp_path, hw_machine_type=tuple(defaults))

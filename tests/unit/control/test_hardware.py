@@ -78,7 +78,8 @@ def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
      "both must say the same"),
     ({"hw:tpm_version": "1.2"}, {"hw_tpm_model": "tpm-crb"}, "only for a TPM of version 2.0"),
     ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "both must say the same"),
-    ({}, {"hw_disk_bus": "ide"}, "cannot be ide on machine q35")], ids=str)
+    ({}, {"hw_disk_bus": "ide", "hw_machine_type": "q35"}, "cannot be ide on machine q35"),
+    ({"os:secure_boot": "required"}, {"hw_firmware_type": "uefi", "hw_disk_bus": "ide"}, "use machine q35")], ids=str)
 def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str], properties: dict[str, str],
                                               why: str) -> None:
     caller = cloud.admin

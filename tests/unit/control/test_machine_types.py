@@ -125,7 +125,7 @@ def test_a_move_goes_to_a_host_that_has_it(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(("machine", "image_says", "passes"), [
     ("", {}, True), ("pc-q35-7.1", {}, True), ("pc-q35-7.2", {}, False), ("", {"hw_machine_type": "pc"}, False),
-    ("pc-q35-7.1", {"hw_machine_type": "q35"}, True)])
+    ("", {"hw_disk_bus": "ide"}, False), ("pc-q35-7.1", {"hw_machine_type": "q35"}, True)])
 def test_the_filter(machine: str, image_says: dict[str, str], passes: bool) -> None:
     host = HostState("1", "kvm1")
     told = {"architecture": "x86_64", "machine_types": {"x86_64": ["q35", "pc-q35-7.1"]}}

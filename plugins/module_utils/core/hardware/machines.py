@@ -34,9 +34,15 @@ def family(machine: str) -> str:
     return next((alias for alias, start in VERSIONED.items() if machine == alias or machine.startswith(start)), "")
 
 
+def needed(hardware: Mapping[str, Any]) -> str:
+    """Return the machine type that alone has what *hardware* asks for: ``pc`` has IDE; "" where others have it too."""
+    return "pc" if "ide" in (hardware.get("disk_bus"), hardware.get("cdrom_bus")) else ""
+
+
 def usual(hardware: Mapping[str, Any]) -> str:
     """The machine type of a server with this *hardware* where neither server nor image nor host says one."""
-    return MACHINES[hardware.get(FIELD) or X86_64]
+    found = hardware.get(FIELD) or X86_64
+    return (found == X86_64 and needed(hardware)) or MACHINES[found]
 
 
 def architecture(machine: str) -> str:

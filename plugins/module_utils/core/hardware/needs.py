@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Sequence
 
 from . import architectures
-from .machines import listed
+from .machines import listed, needed
 from .merge import MEMORY, memory_model
 from .pci import VGPU, asked, in_words, is_vgpu, network_of, told
 
@@ -58,7 +58,7 @@ def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
         yield architectures.FIELD, EMULATOR % (
             emulated, ", ".join(others) or "no other", architectures.PACKAGES[emulated])
         return
-    machine, there = hardware.get("machine"), machines_of(hardware, host)
+    machine, there = hardware.get("machine") or needed(hardware), machines_of(hardware, host)
     if machine and there and machine not in there:
         yield "machine", MACHINE % (machine, listed(there))
     if hardware.get("firmware") == "uefi" and not emulated and "uefi" not in (host.get("firmware") or ()):

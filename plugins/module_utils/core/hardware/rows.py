@@ -115,7 +115,7 @@ _PINNED = "a host with dedicated CPUs (the agent's setting cpu_dedicated_set)"
 _DISK_RATE, _NIC_RATE = Integer(0, 10**15), Integer(0, 10**9)
 _PERIOD = Integer(0, 1_000_000)
 _DISK_BUSES = ("virtio", "scsi", "sata", "ide")
-_ON_PC = "ide needs machine pc (hw_machine_type)"
+_ON_PC = "ide needs machine pc, which the server gets unless another is named"
 
 
 def _topology() -> list[Row]:
