@@ -24,7 +24,7 @@ from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from magnetar_core.kinds.server import is_root_volume
 
-from . import block_devices, hints, networks, quotas, reserved_volumes
+from . import block_devices, hints, networks, quotas, server_reservations
 from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
@@ -127,9 +127,9 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, most, bounds, connection)
         rows = rows_of(caller, prepared, count)
         servers.make(connection, rows, caller.request_id, prepared.warning, argument(wanted.admin_pass),
-                     reserved_volumes.held_until(caller, rows))
+                     server_reservations.held_until(caller, rows))
         caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
-    reserved_volumes.reserve(caller, rows)
+    server_reservations.reserve(caller, rows)
     return rows
 
 
@@ -162,9 +162,9 @@ def create_named(caller: Caller, row: dict[str, Any], warning: str | None, admin
         if servers.find(store, row["id"]):
             raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
         servers.make(connection, [row], caller.request_id, warning, argument(admin_pass),
-                     reserved_volumes.held_until(caller, [row]))
+                     server_reservations.held_until(caller, [row]))
         store.cell0.ring(connection, servers.ACTIONS_BELL)
-    reserved_volumes.reserve(caller, [row])
+    server_reservations.reserve(caller, [row])
     return True
 
 

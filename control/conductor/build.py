@@ -129,6 +129,7 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
     work.conductor.read_host(host)
     work.note(host=None)
     if last:
+        nics.free_reserved(work)
         work.error(error)
         return
     broken = [*work.args.get("broken", []), *([host] if isinstance(error, HostDown) else [])]
@@ -188,6 +189,7 @@ def _elsewhere(work: Work, tries: Tries, error: MagnetarError) -> None:
         work.put_back(pause(work), host=None, args=servers.text({**work.args, **tries.args(error)}))
         return
     block_devices.give_back(work, everything=True)
+    nics.free_reserved(work)
     why = error.details.get("explanation") or error.message
     work.error(NoValidHost(
         f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: {plain(error)}",

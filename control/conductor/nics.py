@@ -32,6 +32,12 @@ def allocate(work: Work, host: str) -> list[dict[str, Any]]:
     return nics
 
 
+def free_reserved(work: Work) -> None:
+    """Free the ports that the API has reserved for a server which was not built, unless the server has taken them."""
+    if not work.nics and any(nic.get("port_id") for nic in work.request.get("networks") or ()):
+        work.conductor.services.network.release(work.id, sure=work.confirm_lease)
+
+
 def current(work: Work) -> list[dict[str, Any]]:
     """The NICs of a server that goes to another host, with what was changed of their ports since; saved with the next
     write."""

@@ -30,7 +30,7 @@ from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import server_group_members
 from magnetar_control.store.timeouts import statement_timeout
 
-from .block_devices import free_reserved
+from . import block_devices, nics
 from .environment import Environment
 from .work import Continuation, Work, admin_message, leased
 
@@ -89,7 +89,8 @@ def schedule(work: Work) -> None:
             if settling or work.conductor.awaits_host(spec):
                 work.put_back(pause(work))
                 return
-            free_reserved(work)
+            block_devices.free_reserved(work)
+            nics.free_reserved(work)
             why = admin_message(error)
             work.end_writes.append(lambda connection: actions.happened(
                 connection, work.action.id, EVENT, work.conductor.name, began, "Error", why))

@@ -180,6 +180,10 @@ class Networks(Protocol):
         already; ``None``: as many as it likes. *given*: the limits that are set, by holder and
         resource (``store.quotas.found``), where the caller has asked for them."""
 
+    def reserve(self, server_id: str, port_ids: Sequence[str]) -> None:
+        """Reserve existing ports for a server that will be built: ``allocate`` takes them, ``release`` frees them. All
+        or none; asked twice, the same. Raises ``NotFound``, and ``Conflict`` for a port in use."""
+
     def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
         """The server is about to start on *host*, or to come there from another, *running* or not; ``bind`` says that
         it is there, or back. Waits until the engine knows, and a while for the hosts; raises ``Unavailable`` where that

@@ -15,10 +15,8 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Row,
-    String,
     bindparam,
     case,
-    delete,
     exists,
     literal,
     select,
@@ -42,6 +40,7 @@ from . import (
     qos,
     quotas,
     requested_networks,
+    server_ports,
     sharing,
     subnet_pools,
     virtual_functions,
@@ -54,7 +53,7 @@ from .address_scopes import ADDRESS_SCOPE
 from .auto_topologies import AutoTopologies
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
-from .floating_ips import FLOATING_IP, let_go
+from .floating_ips import FLOATING_IP
 from .forwardings import PORT_FORWARDING, FloatingIpStore
 from .rbac import RBAC_POLICY
 from .resources import NetworkStore, transacted
@@ -76,13 +75,6 @@ def _moves(port: FromClause) -> ColumnElement[bool]:
 
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
-_RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
-    bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
-_ON_BRIDGES = host_groups.on_bridges(_RELEASED)
-_MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
-_LET_GO = update(ports).where(_RELEASED).values(
-    device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
-    dns_name="", device="{}")
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 #: Of what was told to the host before, not all may have come along.
 _MOVED = _BIND.values(groups_due=case(
@@ -232,6 +224,9 @@ class EmbeddedNetworks:
                 raise
             raise Forbidden(f"Maximum number of ports exceeded. {error.message}") from None
 
+    def reserve(self, server_id: str, port_ids: Sequence[str]) -> None:
+        transacted(self.database, lambda connection: server_ports.reserve(connection, server_id, port_ids))
+
     def room(self, context: Context, name: str,
              given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
         project = context.project_id or ""
@@ -318,19 +313,8 @@ class EmbeddedNetworks:
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always, *, delete: bool = False) -> None:
-        which = {"server": server_id, "port": port_id}
-
         def act(connection: Connection) -> None:
-            if delete:
-                connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)
-            if self.log.enabled:
-                rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
-                self.log.note(connection, *changes.ports(row.id for row in rows),
-                              *let_go(connection, [row.id for row in rows if row.made_for_server]))
-            host_groups.changed(connection, [
-                f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
-            connection.execute(_MADE_RELEASED, which)
-            connection.execute(_LET_GO, {**which, "updated_at": now()})
+            server_ports.release(connection, self.log, server_id, port_id, delete=delete)
             sure()
 
         transacted(self.database, act)

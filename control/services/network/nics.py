@@ -19,6 +19,7 @@ from magnetar_core.kinds.guest_data import MOST
 from . import dns, host_groups, ipam, reservations, virtual_functions
 from .tables import (
     OWNER,
+    RESERVED,
     SUBPORT,
     TAKEN,
     addresses,
@@ -50,7 +51,7 @@ _NICS = select(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id)
 _BY_SERVER = _NICS.add_columns(exists().where(trunks.c.port_id == ports.c.id).label("carries")).where(
-    ports.c.device_id == bindparam("server"), TAKEN).order_by(
+    ports.c.device_id == bindparam("server"), TAKEN, ports.c.place != RESERVED).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
 _CARRIED = _NICS.add_columns(subports.c.segmentation_id, trunks.c.port_id.label("parent")).join(
     subports, subports.c.port_id == ports.c.id).join(trunks, trunks.c.id == subports.c.trunk_id).where(
@@ -71,7 +72,7 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
     server_id, hostname, host = server
     there, taken = _networks(connection, server_id, {wanted["network_id"] for wanted in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
-    have = {row.id for row in rows}
+    have = {row.id for row in rows if row.place != RESERVED}
     place = max((row.place for row in rows), default=-1)
     # The uuid of a port that is made follows from its server: the same, however often it is asked for.
     ids = [wanted.get("port_id") or str(uuid.uuid5(uuid.UUID(server_id), f"port {wanted.get('make') or number}"))
@@ -121,16 +122,17 @@ def _networks(connection: Connection, server_id: str,
 
 
 def _take(connection: Connection, id: str, hostname: str, values: Document) -> None:
-    """Take a port that somebody made beforehand. Raises ``NotFound``, ``Conflict`` where it is not free, and
-    ``InvalidRequest`` where it is called otherwise than the server."""
-    free = update(ports).where(ports.c.id == id, ports.c.device_id == "", ports.c.dns_name.in_(
+    """Take a port that somebody made beforehand. Raises ``NotFound``, ``Conflict`` where it is not free, nor reserved
+    for the server, and ``InvalidRequest`` where it is called otherwise than the server."""
+    reserved = (ports.c.device_id == values["device_id"]) & (ports.c.place == RESERVED)
+    free = update(ports).where(ports.c.id == id, (ports.c.device_id == "") | reserved, ports.c.dns_name.in_(
         ("", values["dns_name"])), ports.c.device_owner != SUBPORT)
     if connection.execute(free.values(**values, updated_at=now())).rowcount:
         return
-    there = connection.execute(select(*ports.c["dns_name", "device_id"]).where(ports.c.id == id)).first()
+    there = connection.execute(select(*ports.c["dns_name", "device_id", "place"]).where(ports.c.id == id)).first()
     if there is None:
         raise NotFound(f"Port {id} could not be found.", type="PortNotFound")
-    if there.device_id == "":
+    if there.device_id == "" or (there.device_id == values["device_id"] and there.place == RESERVED):
         dns.check_server(id, there.dns_name, hostname)
     raise Conflict(f"Port {id} is still in use.", type="PortInUse")
 

@@ -192,6 +192,8 @@ def taken(of: FromClause = ports) -> ColumnElement[bool]:
 
 
 TAKEN = taken()
+#: The place of a port that is reserved for a server which will be built. Nobody else takes the port; it is no NIC yet.
+RESERVED = -1
 
 #: ``port_id``: the parent port, which has the guest's NIC.
 trunks = Table(

@@ -143,6 +143,13 @@ def ports(owner: Owner) -> list[str]:
     return [one["id"] for one in owner.call.get(f"{NETWORK}/ports").json["ports"]]
 
 
+def new_port(owner: Owner, network_id: str | None = None, **more: Any) -> str:
+    """The uuid of a new port, on ``network`` where no other is named."""
+    made = owner.call.post(f"{NETWORK}/ports", {"port": {"network_id": network_id or network(owner), **more}})
+    assert made.status == 201, made
+    return str(made.json["port"]["id"])
+
+
 def server_on(owner: Owner, **more: Any) -> str:
     """A server with one NIC on the first network."""
     first = owner.call.get(f"{NETWORK}/networks?name=default").json["networks"][0]["id"]

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_agent.fake.disks import read
 from magnetar_control.agents import AgentClient
-from magnetar_control.compute import reserved_volumes
+from magnetar_control.compute import server_reservations
 from magnetar_control.conductor import block_devices, nics
 from magnetar_core.errors import Cancelled, Conflict
 from tests.waiting import eventually
@@ -426,7 +426,7 @@ def test_the_api_reserves_all_or_makes_no_server(owner: Owner, monkeypatch: pyte
             raise RuntimeError
         raise Conflict("Somebody was faster.")
 
-    monkeypatch.setattr(reserved_volumes, "HELD", 0.5)
+    monkeypatch.setattr(server_reservations, "HELD", 0.5)
     monkeypatch.setattr(volumes, "reserve", fails)
     assert _asked(owner, volume).status == (500 if dies else 409)
     monkeypatch.undo()

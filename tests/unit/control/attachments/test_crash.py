@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever line a conductor dies at, volumes end where they were to end, once, and none is forgotten."""
+"""Whatever line a conductor dies at, volumes and ports end where they were to end, once, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from magnetar_control.compute import held_action
+from magnetar_control.conductor import nics
+from magnetar_core.errors import Conflict
 from tests.waiting import eventually
 
-from .asking import Owner
+from .asking import NETWORK, Owner, new_port
 from .dying import Fuse
 from .test_build import block, root
 
@@ -107,3 +109,36 @@ def test_deleting_a_server_with_volumes(owner: Owner, fuse: Fuse) -> None:
         if not died:
             break
     assert at > 5
+
+
+@pytest.mark.parametrize("well", [True, False], ids=["built", "refused"])
+def test_building_with_a_named_port(owner: Owner, fuse: Fuse, monkeypatch: pytest.MonkeyPatch, well: bool) -> None:
+    port, image = new_port(owner), owner.call.image()
+    body = {"server": {"name": "web1", "flavorRef": "1", "networks": [{"port": port}], "imageRef": image}}
+
+    def refuse(*_asked: Any) -> None:
+        raise Conflict("Nothing is left.", everywhere=True)
+
+    def device() -> str:
+        return str(owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["device_id"])
+
+    if not well:
+        monkeypatch.setattr(nics, "allocate", refuse)
+    for at in range(1, 100):
+        fuse.light(at)
+        reply = owner.call.post("/v2.1/servers", body, "2.60")
+        assert reply.status == 202, (at, reply)
+        server = reply.json["server"]["id"]
+        died = fuse.survive()
+        found = owner.call.settled(server)
+        assert found and found["status"] == ("ACTIVE" if well else "ERROR"), (at, found)
+        assert device() == (server if well else ""), at
+        fuse.light(at)
+        owner.call.delete(f"/v2.1/servers/{server}")
+        died_again = fuse.survive()
+        assert owner.call.settled(server) is None
+        assert device() == "", at
+        if not (died or died_again):
+            break
+    assert at > 10
+    assert owner.call.delete(f"{NETWORK}/ports/{port}").status == 204

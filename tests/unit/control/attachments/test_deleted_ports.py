@@ -15,14 +15,8 @@ from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import TimedOut
 from tests.waiting import eventually
 
-from .asking import NETWORK, Owner, macs, network, path, ports, server_on
+from .asking import NETWORK, Owner, macs, network, new_port, path, ports, server_on
 from .dying import Fuse
-
-
-def _port(owner: Owner, network_id: str | None = None, **more: Any) -> str:
-    made = owner.call.post(f"{NETWORK}/ports", {"port": {"network_id": network_id or network(owner), **more}})
-    assert made.status == 201, made
-    return str(made.json["port"]["id"])
 
 
 def _delete(owner: Owner, port: str) -> Any:
@@ -32,7 +26,7 @@ def _delete(owner: Owner, port: str) -> Any:
 def test_the_server_loses_the_nic_and_the_rest_can_go(owner: Owner) -> None:
     group = owner.call.post(f"{NETWORK}/security-groups", {"security_group": {"name": "web"}}).json
     group, third = group["security_group"]["id"], network(owner, "third", "198.19.0.0/24")
-    port = _port(owner, third, security_groups=[group])
+    port = new_port(owner, third, security_groups=[group])
     server = str(owner.server(networks=[{"port": port}])["id"])
     made = owner.call.post(path(server), {"interfaceAttachment": {"net_id": third}}).json
     assert len(macs(owner, server)) == 2
@@ -61,7 +55,7 @@ def test_a_lock_does_not_keep_it(owner: Owner) -> None:
 
 
 def test_a_port_that_the_guest_does_not_release_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = _port(owner)
+    port = new_port(owner)
     server = str(owner.server(networks=[{"port": port}])["id"])
 
     def unplugged(*_args: Any) -> None:
@@ -77,7 +71,7 @@ def test_a_port_that_the_guest_does_not_release_is_kept(owner: Owner, monkeypatc
 
 
 def test_a_host_that_says_nothing_deletes_it_later(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, away, unplug = _port(owner), threading.Event(), attach_interface._unplug
+    port, away, unplug = new_port(owner), threading.Event(), attach_interface._unplug
     server = str(owner.server(networks=[{"port": port}])["id"])
     away.set()
 
@@ -98,7 +92,7 @@ def test_a_host_that_says_nothing_deletes_it_later(owner: Owner, monkeypatch: py
 
 
 def test_a_server_that_can_not_detach_says_so(owner: Owner) -> None:
-    port = _port(owner)
+    port = new_port(owner)
     server = str(owner.server(networks=[{"port": port}])["id"])
     assert owner.call.act(server, "suspend").status == 202
     owner.call.settled(server)
@@ -107,7 +101,7 @@ def test_a_server_that_can_not_detach_says_so(owner: Owner) -> None:
 
 
 def test_an_offloaded_server_comes_back_without_it(owner: Owner) -> None:
-    port = _port(owner)
+    port = new_port(owner)
     server = str(owner.server(networks=[{"port": port}])["id"])
     assert owner.call.act(server, "shelve").status == 202
     owner.call.settled(server)
@@ -122,7 +116,7 @@ def test_an_offloaded_server_comes_back_without_it(owner: Owner) -> None:
 
 
 def test_a_module_deletes_it_too(owner: Owner) -> None:
-    port = _port(owner, name="nook")
+    port = new_port(owner, name="nook")
     server = str(owner.server(networks=[{"port": port}])["id"])
     reply = owner.call.delete("/v1/port/nook")
     assert reply.status == 200 and reply.json["changed"], reply
@@ -135,7 +129,7 @@ def test_a_conductor_dies_meanwhile(owner: Owner, monkeypatch: pytest.MonkeyPatc
     before, kept = ports(owner), macs(owner, server)
     monkeypatch.setattr(interfaces, "DONE", 120.0)
     for at in range(1, 100, 2):
-        port = _port(owner)
+        port = new_port(owner)
         attached = owner.call.post(path(server), {"interfaceAttachment": {"port_id": port}})
         assert attached.status == 200, attached
         fuse.light(at)
