@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import update
-
-from magnetar_control.store import servers
+from magnetar_control.store import servers, told_guests
 from magnetar_control.store.store import Store
-from magnetar_control.store.tables import servers as server_rows
 
 
 def note_guests(store: Store, server_ids: Collection[str]) -> None:
@@ -18,6 +15,4 @@ def note_guests(store: Store, server_ids: Collection[str]) -> None:
     for id, (database, row) in servers.find_each(store, server_ids).items():
         if row is not None:
             with database.write() as connection:
-                connection.execute(update(server_rows).where(
-                    server_rows.c.id == id, server_rows.c.leaving.is_(None)).values(
-                    guest_revision=server_rows.c.guest_revision + 1, guest_data_due=True))
+                told_guests.mark_due(connection, id)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
-from magnetar_control.store import actions, servers
+from magnetar_control.store import actions, servers, told_guests
 from magnetar_control.store.server_addresses import addresses_of_nics
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
@@ -37,6 +37,7 @@ def attach_interface(work: Work) -> None:
             network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
             if nics.any_remote_managed([nic]):
                 network.prepare(work.id, work.server.host, work.confirm_lease)
+        _tell_guest(work)
         _done(work)
     except HostDown:
         retry_forever(work)
@@ -102,6 +103,7 @@ def detach_interface(work: Work) -> None:
     # A try before may have taken it out of the server's row: then what it asked for is not known any more.
     nic = next((one for one in work.nics if one["port_id"] == work.args["port_id"]), {
         "port_id": work.args["port_id"], "resources": True})
+    _tell_guest(work)
 
     def detach() -> None:
         _unplug(work, work.args["mac"], work.args["port_id"])
@@ -112,6 +114,13 @@ def detach_interface(work: Work) -> None:
 
     attempt(work, detach, partial(detachment_failed, work, f"the NIC {work.args['mac']}", has),
             partial(retry_forever, work))
+
+
+def _tell_guest(work: Work) -> None:
+    """Have the guest told of its floating IPs when the action ends, if a port has brought one or takes one away. What
+    there was before an earlier try is not known."""
+    if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
+        work.end_writes.append(partial(told_guests.mark_due, server_id=work.id))
 
 
 def _release(work: Work, nic: Document, *, delete: bool = False) -> None:

@@ -116,6 +116,7 @@ class EmbeddedNetworks:
                  gateways: Sequence[str] = (), domain: str = "") -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
         self.quota = quotas.of(limits or {}, engine is not None)
+        self.moved: Callable[[Collection[str]], None] = lambda _servers: None  # see ``on_moved``
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         self.log = ChangeLog(database, engine is not None, self._leads)
         self.host_groups = host_groups.HostGroups(database)
@@ -141,6 +142,7 @@ class EmbeddedNetworks:
 
     def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
         """Have *tell* called with the uuids of servers whose floating IP has changed here."""
+        self.moved = tell
         if isinstance(store := self.resources.get("floatingips"), FloatingIpStore):
             store.moved = tell
 
@@ -370,8 +372,13 @@ class EmbeddedNetworks:
             connection, *security_group.change(connection, project_id, server_id, name, add=add)))
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
-        transacted(self.database, lambda connection: self.log.changed(
-            connection, *port_addresses.change(connection, server_id, network_id, address)))
+        def act(connection: Connection) -> list[str]:
+            units = port_addresses.change(connection, server_id, network_id, address)
+            self.log.changed(connection, *units)
+            return units
+
+        if any(unit.startswith("router/") for unit in transacted(self.database, act)):  # a floating IP led there
+            self.moved([server_id])
 
     def differences(self) -> list[EngineDifference]:
         """What is wrong with the engine, and what it has otherwise than the rows say; ``[]`` where there is none."""

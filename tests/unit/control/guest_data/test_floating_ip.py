@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -31,7 +32,17 @@ def told(cloud: Cloud, id: str) -> str | None:
     return found
 
 
-def test_it_follows_the_floating_ip(cloud: Cloud) -> None:
+class Site(NamedTuple):
+    """A network behind a router to the external network ``ext``, and a server without NICs."""
+
+    lan: str
+    ext: str
+    server: str
+
+
+@pytest.fixture
+def site(cloud: Cloud) -> Site:
+    """The cloud's first."""
     ask = cloud.admin
     lan = ask.post("/network/v2.0/networks", {"network": {"name": "lan"}}).json["network"]["id"]
     subnet = ask.post("/network/v2.0/subnets", {"subnet": {
@@ -40,11 +51,30 @@ def test_it_follows_the_floating_ip(cloud: Cloud) -> None:
     router = ask.post("/network/v2.0/routers", {"router": {
         "name": "edge", "external_gateway_info": {"network_id": ext}}}).json["router"]["id"]
     ask.put(f"/network/v2.0/routers/{router}/add_router_interface", {"subnet_id": subnet})
-    server = ask.boot("web1", networks=[{"uuid": lan}])["id"]
+    server = ask.boot("web1", networks="none")["id"]
     assert told(cloud, server) is None
-    port = ask.get(f"/network/v2.0/ports?device_id={server}").json["ports"][0]["id"]
-    made = ask.post("/network/v2.0/floatingips", {"floatingip": {"floating_network_id": ext, "port_id": port}})
-    floating = made.json["floatingip"]
+    return Site(lan, ext, server)
+
+
+def attached(cloud: Cloud, site: Site, **wish: str) -> str:
+    """The port of a new NIC of the server."""
+    reply = cloud.admin.post(f"/v2.1/servers/{site.server}/os-interface", {"interfaceAttachment": wish})
+    assert reply.status == 200, reply
+    return str(reply.json["interfaceAttachment"]["port_id"])
+
+
+def floating_ip(cloud: Cloud, site: Site, port: str, **more: str) -> dict[str, Any]:
+    """A new floating IP of a port."""
+    made = cloud.admin.post("/network/v2.0/floatingips", {"floatingip": {
+        "floating_network_id": site.ext, "port_id": port, **more}})
+    assert made.status == 201, made
+    found: dict[str, Any] = made.json["floatingip"]
+    return found
+
+
+def test_it_follows_the_floating_ip(cloud: Cloud, site: Site) -> None:
+    ask, server = cloud.admin, site.server
+    floating = floating_ip(cloud, site, attached(cloud, site, net_id=site.lan))
     address = floating["floating_ip_address"]
     eventually(lambda: told(cloud, server) == address, "the guest is told its floating IP")
     path = f"/network/v2.0/floatingips/{floating['id']}"
@@ -54,6 +84,36 @@ def test_it_follows_the_floating_ip(cloud: Cloud) -> None:
     eventually(lambda: told(cloud, server) == address, "the guest is told by Nova's action too")
     assert ask.delete(path).status == 204
     eventually(lambda: told(cloud, server) is None, "the floating IP is deleted")
+
+
+@pytest.mark.parametrize("by", ["server", "port"])
+def test_it_goes_with_its_port(cloud: Cloud, site: Site, by: str) -> None:
+    ask, server, port = cloud.admin, site.server, attached(cloud, site, net_id=site.lan)
+    address = floating_ip(cloud, site, port)["floating_ip_address"]
+    eventually(lambda: told(cloud, server) == address, "the guest is told its floating IP")
+    way = f"/v2.1/servers/{server}/os-interface/{port}" if by == "server" else f"/network/v2.0/ports/{port}"
+    assert ask.delete(way).status in (202, 204)
+    eventually(lambda: told(cloud, server) is None, "the NIC is detached")
+
+
+def test_it_comes_and_goes_with_a_port_that_stays(cloud: Cloud, site: Site) -> None:
+    ask, server = cloud.admin, site.server
+    port = ask.post("/network/v2.0/ports", {"port": {"network_id": site.lan}}).json["port"]["id"]
+    address = floating_ip(cloud, site, port)["floating_ip_address"]
+    assert attached(cloud, site, port_id=port) == port
+    eventually(lambda: told(cloud, server) == address, "the guest is told the floating IP of its new port")
+    assert ask.delete(f"/v2.1/servers/{server}/os-interface/{port}").status == 202
+    eventually(lambda: told(cloud, server) is None, "the NIC is detached")
+
+
+def test_it_goes_with_its_fixed_address(cloud: Cloud, site: Site) -> None:
+    ask, server, port = cloud.admin, site.server, attached(cloud, site, net_id=site.lan)
+    assert ask.act(server, "addFixedIp", {"networkId": site.lan}, "2.1").status == 202
+    fixed = ask.get(f"/network/v2.0/ports/{port}").json["port"]["fixed_ips"][1]["ip_address"]
+    address = floating_ip(cloud, site, port, fixed_ip_address=fixed)["floating_ip_address"]
+    eventually(lambda: told(cloud, server) == address, "the guest is told its floating IP")
+    assert ask.act(server, "removeFixedIp", {"address": fixed}, "2.1").status == 202
+    eventually(lambda: told(cloud, server) is None, "the fixed address is gone, and the floating IP reaches nothing")
 
 
 def test_ec2_has_it_under_public_ipv4() -> None:
