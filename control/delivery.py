@@ -32,7 +32,8 @@ class Delivery:
         #: ("image", host, uuid) and the like.
         self.known: set[tuple[str, str, str]] = set()
         self._lock = threading.Lock()
-        self._under_way: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
+        #: Of an image with its kernel and ramdisk ("whole"), and of one image ("part"): by host and uuid.
+        self._under_way: WeakValueDictionary[tuple[str, str, str], threading.Lock] = WeakValueDictionary()
 
     def forget(self, host: str) -> None:
         """Check again what is on the host."""
@@ -44,24 +45,31 @@ class Delivery:
         one transfer. *checksum*: of the content whose signature was verified; the agent is asked then whether it has
         that, and takes nothing else. *checksum_of*: returns the same of a kernel or ramdisk. Raises
         ``InvalidRequest`` for one that the image may not have."""
-        if ("image", host, id) in self.known and not checksum:
+        key = ("image", host, id)
+        if key in self.known and not checksum:
             return
-        # No lock is held here: images may name each other. What a kernel or ramdisk names itself is left alone.
-        found = self.images.show_with_location(context, id)
-        parts = check_parts(found[0], partial(self.images.show, ITSELF)) if found[0] else {}
-        for part in parts.values():
-            self._bring(client, host, part, self.images.show_with_location(ITSELF, part), checksum_of(part))
-        boot = {**parts, "cmdline": command_line(found[0])} if found[0] and parts else {}
-        self._bring(client, host, id, found, checksum, boot)
+        # Images may name each other: who holds the lock of a whole image takes locks of parts, and never of another
+        # whole image. What a kernel or ramdisk names itself is left alone.
+        with self._lock_of("whole", host, id):
+            if key in self.known and not checksum:
+                return
+            found = self.images.show_with_location(context, id)
+            parts = check_parts(found[0], partial(self.images.show, ITSELF)) if found[0] else {}
+            for part in parts.values():
+                self._bring(client, host, part, self.images.show_with_location(ITSELF, part), checksum_of(part))
+            boot = {**parts, "cmdline": command_line(found[0])} if found[0] and parts else {}
+            self._bring(client, host, id, found, checksum, boot)
+
+    def _lock_of(self, what: str, host: str, id: str) -> threading.Lock:
+        with self._lock:
+            return self._under_way.setdefault((what, host, id), threading.Lock())
 
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
         """Bring one image to the host. *image*: as ``show_with_location`` returns it. *boot*: its kernel, ramdisk and
         cmdline."""
         key = ("image", host, id)
-        with self._lock:
-            lock = self._under_way.setdefault((host, id), threading.Lock())
-        with lock:
+        with self._lock_of("part", host, id):
             if key in self.known and not checksum:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
