@@ -11,12 +11,11 @@ from http.client import HTTPConnection
 import pytest
 
 from magnetar_core import client
+from tests.support.silence import hanging
 from tests.unit.control.cloud import Caller, Cloud, Reply
 from tests.unit.control.v1 import test_servers
 from tests.unit.control.v1.test_servers import ensure
 from tests.waiting import eventually
-
-from .test_silent_host import hangs
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 MANY = 6
@@ -67,7 +66,7 @@ def test_others_are_answered(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> N
     ann, bob, rea = cloud.caller("ann", "red"), cloud.caller("bob", "blue"), cloud.caller("rea", "red", "reader")
     other = cloud.caller("ada", "red")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hangs(cloud))
+        stack.enter_context(hanging(cloud))
         for _number in range(2):
             stack.enter_context(uploading(ann, queued(ann)))
         asked = [ensure(ann, f"server/web{number}", WEB, wait=0) for number in range(MANY)]

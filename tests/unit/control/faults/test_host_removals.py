@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from magnetar_control.store import host_removals
+from tests.support.silence import silent
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually
@@ -31,17 +30,6 @@ def owner(cloud: Cloud) -> Iterator[Owner]:
     found = Owner(cloud)
     yield found
     found.clear()
-
-
-@contextmanager
-def silent(cloud: Cloud, host: str) -> Iterator[None]:
-    """Within, the agent of *host* stands still, and the host is down."""
-    cloud.agents[host].send_signal(signal.SIGSTOP)
-    try:
-        eventually(lambda: not cloud.parts.working.is_up(host))
-        yield
-    finally:
-        cloud.agents[host].send_signal(signal.SIGCONT)
 
 
 def network(owner: Owner) -> str:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from magnetar_control.conductor import build, schedule
 from magnetar_control.conductor.work import HostDown
 from magnetar_core.errors import HypervisorError
+from tests.support.silence import HOST, silent
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.scheduler.fleet import request
 from tests.waiting import eventually
-
-HOST = "kvm1"
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +32,11 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def silent(cloud: Cloud) -> Iterator[None]:
-    """Within, the agent stands still, and the host is down."""
+def missed(cloud: Cloud) -> Iterator[None]:
+    """Within, the host is down, which was up for a while."""
     eventually(lambda: cloud.parts.working.is_up(HOST) and not cloud.parts.working.settling())
-    cloud.agents[HOST].send_signal(signal.SIGSTOP)
-    try:
-        eventually(lambda: not cloud.parts.working.is_up(HOST))
+    with silent(cloud):
         yield
-    finally:
-        cloud.agents[HOST].send_signal(signal.SIGCONT)
 
 
 def asked(cloud: Cloud, **more: Any) -> str:
@@ -52,7 +46,7 @@ def asked(cloud: Cloud, **more: Any) -> str:
 
 
 def test_a_new_server_waits_for_a_host_that_was_heard_lately(cloud: Cloud) -> None:
-    with silent(cloud):
+    with missed(cloud):
         id = asked(cloud)
         time.sleep(2.0)  # it was ERROR at once
         assert cloud.admin.server(id)["status"] == "BUILD"
@@ -66,7 +60,7 @@ def test_a_server_that_is_unshelved_waits_too(cloud: Cloud) -> None:
     cloud.admin.settled(id)
     assert cloud.admin.act(id, "shelve").status == 202
     assert (cloud.admin.settled(id) or {})["status"] == "SHELVED_OFFLOADED"
-    with silent(cloud):
+    with missed(cloud):
         assert cloud.admin.act(id, "unshelve").status == 202
         time.sleep(2.0)
         assert cloud.admin.server(id)["OS-EXT-STS:task_state"] == "unshelving"
@@ -76,14 +70,14 @@ def test_a_server_that_is_unshelved_waits_too(cloud: Cloud) -> None:
 
 def test_it_does_not_wait_where_the_host_could_not_have_it(cloud: Cloud) -> None:
     cloud.admin.flavor("huge", ram=1 << 30)
-    with silent(cloud):
+    with missed(cloud):
         server = cloud.admin.settled(asked(cloud, flavorRef="huge"))
         assert server and server["status"] == "ERROR" and "No valid host" in server["fault"]["message"]
 
 
 def test_it_waits_no_longer_than_the_setting_says(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(cloud.parts.working.settings), "host_return_wait", 0.0)
-    with silent(cloud):
+    with missed(cloud):
         server = cloud.admin.settled(asked(cloud))
         assert server and server["status"] == "ERROR" and "No valid host" in server["fault"]["message"]
 
@@ -128,21 +122,19 @@ def test_a_build_that_was_broken_off_is_repeated_on_the_same_host(
 def test_a_build_that_was_broken_off_waits_for_its_host(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     eventually(lambda: cloud.parts.working.is_up(HOST))
     make, tried = build.make, []
+    silence = ExitStack()
 
     def breaking(work: Any, host: str, ports: Any) -> Any:
         tried.append(host)
         if len(tried) == 1:
-            cloud.agents[HOST].send_signal(signal.SIGSTOP)
-            eventually(lambda: not cloud.parts.working.is_up(HOST))
+            silence.enter_context(silent(cloud))
             raise HostDown("It does not answer.")
         return make(work, host, ports)
 
     monkeypatch.setattr(build, "make", breaking)
-    try:
+    with silence:
         id = asked(cloud)
         eventually(lambda: tried and not cloud.parts.working.is_up(HOST))
         eventually(lambda: cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"] is None)
-    finally:
-        cloud.agents[HOST].send_signal(signal.SIGCONT)
     server = cloud.admin.settled(id)
     assert server and (server["status"], tried) == ("ACTIVE", [HOST, HOST]), server

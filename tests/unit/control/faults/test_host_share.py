@@ -10,12 +10,11 @@ from sqlalchemy import select
 
 from magnetar_control.store.tables import actions
 from magnetar_core import client
+from tests.support.silence import HOST, hanging
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud, Reply
 from tests.unit.control.v1.test_servers import ensure
 from tests.waiting import eventually
-
-from .test_silent_host import HOST, hangs
 
 WORKERS, SHARE, MANY = 4, 2, 6
 OFF = {"power": "off"}
@@ -70,7 +69,7 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
     there = [create(cloud, HOST) for _number in range(MANY)] if what != "create" else [""] * MANY
     elsewhere = create(cloud, "kvm2") if what != "create" else ""
     assert all(cloud.admin.settled(id) for id in (*there, elsewhere) if id)
-    with hangs(cloud):
+    with hanging(cloud):
         asked = [ask(HOST, server) for server in there]
         eventually(lambda: busy(cloud) >= SHARE)
         assert cloud.admin.settled(ask("kvm2", elsewhere), 60)
@@ -89,7 +88,7 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
     other = create(cloud, "kvm2")
     volumes = [owner.volume(host=HOST) for _server in servers] if what == "attach_volume" else []
     assert all(cloud.admin.settled(id) for id in (*servers, other))
-    with hangs(cloud):
+    with hanging(cloud):
         for at, server in enumerate(servers):
             reply = owner.attach(server, volumes[at]) if volumes else cloud.admin.act(server, what, None, "2.56")
             assert reply.status in (200, 202), reply
@@ -108,7 +107,7 @@ def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: C
     there, elsewhere = [create(cloud, HOST) for _number in range(MANY)], create(cloud, "kvm2")
     assert all(cloud.admin.settled(id) for id in (*there, elsewhere))
     operations: list[str] = []
-    with hangs(cloud):
+    with hanging(cloud):
         if batch:
             asked = [cloud.admin.call("PUT", "/v1/server?wait=0", [{"key": id, "want": OFF} for id in there])]
         else:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 from magnetar_control.conductor import retry
 from magnetar_core import client
 from magnetar_core.errors import HypervisorDown
+from tests.support.silence import HOST, hanging
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.inside import Inside
 from tests.waiting import eventually
 
 Silent = Callable[[], contextlib.AbstractContextManager[None]]
-HOST = "kvm1"
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,6 @@ def owner(cloud: Cloud) -> Iterator[Owner]:
     found.clear()
 
 
-@contextlib.contextmanager
-def hangs(cloud: Cloud) -> Iterator[None]:
-    """Within, the agent stands still."""
-    agent = cloud.agents[HOST]
-    agent.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        agent.send_signal(signal.SIGCONT)
-
-
 def tried(owner: Owner, server: str, event: str) -> Callable[[], bool]:
     """Whether an action has been tried more often than what is given up, which says its events."""
     def found() -> bool:
@@ -71,7 +59,7 @@ def test_a_server_goes_and_its_volume_is_free(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
     assert owner.attach(server, volume).status == 200
     eventually(lambda: owner.state(volume) == "in-use")
-    with hangs(owner.cloud):
+    with hanging(owner.cloud):
         assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
         assert owner.call.settled(server) is None
         assert owner.state(volume) == "available"
@@ -80,7 +68,7 @@ def test_a_server_goes_and_its_volume_is_free(owner: Owner) -> None:
 
 def test_a_rebuild_is_done_when_the_host_is_back(owner: Owner) -> None:
     server, image = owner.server()["id"], owner.call.image("another", b"\1" * 65536)
-    with hangs(owner.cloud):
+    with hanging(owner.cloud):
         assert owner.call.act(server, "rebuild", {"imageRef": image}).status == 202
         eventually(tried(owner, server, "rebuild"))
         assert owner.call.server(server)["status"] == "REBUILD"
@@ -92,7 +80,7 @@ def test_a_rebuild_is_done_when_the_host_is_back(owner: Owner) -> None:
 
 def test_a_volume_comes_when_the_host_is_back(owner: Owner) -> None:
     server, volume = owner.server()["id"], owner.volume()
-    with hangs(owner.cloud):
+    with hanging(owner.cloud):
         assert owner.attach(server, volume).status == 200
         eventually(tried(owner, server, "attach_volume"))
         assert [one["volumeId"] for one in owner.attached(server)] == [volume]
@@ -101,7 +89,7 @@ def test_a_volume_comes_when_the_host_is_back(owner: Owner) -> None:
 
 def test_a_stop_is_given_up_with_a_fault_and_the_server_is_no_wreck(owner: Owner) -> None:
     server = owner.server()["id"]
-    with hangs(owner.cloud):
+    with hanging(owner.cloud):
         assert owner.call.act(server, "os-stop").status == 202
         found = owner.call.settled(server)
         assert found and found["status"] == "ACTIVE" and found["OS-EXT-STS:task_state"] is None

@@ -13,9 +13,8 @@ import pytest
 from magnetar_control.compute import interfaces, waiting
 from magnetar_control.compute.waiting import Shares
 from magnetar_core.errors import Unavailable
+from tests.support.silence import hanging
 from tests.unit.control.cloud import Caller, Cloud, Reply
-
-from .test_silent_host import hangs
 
 #: More than the API has threads for, and how many of these are refused.
 MANY = 24
@@ -60,7 +59,7 @@ def test_many_wait_for_a_host_and_others_are_answered(
         cloud: Cloud, server: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some wait until the host is back; the rest are refused, and others answered, meanwhile."""
     limits(monkeypatch, 600.0)
-    with ThreadPoolExecutor(MANY) as threads, hangs(cloud):
+    with ThreadPoolExecutor(MANY) as threads, hanging(cloud):
         asked = [threads.submit(ask, cloud.admin, server, what) for _number in range(MANY)]
         for one in islice(as_completed(asked, 60), REFUSED):
             reply = one.result()
@@ -76,7 +75,7 @@ def test_many_wait_for_a_host_and_others_are_answered(
 @pytest.mark.parametrize("what", ASKED)
 def test_nobody_waits_for_long(cloud: Cloud, server: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits(monkeypatch, 1.0)
-    with hangs(cloud):
+    with hanging(cloud):
         reply = ask(cloud.admin, server, what)
     assert reply.status == 503 and reply.headers["retry-after"], reply
     assert "not answer" in str(reply.json) or "was cancelled" in str(reply.json), reply

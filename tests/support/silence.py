@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Agents that stand still: they are connected to, and say nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.unit.control.cloud import Cloud
+from tests.waiting import eventually
+
+#: The first host of a ``Cloud``.
+HOST = "kvm1"
+
+
+@contextmanager
+def hanging(cloud: Cloud, host: str = HOST) -> Iterator[None]:
+    """Within, the agent of *host* stands still."""
+    agent = cloud.agents[host]
+    agent.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        agent.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def silent(cloud: Cloud, host: str = HOST) -> Iterator[None]:
+    """Within, the agent of *host* stands still, and the host is down."""
+    with hanging(cloud, host):
+        eventually(lambda: not cloud.parts.working.is_up(host))
+        yield
