@@ -36,7 +36,7 @@ DIFF = _array(_object(path=TEXT, old={}, new={}))
 STEP = _object(verb=TEXT, text=TEXT)
 ERROR = _object(code=TEXT, message=TEXT, details={"type": "object"}, request_id=TEXT)
 OPERATION = _object(
-    id=TEXT, name=TEXT, kind=TEXT, key=TEXT, request_id=TEXT, caller=TEXT,
+    id=TEXT, name=TEXT, kind=TEXT, key=TEXT, subject=TEXT, request_id=TEXT, caller=TEXT,
     status={"enum": ["running", "succeeded", "failed", "cancelled"]}, cancelling=BOOLEAN,
     progress=_object(done=INTEGER, total=INTEGER, unit=TEXT, phase=TEXT), started_at=TEXT, ended_at=TEXT, error=ERROR,
     result={"description": "What the request would have answered; null when it did answer that."})

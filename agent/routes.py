@@ -18,7 +18,7 @@ from magnetar_agent import audit, events, reconcile
 from magnetar_agent.batch import ensure_many
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge, TooSlow
-from magnetar_core.events import EventRequest
+from magnetar_core.events import EventRequest, subject_of
 from magnetar_core.fields import SHOW, Kind
 from magnetar_core.nesting import check_nesting
 from magnetar_core.operations import RUNNING, Operation
@@ -208,13 +208,16 @@ class Resources:
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.host.settings.wait), False,
             lambda operation: events.event(
-                self.agent.drivers, self.kind, name, sent["event"], sent["args"], once, operation), dict)
+                self.agent.drivers, self.kind, name, sent["event"], sent["args"], once, operation), dict,
+            subject=subject_of(sent))
 
     async def _work(self, request: Request, what: str, name: str | None, wait: float, dry: bool,
-                    function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result) -> Json:
+                    function: Callable[[Operation], Any], shape: Callable[[Any], dict[str, Any]] = result,
+                    subject: str | None = None) -> Json:
         operation = self.agent.host.operations.start(
             what, audit.within(request.state.request_id, function), kind=self.kind.noun, key=name,
-            request_id=request.state.request_id, caller=request.state.caller, cloud=request.state.cloud)
+            request_id=request.state.request_id, caller=request.state.caller, cloud=request.state.cloud,
+            subject=subject)
         if not dry:
             audit.follow(operation)
         return outcome(operation, await until(operation, wait), shape)

@@ -14,7 +14,8 @@ description:
   - Actions that are lasting states (V(rescue), V(unrescue), V(start), V(stop), V(pause), V(unpause), V(suspend),
     V(resume), V(shelve), V(unshelve)) change nothing on a server that is in that state.
   - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
-    (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
+    (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so. While an earlier
+    task makes the image, it changes nothing and waits for that, or returns RV(operation) with O(wait=false).
   - V(create_backup) makes such an image, of a cloud's server, as one of several of its kind. The oldest beyond
     O(rotation) are deleted when it has its content; one that fails costs none of them.
   - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on a
@@ -333,6 +334,12 @@ changes:
   returned: with an action that is a state
   type: dict
   sample: {power: {old: "off", new: running}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment; in check mode when it makes the image of
+    O(action=create_image)
+  type: dict
+  sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}
 request_id:
   description: Name of the request in the agent's logs.
   returned: when it was done

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -69,6 +70,48 @@ def test_create_image(web):
     refused = web("server_action", **dict(options, image_name="img"))
     assert refused["failed"] and refused["error"]["code"] == "conflict" and "image_name" in refused["msg"]
     assert web("server", name="t", flavor="small", image="golden")["server"]["image"]["name"] == "golden"
+
+
+@pytest.fixture
+def copied(web, agent, monkeypatch):
+    """Copies of running guests' disks, each of which goes on when told."""
+    go, real = threading.Event(), agent.hypervisor.finish_copy
+
+    def finish_copy(*given):
+        go.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr(agent.hypervisor, "finish_copy", finish_copy)
+    yield go
+    go.set()
+
+
+def test_create_image_while_it_is_made(web, copied):
+    """What the first task began is all that the second wants."""
+    options = {"name": "s", "action": "create_image", "image_name": "golden", "wait": False}
+    first = web("server_action", **options)
+    assert first["changed"] and first["operation"]["status"] == "running", first
+    for check in (True, False):
+        again = web("server_action", check=check, **options)
+        assert not again["changed"] and again["actions"] == [], again
+        assert again["operation"]["id"] == first["operation"]["id"] and again["request_id"] == first["request_id"]
+    assert not web("server_action", check=True, **dict(options, wait=True))["changed"]
+    assert web("server_action", check=True, **dict(options, image_name="another"))["changed"]
+    late = web("server_action", **dict(options, wait=True, timeout=1))
+    assert late["error"]["code"] == "timed-out" and first["operation"]["id"] in late["msg"], late
+    copied.set()
+    waited = web("server_action", **dict(options, wait=True))
+    assert not waited["changed"] and waited["image"]["name"] == "golden" and waited["consistency"] == "frozen"
+    assert "operation" not in waited
+
+
+def test_create_image_after_one_that_was_cancelled(web, agent, copied):
+    options = {"name": "s", "action": "create_image", "image_name": "golden"}
+    first = web("server_action", **options, wait=False)
+    agent.agent.host.operations.cancel(first["operation"]["id"])
+    copied.set()
+    done = web("server_action", **options)
+    assert done["image"]["name"] == "golden" and len(web("image_info", name="golden")["images"]) == 1
 
 
 def test_rebuild(web, disk):

@@ -16,7 +16,7 @@ from magnetar_control.web.routing import words
 from magnetar_core import query
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
-from magnetar_core.events import EventRequest
+from magnetar_core.events import EventRequest, subject_of
 from magnetar_core.operations import RUNNING, Operation
 from magnetar_core.reconcile import Document
 from magnetar_core.version import API, version
@@ -228,12 +228,13 @@ class V1Application:
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         wait, sent = parameters(request, "wait").get("wait", WAIT), EventRequest.check(parsed(request.content))
         return self._work(caller, str(sent["event"]), driver, key, wait,
-                          lambda operation: events.event(caller, driver, key, sent, operation))
+                          lambda operation: events.event(caller, driver, key, sent, operation), subject_of(sent))
 
     def _work(self, caller: Caller, what: str, driver: CloudDriver, key: str | None, wait: float,
-              function: Callable[[Operation], Any]) -> Answer:
+              function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
         """200 with the result, 202 with the operation while it runs; raises what it raised."""
-        operation = self.operations.begin(ProjectOperation(what, driver.kind.noun, key, caller), function)
+        operation = self.operations.begin(
+            ProjectOperation(what, driver.kind.noun, key, caller, subject), function)
         if not self.until(operation, wait):
             return Answer({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                           {"Location": f"/v1/{OPERATIONS}/{operation.id}"})

@@ -74,11 +74,11 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
 class ProjectOperation(Operation):
     """One piece of work of a project."""
 
-    def __init__(self, name: str, kind: str, key: str | None, caller: Caller) -> None:
+    def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
         context, self._timeout = caller.context, caller.settings.cell_timeout
         self.user_id = context.user_id
         who = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
-        super().__init__(name, kind, key, caller.request_id, who, caller.project)
+        super().__init__(name, kind, key, caller.request_id, who, caller.project, subject=subject)
         self._waits = False
 
     @contextlib.contextmanager

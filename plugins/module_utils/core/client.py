@@ -139,12 +139,12 @@ class Client:
                             progress)
 
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
-              request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice. *progress* is
-        called as in ``ensure``."""
+              request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
+        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice. *progress* and
+        *wait*: as in ``ensure``."""
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
-        return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, progress)
+        return self._change("POST", _route(noun, key) + "/events", {}, body, wait, timeout, request_id, progress)
 
     def console(self, key: str, lines: Optional[int] = None) -> str:
         """The last *lines* of a server's console log."""
@@ -180,9 +180,9 @@ class Client:
         headers = self._headers(new_request_id(), "application/octet-stream")
         return content.received(self._connect, _route(noun, key) + "/data", headers, self._answer, self._unreachable)
 
-    def operation(self, operation_id: str) -> Document:
+    def operation(self, operation_id: str, wait: float = 0.0) -> Document:
         """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
-        return self._call("GET", _route("operations", operation_id))
+        return self._call("GET", _route("operations", operation_id), {"wait": self._slice(time.monotonic() + wait)})
 
     def cancel(self, operation_id: str) -> Document:
         """Ask that the operation stops; what it has made is taken away."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Optional
+
 from .fields import Field, Kind
 from .kinds import Image, Server
 from .kinds.common import DESCRIPTION, NAME, REFERENCE, REQUEST
@@ -24,6 +27,12 @@ class EventRequest(Kind):
                  sample={"type": "soft"})
     request_id = Field(REQUEST, "Key of the event: sent again with the same key, it is not done again. The "
                        "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
+
+
+def subject_of(sent: Mapping[str, Any]) -> Optional[str]:
+    """Return the name of what an event *sent* makes, such as an image; ``None`` where it makes nothing with a name."""
+    name = (sent.get("args") or {}).get("name")
+    return name if isinstance(name, str) else None
 
 
 class RebootArgs(Kind):

@@ -40,14 +40,15 @@ class Operation:
     *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
     *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
     ``{code, message, details}``. *project*: whose it is, in a cloud. *cloud*: whether a cloud asks an agent for it.
+    *subject*: the name of what an event makes, such as an image.
     """
 
     def __init__(self, name: str, kind: Optional[str] = None, key: Optional[str] = None,
                  request_id: Optional[str] = None, caller: Optional[str] = None, project: Optional[str] = None,
-                 cloud: bool = False) -> None:
+                 cloud: bool = False, subject: Optional[str] = None) -> None:
         self.id = str(uuid.uuid4())
         self.name, self.kind, self.key, self.request_id, self.caller = name, kind, key, request_id, caller
-        self.project, self.cloud = project, cloud
+        self.project, self.cloud, self.subject = project, cloud, subject
         self.status = RUNNING
         self.progress: dict[str, Any] = {"done": 0, "total": None, "unit": None, "phase": None}
         self.started_at = now()
@@ -121,8 +122,9 @@ class Operation:
     def as_dict(self, outcome: bool = True) -> dict[str, Any]:
         """The operation as answers show it; without *outcome* the result is left out (lists)."""
         shown = {
-            "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "request_id": self.request_id,
-            "caller": self.caller, "status": self.status, "cancelling": self.cancelling and self.status == RUNNING,
+            "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "subject": self.subject,
+            "request_id": self.request_id, "caller": self.caller, "status": self.status,
+            "cancelling": self.cancelling and self.status == RUNNING,
             "progress": self.progress, "started_at": self.started_at, "ended_at": self.ended_at, "error": self.error,
         }
         if outcome:

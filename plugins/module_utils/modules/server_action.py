@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import time
+
 from ..core.errors import Ambiguous, Conflict, InvalidField, NotFound
 from ..core.kinds.common import NAME
-from ..core.options import Option, collect
+from ..core.options import WAITING, Option, collect
+from ..core.outcome import too_late
 from ..core.power import SOFT_DELETED as SOFT_DELETED_STATE
 from ..core.power import status
 from ..core.reconcile import assumed
@@ -93,7 +96,7 @@ class ServerActionModule(Module):
                     "server's hardware (of an image C(os_admin_user)), else of V(root)."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
-    )
+    ) + WAITING
 
     def execute(self, params, check_mode, diff_mode, client):
         action = params["action"]
@@ -108,27 +111,30 @@ class ServerActionModule(Module):
                 if not check_mode:
                     raise
                 return _assumed(params)
-        if action == "restore" and server["status"] != SOFT_DELETED:
-            return {"changed": False, "server": server, "actions": []}
         if action in STATES:
             return self._ensure(server, params, check_mode, diff_mode, client)
         if action == "console_output":
             text = client.console(server["id"], params["length"] or LINES)
             return {"changed": False, "server": server, "actions": [], "console": text}
-        if action == "shelve_offload" and server["status"] == "SHELVED_OFFLOADED":
-            return {"changed": False, "server": server, "actions": []}
-        made_before = _image(server, params, client) if action == "create_image" else None
-        if made_before:
-            return {"changed": False, "server": server, "actions": [], "image": _brief(made_before),
-                    "consistency": made_before.get("consistency")}
-        return self._event(server, params, check_mode, client)
+        return self._unchanged(server, params, check_mode, client) or self._event(server, params, check_mode, client)
+
+    def _unchanged(self, server, params, check_mode, client):
+        """The result of an event after which nothing would differ, or ``None``."""
+        action, found = params["action"], None
+        if action == "create_image":
+            found = _made_before(server, params, check_mode, client)
+        elif (action == "restore" and server["status"] != SOFT_DELETED) or (
+                action == "shelve_offload" and server["status"] == "SHELVED_OFFLOADED"):
+            found = {}
+        return None if found is None else dict(found, changed=False, server=server, actions=[])
 
     def _ensure(self, server, params, check_mode, diff_mode, client):
         want = dict(STATES[params["action"]])
         if params["action"] == "rescue":
             want["rescue"] = server.get("rescue") if params["image"] is None else {"image": params["image"]}
             want["rescue"] = want["rescue"] or {}
-        answer = client.ensure("server", server["id"], want, dry_run=check_mode, timeout=params["timeout"])
+        answer = client.ensure("server", server["id"], want, dry_run=check_mode, wait=params["wait"],
+                               timeout=params["timeout"])
         return results.changed("server", server["name"], answer, diff_mode)
 
     def _event(self, server, params, check_mode, client):
@@ -136,8 +142,8 @@ class ServerActionModule(Module):
         result = {"changed": True, "server": server, "actions": [_shown(params)]}
         if check_mode:
             return result
-        answer = client.event("server", server["id"], event, args, timeout=params["timeout"])
-        result.update((name, answer[name]) for name in ("image", "consistency") if name in answer)
+        answer = client.event("server", server["id"], event, args, timeout=params["timeout"], wait=params["wait"])
+        result.update((name, answer[name]) for name in ("image", "consistency", "operation") if name in answer)
         return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
 
 
@@ -197,6 +203,42 @@ def _event(params):
     if "metadata" in given:
         given["metadata"] = as_texts(_METADATA, given["metadata"])
     return action, given
+
+
+def _made_before(server, params, check_mode, client):
+    """What the result says of the image where there is one, or an earlier task is making it; else ``None``.
+
+    An agent has the image when it is complete; until then the operation is all that tells of it.
+    """
+    operation = _under_way(server, params, client)
+    if operation and params["wait"] and not check_mode:
+        _wait_for(client, operation, params["timeout"])
+        operation = None
+    image = _image(server, params, client)
+    found = {"image": _brief(image), "consistency": image.get("consistency")} if image else {}
+    if operation:
+        found.update(operation=operation, request_id=operation.get("request_id"))
+    return found or None
+
+
+def _under_way(server, params, client):
+    """The operation that is making the image of that name of the server, or ``None``."""
+    running = client.list("operations", status="running", kind="server", name="create_image")
+    return next((operation for operation in running if operation.get("subject") == params["image_name"]
+                 and operation["key"] in (server["id"], server["name"])), None)
+
+
+def _wait_for(client, operation, timeout):
+    """Wait until an operation has ended, well or not. Raises ``TimedOut``."""
+    deadline = time.monotonic() + timeout
+    while operation["status"] == "running":
+        if time.monotonic() >= deadline:
+            raise too_late(operation)
+        time.sleep(0.1)  # an API that has no room to wait is not flooded
+        try:
+            operation = client.operation(operation["id"], deadline - time.monotonic())
+        except NotFound:  # it has ended, and whoever waited for it has the answer
+            return
 
 
 def _image(server, params, client):
