@@ -19,6 +19,7 @@ from magnetar_core.errors import (
     HypervisorDown,
     HypervisorError,
     MagnetarError,
+    StorageSilent,
     TimedOut,
     Unreachable,
 )
@@ -39,6 +40,7 @@ PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrato
          HypervisorDown.code: "The server's host cannot do anything now. Try again later.",
          GuestSilent.code: "The guest does not answer: its virtual machine hangs, as when its storage does. Other "
                            "guests go on. Try again later; a hard reboot or a deletion ends it.",
+         StorageSilent.code: "The storage does not answer. Other storage goes on. Try again later.",
          Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
 #: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.

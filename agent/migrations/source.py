@@ -35,6 +35,7 @@ from magnetar_agent.migrations.transfer import send, stored
 from magnetar_agent.servers import MIB, folder, logical_volumes, nics, own_disks, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
+    GuestSilent,
     HypervisorDown,
     HypervisorError,
     InvalidField,
@@ -368,7 +369,7 @@ class _Move:
             # libvirt's error does not tell where the guest is; the guest does.
             if not guest_runs(self.host, self.document) and self._gone(talk):
                 return
-            if native:
+            if native and not isinstance(error, GuestSilent):
                 raise HypervisorError(
                     f"{error.message} The setting native_tls has both QEMUs speak to each other without the agents: "
                     "look whether their certificates are good and believe each other (virt-pki-validate, and "

@@ -1,68 +1,93 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The share of each guest: one call that its QEMU answers is in flight, and few more wait for it."""
+"""The share of each guest and storage pool: which calls to it are in flight together, while few more wait.
+
+A guest has one call in flight. Beside a long call (start, managed save, migration) it has another one, for figures say,
+unless one of them hangs. What ends the guest waits for nothing else.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from magnetar_core.errors import Conflict, GuestSilent
+from magnetar_core.errors import Conflict, GuestSilent, HypervisorError, StorageSilent
 
 #: Calls that wait for another one to the same guest, and for how many seconds.
 WAITERS, WAIT = 4, 30.0
+#: The same for storage pools.
+STORAGE_WAITERS, STORAGE_WAIT = 64, 120.0
 #: Seconds that a call waits for one that was given up: QEMU may have just gone on or ended.
 GRACE = 1.0
+#: The kind of calls that end a guest or a job of it.
+END = "end"
 ADVICE = ("The rest of its host goes on. See to the storage of the guest (NFS, NBD, Ceph) and to its QEMU process, or "
           "stop it hard: a forced power-off, a hard reboot or a deletion ends it.")
 
 
-def silent(guest: str, what: str, seconds: float) -> GuestSilent:
+def silent(guest: str, what: str, seconds: float) -> HypervisorError:
     """Return the error for a *guest* whose QEMU has not answered for so many *seconds*."""
     return GuestSilent(f"The guest {guest} does not answer: its QEMU is hung and has left libvirt's request to {what} "
                        f"without an answer for {seconds:.0f} s. {ADVICE}", guest=guest)
 
 
-class Turn:
-    """The turn of the one call to a guest that is in flight."""
+def silent_storage(pool: str, what: str, seconds: float) -> HypervisorError:
+    """Return the error for a storage *pool* that has not answered for so many *seconds*."""
+    return StorageSilent(f"The storage pool {pool!r} does not answer: libvirt could not {what} within {seconds:.0f} s. "
+                         "The rest of its host goes on. See to the storage behind the pool (its NFS server, disks or "
+                         "Ceph cluster).", pool=pool)
 
-    def __init__(self, guest: str, what: str) -> None:
-        self.guest, self.what, self.began = guest, what, time.monotonic()
-        #: Whether its caller has given up, since the guest's QEMU does not answer.
-        self.given_up = False
+
+class Turn:
+    """The turn of a call to a guest or storage pool that is in flight. *long*: it lasts, and others pass it by."""
+
+    def __init__(self, owner: str, what: str, long: bool = False) -> None:
+        self.owner, self.what, self.long, self.began = owner, what, long, time.monotonic()
+        #: Whether it waits for an answer for long now, and whether its caller has given up.
+        self.hangs = self.given_up = False
         self.waiters = 0
 
 
 class Gates:
-    """The turns by key: a guest's uuid, and for what. A key without a call has no entry."""
+    """The turns by key: a guest's uuid or a pool's name, and for what. A key without a call has no entry. *error*:
+    makes the error for who does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent, waiters: int = WAITERS,
+                 wait: float = WAIT) -> None:
+        self.error = error
+        self._waiters, self._wait = waiters, wait
         self._changed = threading.Condition()
         self._turns: dict[tuple[str, str], Turn] = {}
 
-    def is_silent(self, guest: str) -> bool:
-        """Return whether a call to *guest* hangs."""
+    def is_silent(self, owner: str) -> bool:
+        """Return whether a call to *owner* hangs."""
         with self._changed:
-            return any(turn.given_up for (uuid, _kind), turn in self._turns.items() if uuid == guest)
+            return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
-    def enter(self, guest: str, what: str, kind: str = "") -> Turn:
-        """Wait for the turn of a call to *guest*, and take it. Raises ``GuestSilent`` where the call before hangs, and
-        ``Conflict`` where it takes long or too many wait."""
-        key, now = (guest, kind), time.monotonic()
-        deadline, soon = now + WAIT, now + GRACE
+    def enter(self, owner: str, what: str, kind: str = "", long: bool = False) -> Turn:
+        """Wait for the turn of a call to *owner*, and take it. Raises ``GuestSilent`` or ``StorageSilent`` where a call
+        before hangs, and ``Conflict`` where it takes long or too many wait."""
+        now = time.monotonic()
+        deadline, soon = now + self._wait, now + GRACE
         with self._changed:
-            while (turn := self._turns.get(key)) is not None:
+            while (turn := self._before(owner, kind)) is not None:
                 now = time.monotonic()
                 if turn.given_up and now >= soon:
-                    raise silent(guest, turn.what, now - turn.began)
-                if turn.waiters >= WAITERS or now >= deadline:
+                    raise self.error(owner, turn.what, now - turn.began)
+                if turn.waiters >= self._waiters or now >= deadline:
                     raise Conflict(f"libvirt could not {what} now: it is still busy with the request to {turn.what}. "
                                    "Repeat the call when that is done.")
                 with _counted(turn):
                     self._changed.wait((soon if turn.given_up else deadline) - now)
-            turn = self._turns[key] = Turn(guest, what)
+            turn = self._turns[owner, kind] = Turn(owner, what, long)
             return turn
+
+    def set_hanging(self, turn: Turn, hangs: bool) -> None:
+        """Note whether the call of this *turn* hangs: no other one passes it by then."""
+        with self._changed:
+            turn.hangs = hangs
+            self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
         """Let everyone who waits for this *turn*, and who comes before its call returns, know that the guest hangs."""
@@ -73,9 +98,16 @@ class Gates:
     def leave(self, turn: Turn, kind: str = "") -> None:
         """The call of this *turn* has returned."""
         with self._changed:
-            if self._turns.get((turn.guest, kind)) is turn:
-                del self._turns[turn.guest, kind]
+            if self._turns.get((turn.owner, kind)) is turn:
+                del self._turns[turn.owner, kind]
             self._changed.notify_all()
+
+    def _before(self, owner: str, kind: str) -> Turn | None:
+        """Return the turn that a call of this *kind* waits for."""
+        if kind == END:
+            return self._turns.get((owner, END))
+        turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}
+        return turns.get(kind) or next((turn for turn in turns.values() if turn.hangs or not turn.long), None)
 
 
 @contextmanager

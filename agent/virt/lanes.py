@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from magnetar_core.errors import GuestSilent, Unavailable
+from magnetar_core.errors import GuestSilent, StorageSilent, Unavailable
 
 from .connection import Connection
 from .limits import OF_GUESTS, Lane
@@ -21,21 +21,33 @@ if TYPE_CHECKING:
 PLACE_TIMEOUT = 120.0
 #: Connections without a call that stay open.
 IDLE = 6
-#: Guests that an error names.
+#: Guests and storage pools of which is known when they answered.
+ANSWERED = 1000
+#: Guests or storage pools that an error names.
 NAMED = 5
 
 
 class CallPlace:
-    """A place of a call in its *lane*. It is held, with its *connection*, until the call returns."""
+    """A place of a call in its *lane*. It is held, with its *connection*, until the call returns. *owner*: the guest or
+    the storage pool that may keep it."""
 
-    def __init__(self, lane: Lane, connection: Connection, guest: str) -> None:
-        self.lane, self.connection, self.guest = lane, connection, guest
+    def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
+        self.lane, self.connection, self.owner = lane, connection, owner
+        self.began = time.monotonic()
         self.hangs = False
+
+    @property
+    def of_guests(self) -> bool:
+        """Whether it is one of the places of all guests together, among which calls of other lanes are that hang."""
+        return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 
 class Lanes:
     """All places, and the connections, of which each has one call at a time. A call that hangs gives its place in the
-    lane to others and keeps its connection."""
+    lane to others and keeps its connection.
+
+    Guests have so many places together, and storage pools. While some of them hang, the last place is for guests that
+    have answered since, which those that hang together have not, and for storage pools that have ever answered."""
 
     def __init__(self, limits: LibvirtLimits, connect: Callable[[], Connection]) -> None:
         self.limits = limits
@@ -43,6 +55,8 @@ class Lanes:
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
         self._taken: set[CallPlace] = set()
+        #: When guests and storage pools have answered, the latest last.
+        self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:
         """Return all connections."""
@@ -53,31 +67,48 @@ class Lanes:
         """Return how many places are taken, those of hanging calls included."""
         return len(self._taken)
 
-    def take(self, lane: Lane, what: str, guest: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a place in *lane*, and take it. Raises ``GuestSilent`` where guests that hang hold all places, and
-        ``Unavailable`` after *timeout* seconds."""
+    def take(self, lane: Lane, what: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
+        """Wait for a place in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` where those
+        that hang hold the places, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not self._has_room(lane):
-                self._refuse_if_all_hang(lane, what)
+            while not self._has_room(lane, owner):
+                self._refuse_if_all_hang(lane, what, owner)
                 if time.monotonic() >= deadline:
                     raise Unavailable(f"libvirt could not {what}: the host has been busy with other calls to libvirt "
                                       f"for {timeout:.0f} s. Repeat the call later.")
                 self._changed.wait(max(0.0, deadline - time.monotonic()))
-            place = CallPlace(lane, self._free_connection(), guest)
+            place = CallPlace(lane, self._free_connection(), owner)
             self._taken.add(place)
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Let another call have the lane's place of this one, which hangs."""
+        """Let another call have the lane's place of this one, which hangs. A call that ends a guest, or looks, keeps
+        its own place while guests have none left for it."""
         with self._changed:
-            place.hangs = True
+            group = [other for other in self._taken if other.of_guests]
+            if place.lane not in (*OF_GUESTS, Lane.STORAGE) and len(group) >= self.limits.guests - 1:
+                return
+            for other in self._taken:
+                if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
+                    other.hangs = True
+            self._answered.pop(place.owner, None)
+            self._changed.notify_all()
+
+    def mark_answering(self, place: CallPlace) -> None:
+        """The call of this place goes on."""
+        with self._changed:
+            for other in self._taken:
+                if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
+                    other.hangs = False
+            self._note_answer(place)
             self._changed.notify_all()
 
     def give_back(self, place: CallPlace) -> None:
         """Free the *place*. Of the connections without a call few stay open."""
         with self._changed:
             self._taken.discard(place)
+            self._note_answer(place)
             stays = len(self._idle) < IDLE
             if stays:
                 self._idle.append(place.connection)
@@ -93,20 +124,52 @@ class Lanes:
         for thread in threads:
             thread.join(15)
 
-    def _has_room(self, lane: Lane) -> bool:
+    def _note_answer(self, place: CallPlace) -> None:
+        if place.owner and not place.hangs and place.lane in (*OF_GUESTS, Lane.STORAGE):
+            self._answered.pop(place.owner, None)
+            self._answered[place.owner] = time.monotonic()
+            if len(self._answered) > ANSWERED:
+                del self._answered[next(iter(self._answered))]
+
+    def _kept(self, owner: str, group: list[CallPlace]) -> int:
+        """Return how many places are not for *owner*: the last one, where others hang and a guest has not answered
+        since, or a storage pool, of which there are few, has never."""
+        began = min((place.began for place in group if place.hangs), default=None)
+        if began is None:
+            return 0
+        of_storage = any(place.lane is Lane.STORAGE for place in group)
+        return int(self._answered.get(owner, 0.0) < (0.001 if of_storage else began))
+
+    def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
+        """Return the places taken that count with those of *lane*, and how many of them there may be."""
+        if lane is Lane.STORAGE:
+            return [place for place in self._taken if place.lane is lane], self.limits.storage
+        return [place for place in self._taken if place.of_guests], self.limits.guests
+
+    def _has_room(self, lane: Lane, owner: str) -> bool:
         live = sum(place.lane is lane and not place.hangs for place in self._taken)
         if live >= self.limits.places(lane):
             return False
-        return lane not in OF_GUESTS or sum(place.lane in OF_GUESTS for place in self._taken) < self.limits.guests
+        if lane is not Lane.STORAGE and lane not in OF_GUESTS:
+            return True
+        group, most = self._group(lane)
+        return len(group) < most - self._kept(owner, group)
 
-    def _refuse_if_all_hang(self, lane: Lane, what: str) -> None:
-        hanging = [place for place in self._taken if place.hangs and place.lane in OF_GUESTS]
-        if lane in OF_GUESTS and len(hanging) >= self.limits.guests:
-            names = sorted({place.guest for place in hanging})
-            shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-            raise GuestSilent(f"libvirt could not {what}: guests whose QEMU does not answer hold all {len(hanging)} "
-                              f"calls that libvirtd has for guests: {shown}. Fix their storage or stop them, or raise "
-                              "max_workers in libvirtd.conf.")
+    def _refuse_if_all_hang(self, lane: Lane, what: str, owner: str) -> None:
+        if lane is not Lane.STORAGE and lane not in OF_GUESTS:
+            return
+        group, most = self._group(lane)
+        hanging = [place for place in group if place.hangs]
+        if not hanging or len(hanging) < most - self._kept(owner, group):
+            return
+        names = sorted({place.owner for place in hanging})
+        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        held = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
+        if lane is Lane.STORAGE:
+            raise StorageSilent(f"libvirt could not {what}: storage pools that do not answer {held} them: {shown}. See "
+                                "to their storage; the pools that have answered since go on.")
+        raise GuestSilent(f"libvirt could not {what}: guests whose QEMU does not answer {held} guests: {shown}. Fix "
+                          "their storage or stop them, or raise max_workers in libvirtd.conf.")
 
     def _free_connection(self) -> Connection:
         """Return the connection that was used last and is open, else another one, else a new one."""

@@ -29,13 +29,15 @@ class Lane(Enum):
     LOOK = "look"
     #: What the host is and has: capabilities, networks, secrets.
     HOST = "host"
-    #: Storage pools, whose storage may hang.
+    #: Storage pools, whose storage may hang. Each pool has one call in flight.
     STORAGE = "storage"
     #: Calls that end a guest or a job of it. They must get through when the guest hangs.
     END = "end"
     #: Short calls that wait for an answer of a guest's QEMU.
     GUEST = "guest"
-    #: Calls to guests that may last: start, managed save, migration, block copy.
+    #: Starts of guests: a QEMU may prepare its memory for minutes before it answers.
+    START = "start"
+    #: Other calls to guests that may last: managed save, migration, block copy.
     LONG = "long"
     #: Looks at long calls, which take these calls' time. Who has a place among the long calls has one here.
     WATCH = "watch"
@@ -44,11 +46,11 @@ class Lane(Enum):
 
 
 #: Lanes whose calls a guest can keep in flight.
-OF_GUESTS = frozenset({Lane.GUEST, Lane.LONG, Lane.AGENT})
-#: Places of the other lanes.
-_FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.STORAGE: 2, Lane.END: 3}
-#: The fewest places of all guests together.
-_FEWEST = 4
+OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
+#: Places of the lanes that neither a guest nor a storage pool can keep.
+_FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.END: 3}
+#: The fewest places of all guests together, and of all storage pools.
+_FEWEST, _FEWEST_STORAGE = 4, 4
 #: Places that the lanes of guests leave to each other.
 _LEFT = 2
 
@@ -61,14 +63,21 @@ class LibvirtLimits:
     workers: int = WORKERS
 
     @property
+    def storage(self) -> int:
+        """Calls to storage pools in flight, hung ones included."""
+        return max(_FEWEST_STORAGE, self.workers // 10)
+
+    @property
     def guests(self) -> int:
         """Calls to guests in flight, hung ones included. libvirtd's other workers serve the other lanes."""
-        return max(_FEWEST, self.workers - sum(_FIXED.values()))
+        return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:
         """Calls of *lane* in flight, without those that hang."""
         if lane is Lane.AGENT:
             return max(1, self.guests // 4)
+        if lane is Lane.STORAGE:
+            return self.storage - 1
         return _FIXED.get(lane, self.guests - _LEFT)  # of WATCH as many as of LONG
 
 

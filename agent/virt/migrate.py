@@ -23,8 +23,10 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
 
 from . import cpu_models, disk_keys, tpm
+from .gates import END
 from .limits import Lane
 from .migrated_xml import local_disks, there
+from .pool import MIGRATES
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
@@ -103,7 +105,7 @@ class Migrations:
                 with suppress(libvirt.libvirtError):
                     domain.abortJob()
                 time.sleep(LOOK)
-        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END, "end")
+        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END, END)
 
     def post_copy(self, uuid: str) -> bool:
         """virDomainMigrateStartPostCopy."""
@@ -114,11 +116,12 @@ class Migrations:
         return self.connection.ask(f"go over to post-copy with the domain {uuid}", uuid, begin)
 
     def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
-        """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
+        """virDomainMigrateToURI3 in a thread of its own, while another one watches and steers. Raises ``GuestSilent``
+        when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
         what = f"migrate the domain {uuid}"
 
         def pause() -> None:
-            self.connection.call(what, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END)
+            self.connection.call(what, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END, uuid)
 
         def move(own: Any) -> None:
             domain = own.lookupByUUIDString(uuid)
@@ -132,8 +135,8 @@ class Migrations:
                 watched = conn.lookupByUUIDString(uuid)
                 with _stopped(conn, watched, disks, pause) if still else nullcontext():
                     _Watch(watched, passage, going).until(work, gone)
-            self.connection.call(what, follow, Lane.WATCH)
-        self.connection.call(what, move, Lane.LONG)
+            self.connection.call(what, follow, Lane.WATCH, uuid)
+        self.connection.ask(what, uuid, move, Lane.LONG, MIGRATES)
 
 
 class _Work(threading.Thread):

@@ -7,9 +7,11 @@ wake-up now and then when two threads call on one connection, so that a call wai
 with 9.0: 5 s). So each connection has one call at a time. Calls have places (``lanes``), of each kind so many that
 libvirtd's workers are enough for all. One connection is for events alone.
 
-A call that a guest's QEMU has to answer goes through ``ask``. Each guest has one of them in flight (``gates``). When
-QEMU leaves libvirt's command without an answer for ``patience`` seconds, the caller gets ``GuestSilent``. The call
-itself cannot be taken back: it stays in its thread until QEMU answers or ends. Others have its place after two seconds.
+A call that a guest's QEMU has to answer goes through ``ask``, one that a storage pool has to answer through
+``ask_storage``. Each of them has its share of calls in flight (``gates``). When it leaves a call without an answer for
+``patience`` seconds, the caller gets ``GuestSilent`` or ``StorageSilent``. The call itself cannot be taken back: it
+stays in its thread until it is answered. Others have its place after two seconds. ``monitors`` tells how a QEMU that
+hangs is known.
 """
 
 from __future__ import annotations
@@ -22,15 +24,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import libvirt  # type: ignore[import-untyped]
-
 from magnetar_core.errors import HypervisorDown, MagnetarError
 from magnetar_core.operations import CURRENT
 
 from .connection import Connection
-from .gates import Gates, Turn, silent
+from .gates import STORAGE_WAIT, STORAGE_WAITERS, Gates, Turn, silent_storage
 from .lanes import CallPlace, Lanes
 from .limits import Lane, LibvirtLimits, ask_workers
+from .monitors import MonitorWatch, monitor_state
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ log = logging.getLogger(__name__)
 PATIENCE = 30.0
 #: Seconds that a call may take that ends a guest. libvirt sends SIGTERM, SIGKILL after 10 s, and waits for 30 s more.
 END_TIMEOUT = 90.0
+#: Seconds that a call may take that changes a storage pool.
+STORAGE_TIMEOUT = 600.0
+#: The kind of the call that lasts as long as a migration. Others to the guest pass it by.
+MIGRATES = "migrate"
+#: The kind of a call that overwrites what lies in a storage pool. Others to the pool pass it by.
+WIPES = "wipe"
 #: Seconds after which a call to a guest is looked at, and between two looks.
 FIRST_LOOK, NEXT_LOOK = 2.0, 1.0
 #: Seconds that an operation waits for libvirt to come back, and that another caller does after a call was lost.
@@ -51,17 +58,12 @@ RETURN_TIMEOUT, SHORT_RETURN = 60.0, 5.0
 OPEN_TIMEOUT = 10.0
 
 
-def unanswered(conn: Any, guest: str) -> float:
-    """Return for how many seconds the QEMU of *guest* has left libvirt's command without an answer."""
-    state, _details, milliseconds = conn.lookupByUUIDString(guest).controlInfo(0)
-    return milliseconds / 1000 if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED else 0.0
-
-
 class _Call:
     """A call in a thread of its own, whose caller may give up waiting for it."""
 
-    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str) -> None:
-        self.place, self.turn, self.kind = place, turn, kind
+    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str,
+                 gates: Gates | None) -> None:
+        self.place, self.turn, self.kind, self.gates = place, turn, kind, gates
         self.began = time.monotonic()
         self._perform = perform
         self._done = threading.Event()
@@ -96,6 +98,7 @@ class ConnectionPool:
         self.uri, self.patience = uri, patience
         self._prepare = prepare
         self._gates, self._workers = Gates(), Workers()
+        self._storage_gates = Gates(silent_storage, STORAGE_WAITERS, STORAGE_WAIT)
         self._asks_limits: threading.Thread | None = None
         self._lanes = Lanes(limits or LibvirtLimits(), lambda: Connection(uri, wait=0.0))
         self._events = Connection(uri, self._prepared, wait)
@@ -127,13 +130,14 @@ class ConnectionPool:
         if self._asks_limits is not None:
             self._asks_limits.join(5)
 
-    def call(self, what: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK) -> T:
-        """Return the result of *function* on a connection. No guest's QEMU is asked. *what* completes "libvirt could
-        not …" in errors. A lost call that only looks is repeated."""
+    def call(self, what: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
+        """Return the result of *function* on a connection. No guest's QEMU is asked, but for that of the *guest* whose
+        long call this one belongs to. *what* completes "libvirt could not …" in errors. A lost call that only looks is
+        repeated."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
-                return self._once(what, function, lane)
+                return self._once(what, function, lane, guest)
             except HypervisorDown as error:
                 if last or not error.details.get("lost") or not self._events.wait_until_open(SHORT_RETURN):
                     raise
@@ -142,14 +146,19 @@ class ConnectionPool:
     def ask(self, what: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
         """As ``call``, for what the QEMU of *guest* answers. One call of a *kind* is in flight for each guest. Raises
         ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest is busy with another call."""
-        self._wait_until_up()
-        turn = self._gates.enter(guest, what, kind)
-        try:
-            place = self._lanes.take(lane, what, guest)
-        except BaseException:
-            self._gates.leave(turn, kind)
-            raise
-        return self._follow(self._begin(lambda: self._on(place, what, function), place, turn, kind), what)  # type: ignore[no-any-return]
+        call = self._enter(self._gates, what, guest, function, lane, kind)
+        if lane is Lane.END:
+            return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
+        return self._follow(call, MonitorWatch(self, guest, NEXT_LOOK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
+
+    def ask_storage(self, what: str, pool: str, function: Callable[[Any], T], changes: bool = False,
+                    wipes: bool = False) -> T:
+        """As ``call``, for what the storage of *pool* answers. One call is in flight for each pool, and one that
+        *wipes*, which takes as long as it takes. *changes*: whether it may last. Raises ``StorageSilent`` when the
+        storage does not answer."""
+        call = self._enter(self._storage_gates, what, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
+        limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
+        return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
 
     def is_silent(self, guest: str) -> bool:
         """Return whether a call to the *guest* hangs."""
@@ -160,8 +169,8 @@ class ConnectionPool:
         return self._lanes.in_flight()
 
     # One call -------------------------------------------------------------------------------------------------------
-    def _once(self, what: str, function: Callable[[Any], T], lane: Lane) -> T:
-        place = self._lanes.take(lane, what)
+    def _once(self, what: str, function: Callable[[Any], T], lane: Lane, guest: str = "") -> T:
+        place = self._lanes.take(lane, what, guest)
         try:
             return self._on(place, what, function)
         finally:
@@ -172,45 +181,68 @@ class ConnectionPool:
             place.connection.wait_until_open(OPEN_TIMEOUT)
         return place.connection.call(what, function)
 
-    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str = "") -> _Call:
+    def _enter(self, gates: Gates, what: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
+               long: bool = False) -> _Call:
+        """Begin a call when it is its turn and there is a place."""
+        self._wait_until_up()
+        turn = gates.enter(owner, what, kind, long or lane in (Lane.START, Lane.LONG))
+        try:
+            place = self._lanes.take(lane, what, owner)
+        except BaseException:
+            gates.leave(turn, kind)
+            raise
+        return self._begin(lambda: self._on(place, what, function), place, turn, kind, gates)
+
+    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str = "",
+               gates: Gates | None = None) -> _Call:
         context = contextvars.copy_context()
-        call = _Call(lambda: context.run(perform), place, turn, kind)
+        call = _Call(lambda: context.run(perform), place, turn, kind, gates)
         self._workers.run(lambda: call.run(self._ended))
         return call
 
     def _ended(self, call: _Call) -> None:
         self._lanes.give_back(call.place)
-        if call.turn is not None:
+        if call.turn is not None and call.gates is not None:
             if call.turn.given_up:
-                log.warning("the guest %s answers again or has ended: %s took %.0f s", call.turn.guest, call.turn.what,
+                log.warning("%s answers again or has ended: %s took %.0f s", call.turn.owner, call.turn.what,
                             time.monotonic() - call.began)
-            self._gates.leave(call.turn, call.kind)
+            call.gates.leave(call.turn, call.kind)
 
-    def _follow(self, call: _Call, what: str) -> Any:
-        """Wait for *call*; when the guest's QEMU does not answer libvirt, give up. An operation lends its place."""
+    def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
+        """Wait for *call*; when it stays without an answer for *limit* seconds, give up. An operation lends its place.
+        """
         if call.wait(FIRST_LOOK):
             return call.outcome()
         assert call.turn is not None
-        operation, guest = CURRENT.get(), call.turn.guest
-        ends = call.place.lane is Lane.END
-        look, limit = (_Age(call), END_TIMEOUT) if ends else (_Look(self, guest), self.patience)
-        with operation.waiting() if operation is not None else nullcontext():
+        assert call.gates is not None
+        operation = CURRENT.get()
+        with nullcontext() if operation is None or call.kind == MIGRATES else operation.waiting():
             while not call.wait(NEXT_LOOK):
                 seconds = look.unanswered()
-                if seconds >= FIRST_LOOK and not call.place.hangs:
-                    self._lanes.mark_hanging(call.place)
+                self._note(call, seconds)
                 if seconds >= limit:
-                    self._gates.give_up(call.turn)
-                    error = silent(guest, what, seconds)
+                    call.gates.give_up(call.turn)
+                    error = call.gates.error(call.turn.owner, call.turn.what, seconds)
                     log.warning("%s", error)
                     raise error
         return call.outcome()
 
+    def _note(self, call: _Call, seconds: float) -> None:
+        """Note whether a *call* hangs that has been without an answer for so many *seconds*."""
+        assert call.turn is not None
+        assert call.gates is not None
+        if seconds >= FIRST_LOOK and not call.place.hangs:
+            self._lanes.mark_hanging(call.place)
+            call.gates.set_hanging(call.turn, call.kind != WIPES)
+        elif not seconds and call.place.hangs:
+            self._lanes.mark_answering(call.place)
+            call.gates.set_hanging(call.turn, False)
+
     def control(self, guest: str) -> _Call:
-        """Begin to ask libvirt for how many seconds the *guest*'s QEMU has left a command without an answer."""
+        """Begin to ask libvirt how it gets on with the *guest*'s QEMU; see ``monitors``."""
         what = f"look at the monitor of the domain {guest}"
-        place = self._lanes.take(Lane.LOOK, what)
-        return self._begin(lambda: self._on(place, what, lambda conn: unanswered(conn, guest)), place, None)
+        place = self._lanes.take(Lane.LOOK, what, guest)
+        return self._begin(lambda: self._on(place, what, lambda conn: monitor_state(conn, guest)), place, None)
 
     def unplace(self, call: _Call) -> None:
         """Let others have the place of a *call* that hangs."""
@@ -242,7 +274,8 @@ class ConnectionPool:
 
 
 class _Age:
-    """The age of a call that ends a guest: libvirt itself waits until it has killed a QEMU that hangs."""
+    """The age of a call that ends a guest, as libvirt itself waits until it has killed a QEMU that hangs, or of one to
+    a storage pool, of which libvirt tells nothing."""
 
     def __init__(self, call: _Call) -> None:
         self._began = call.began
@@ -250,30 +283,3 @@ class _Age:
     def unanswered(self) -> float:
         """Return the age in seconds."""
         return time.monotonic() - self._began
-
-
-class _Look:
-    """Looks at the monitor of one guest's QEMU, of which one at a time is under way."""
-
-    def __init__(self, pool: ConnectionPool, guest: str) -> None:
-        self._pool, self._guest = pool, guest
-        self._call: _Call | None = None
-
-    def unanswered(self) -> float:
-        """Return for how many seconds QEMU, or libvirt's own lock on the guest, has not answered; 0.0 when unknown."""
-        call, self._call = self._call, None
-        if call is None:
-            try:
-                call = self._pool.control(self._guest)
-            except MagnetarError as error:
-                log.debug("the monitor of the domain %s cannot be looked at: %s", self._guest, error)
-                return 0.0
-        if not call.wait(NEXT_LOOK):
-            self._call = call
-            if time.monotonic() - call.began > NEXT_LOOK * 2 and not call.place.hangs:
-                self._pool.unplace(call)
-            return time.monotonic() - call.began
-        try:
-            return float(call.outcome())
-        except (MagnetarError, libvirt.libvirtError):  # it does not run, or libvirt is away: the call says so
-            return 0.0

@@ -17,6 +17,7 @@ from magnetar_core.errors import Conflict, HypervisorError
 from . import disk_keys, qemu_img, tpm
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
+from .gates import END
 from .limits import Lane
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Domains:
             qemu_img.check(seen.disks, self.qemu_user())
             with tpm.unlocked(domain.connect(), uuid, secret), disk_keys.unlocked(domain.connect(), keys):
                 domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
-        self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.LONG)
+        self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.START)
 
     def shutdown(self, uuid: str) -> None:
         """virDomainShutdownFlags, by the ACPI power button."""
@@ -237,7 +238,7 @@ class Domains:
         if lane is Lane.LOOK:
             self.connection.call(text, run)
         else:
-            self.connection.ask(text, uuid, run, lane, kind or ("end" if lane is Lane.END else ""))
+            self.connection.ask(text, uuid, run, lane, kind or (END if lane is Lane.END else ""))
 
 
 class _Gone(Exception):

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.statistics import DISK, NIC
+from magnetar_core.errors import GuestSilent
 
 from .limits import Lane
 
@@ -51,9 +52,18 @@ class Statistics:
             for _domain, stats in domain.connect().domainListGetStats([domain], _GROUPS, nowait):
                 if stats["state.state"] not in (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_CRASHED):
                     found.append(read(stats, xml, self._age(domain.name())))
+
+        def read_from(lane: Lane) -> None:
+            self._with("read the figures of", uuid, look, missing_is_fine=True, lane=lane, kind="figures")
+
         # Of a guest that hangs libvirt tells what it knows itself: while a call waits for QEMU, NOWAIT asks it nothing.
-        lane = Lane.LOOK if self.connection.is_silent(uuid) else Lane.GUEST
-        self._with("read the figures of", uuid, look, missing_is_fine=True, lane=lane, kind="figures")
+        if not self.connection.is_silent(uuid):
+            try:
+                read_from(Lane.GUEST)
+            except GuestSilent:
+                read_from(Lane.LOOK)
+        else:
+            read_from(Lane.LOOK)
         return found[0] if found else None
 
     def uptime(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from magnetar_agent import zeros
 from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
-from .limits import Lane
 from .process import run
 from .rbd import RbdTools, RoomSeen
 from .rbd_export import exported
@@ -99,7 +98,7 @@ class Storage:
             if _lookup(found, name) is not None:
                 raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
             found.createXML(fill("volume.xml.j2", {"name": name, "size": size}, self.templates))
-        self._in(pool, f"make {name}", make)
+        self._in(pool, f"make {name}", make, changes=True)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
         """virStorageVolResize, and lvextend, since libvirt has no such thing for LVM."""
@@ -117,22 +116,32 @@ class Storage:
             found.refresh()  # what lvextend did, libvirt does not know by itself
             there = _lookup(found, name)
             return str(there.path()) if there is not None and there.info()[1] < size else None
-        path = self._in(pool, f"grow {name}", grow)
+        path = self._in(pool, f"grow {name}", grow, changes=True)
         if path:
             _roomy(lambda: _extend(path, size))
             self._in(pool, "look again", lambda found: found.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
         """virStorageVolWipe, which knows no size, virStorageVolDelete."""
+        def look(found: Any) -> str | None:
+            there = _lookup(found, name)
+            return None if there is None else str(there.path())
+
+        def wipe_all(found: Any) -> None:
+            there = _lookup(found, name)
+            if there is not None:
+                there.wipe(0)
+
         def remove(found: Any) -> None:
             there = _lookup(found, name)
             if there is not None:
-                if wipe == 0:
-                    there.wipe(0)
-                elif wipe is not None:
-                    _zero(Path(there.path()), wipe)
                 there.delete(0)
-        self._in(pool, f"remove {name}", remove)
+
+        if wipe == 0:
+            self._in(pool, f"wipe {name}", wipe_all, wipes=True)
+        elif wipe is not None and (path := self._in(pool, f"look for {name}", look)) is not None:
+            _zero(Path(path), wipe)  # not within a call to libvirt, which others may wait for
+        self._in(pool, f"remove {name}", remove, changes=True)
 
     def pool_room(self, pool: str) -> tuple[int, int]:
         """virStoragePoolGetInfo: as libvirt knows it since it last changed something there, or looked."""
@@ -157,8 +166,9 @@ class Storage:
             self._rbd_room = RoomSeen.look(pool, tools)
         return self._rbd_room.told()
 
-    def _in(self, pool: str, what: str, function: Callable[[Any], T]) -> T:
-        """The result of *function* on the pool, which must run."""
+    def _in(self, pool: str, what: str, function: Callable[[Any], T], changes: bool = False,
+            wipes: bool = False) -> T:
+        """Return the result of *function* on the pool, which must run. See ``ConnectionPool.ask_storage``."""
         def call(conn: Any) -> T:
             try:
                 found = conn.storagePoolLookupByName(pool)
@@ -171,7 +181,8 @@ class Storage:
                 raise Conflict(f"The storage pool {pool!r} of libvirt does not run. Start it on the host "
                                f"(virsh pool-start {pool}), then repeat the call.")
             return function(found)
-        return _roomy(lambda: self.connection.call(f"{what} in the storage pool {pool!r}", call, Lane.STORAGE))
+        return _roomy(lambda: self.connection.ask_storage(f"{what} in the storage pool {pool!r}", pool, call, changes,
+                                                          wipes))
 
 
 def _extend(path: str, size: int) -> None:

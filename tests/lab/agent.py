@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -315,3 +316,16 @@ def remove_network(network: Any) -> None:
     with suppress(libvirt.libvirtError):
         network.undefine()
     reservations.remove(name)
+
+
+@contextmanager
+def stopped(*processes: int) -> Iterator[None]:
+    """Within, processes do not run."""
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import LabAgent, eventually
-from magnetar_core.errors import Conflict, Unreachable
+from agent import LabAgent, eventually, stopped
+from magnetar_core.errors import Conflict, GuestSilent, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Side
 from tests.ports import free_port
@@ -129,6 +129,28 @@ def test_something_dies_while_the_guest_writes(abroad: Abroad, what: str) -> Non
     abroad.goes_on()
     print(f"\nexports: {what}: the guest writes again after {time.monotonic() - began:.1f} s")
     assert abroad.here.show("server", "s")["status"] == "ACTIVE"
+
+
+@pytest.mark.deep(shard="a disk stops to answer")
+def test_a_disk_stops_to_answer(abroad: Abroad) -> None:
+    """The guest whose disk it is hangs as soon as QEMU has to wait for it, and is named. Others of its host are made,
+    paused and removed meanwhile; when the disk answers again all is as before, and nothing was lost."""
+    here, id = abroad.here, abroad.here.show("server", "s")["id"]
+    beside = {"flavor": SIZES, "image": "disk"}
+    here.ensure("server", "beside", beside)
+    abroad.goes_on()
+    with stopped(abroad.nbd()):
+        time.sleep(1)  # the guest waits for a write of its own
+        with pytest.raises(GuestSilent, match=f"The guest {id} does not answer"):
+            here.power("s", "paused")
+        for state in ("paused", "running"):
+            assert here.power("beside", state)["power_state"] == state
+        assert here.ensure("server", "fresh", beside)["resource"]["power_state"] == "running"
+        here.delete("server", "fresh")
+        assert here.show("host")["connected"] and here.show("server", "s")["id"] == id
+    eventually(lambda: here.power("s", "running")["power_state"] == "running", "it answers", passing=(GuestSilent,))
+    abroad.goes_on()
+    here.delete("server", "beside")
 
 
 def test_swapped_while_the_guest_writes(abroad: Abroad) -> None:

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,7 @@ import guest
 import pytest
 from own_libvirtd import OwnLibvirtd
 
-from agent import LabAgent, eventually
+from agent import LabAgent, eventually, stopped
 from magnetar_core.errors import GuestSilent, MagnetarError
 
 if TYPE_CHECKING:
@@ -53,19 +50,6 @@ def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
 def names() -> list[str]:
     """The servers that hang."""
     return [f"hung{number}" for number in range(HUNG)]
-
-
-@contextmanager
-def stopped(*processes: int) -> Iterator[None]:
-    """Within, processes do not run."""
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
 
 
 def asked(lab: LabAgent, key: str, want: dict[str, Any], answers: dict[str, Any]) -> threading.Thread:
@@ -111,6 +95,20 @@ def test_hung_guests_hold_up_nobody(lab: LabAgent) -> None:
         lab.power(name, "running")
     assert not any("connection to libvirt is lost" in str(line) for line in lab.logged())
     lab.ensure("server", names()[0], WANT)
+
+
+def test_a_guest_that_hangs_within_a_job_is_named(lab: LabAgent) -> None:
+    """libvirt shows a job, and not for how long its command is without an answer. When QEMU goes on the job ends."""
+    name = names()[1]
+    with stopped(lab.qemu(name)):
+        with pytest.raises(GuestSilent, match="has left libvirt's request to suspend the domain"):
+            lab.power(name, "suspended")
+        assert lab.power("healthy", "paused")["power_state"] == "paused"
+        with lab.client() as client:
+            assert client.get("server", name)["power_state"] == "running"
+        assert lab.power("healthy", "running")["power_state"] == "running"
+    lab.becomes(name, "suspended")
+    assert lab.power(name, "running")["power_state"] == "running"
 
 
 # A libvirtd that hangs or dies

@@ -193,6 +193,13 @@ class GuestSilent(HypervisorError):
     status = 409
 
 
+class StorageSilent(HypervisorError):
+    """A storage pool of a host does not answer. The host, its guests and its other pools go on."""
+
+    code = "storage-silent"
+    status = 409
+
+
 class Unreachable(MagnetarError):
     """The endpoint cannot be reached."""
 
@@ -239,7 +246,7 @@ ERRORS = {
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
         Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
-        HypervisorError, GuestSilent, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
+        HypervisorError, GuestSilent, StorageSilent, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
     )
 }
 
