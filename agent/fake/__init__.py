@@ -124,14 +124,6 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         """QEMU stops the guest, since a disk does not answer."""
         self._outside(uuid, PAUSED, "io-error", DomainEvent(uuid, "suspended", "io-error"))
 
-    def hangs(self, uuid: str) -> None:
-        """QEMU does not answer any more, until ``goes_on`` or its end."""
-        self.hung.add(uuid)
-
-    def goes_on(self, uuid: str) -> None:
-        """QEMU answers again."""
-        self.hung.discard(uuid)
-
     def destroyed_outside(self, uuid: str) -> None:
         """Somebody runs ``virsh destroy``."""
         self._outside(uuid, OFF, "outside", DomainEvent(uuid, "stopped", "outside"))

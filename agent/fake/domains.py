@@ -162,7 +162,7 @@ class Domains(State):
 
     def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
         domain.state, domain.reason = state, reason
-        self.hung.discard(uuid)
+        self.goes_on(uuid)
         if not domain.persistent:
             del self._domains[uuid]
         self._events.append(DomainEvent(uuid, "stopped", reason))

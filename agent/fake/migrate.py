@@ -94,6 +94,7 @@ class Migrations(State):
             domain = self._domains[uuid]
         if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
+        self._must_answer(uuid, "migrate")
         disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
         for tenth in range(11):
             going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})

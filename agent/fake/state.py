@@ -62,6 +62,11 @@ def host_of(network: str, mac: str) -> str:
     return f"host {network} {mac}"
 
 
+def hung_file(folder: Path, uuid: str) -> Path:
+    """Return the file that says of a domain of the fake in *folder* that its QEMU does not answer."""
+    return folder / f"fake-hung-{uuid}"
+
+
 class State:
     """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
 
@@ -130,9 +135,24 @@ class State:
             for listener in list(self._on_event):
                 listener(event)
 
+    def hangs(self, uuid: str) -> None:
+        """QEMU does not answer any more, until ``goes_on`` or its end. With a folder its file there says so, which
+        other processes may make and remove: an agent that starts again finds the guest as it was."""
+        if self._folder is None:
+            self.hung.add(uuid)
+        else:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            hung_file(self._folder, uuid).touch()
+
+    def goes_on(self, uuid: str) -> None:
+        """QEMU answers again."""
+        self.hung.discard(uuid)
+        if self._folder is not None:
+            hung_file(self._folder, uuid).unlink(missing_ok=True)
+
     def _must_answer(self, uuid: str, what: str) -> None:
         """Raise ``GuestSilent`` where the QEMU of the domain does not answer."""
-        if uuid in self.hung:
+        if uuid in self.hung or (self._folder is not None and hung_file(self._folder, uuid).exists()):
             raise GuestSilent(f"The guest {uuid} does not answer: its QEMU is hung and has left libvirt's request to "
                               f"{what} without an answer.", guest=uuid)
 

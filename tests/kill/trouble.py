@@ -23,6 +23,7 @@ class Trouble(threading.Thread):
         roles, hosts = list(world.roles), list(world.hosts)
         #: What may happen, each as often as it stands here.
         self.choices = [*(("kill", name) for name in roles * 2 + hosts), *(("stop", name) for name in roles + hosts),
+                        *(("hang", name) for name in hosts * 2),
                         *[("cut", "database")] * 2, *[("fill", "disk")] * (2 * world.mounted),
                         *[("freeze", "database")] * (2 * (world.engine == "postgres"))]
 
@@ -36,12 +37,14 @@ class Trouble(threading.Thread):
 
     def _once(self, what: str, whom: str) -> None:
         seconds = self.random.choice((0.0, self.random.uniform(*SHORT)))
-        if what == "stop":
+        if what in ("stop", "hang"):
             seconds = self.random.uniform(*(LONG if self.random.random() < 0.15 else SHORT))
         self.told.append(f"{what} {whom} {seconds:.1f}")
         world = self.world
         if what in ("kill", "stop"):
             getattr(world, what)(whom, seconds)
+        elif what == "hang":
+            world.hang(whom, seconds, self.random.choice)
         else:
             getattr(world, what)(max(seconds, 0.5))
 

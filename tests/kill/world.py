@@ -9,6 +9,7 @@ own, which can be filled.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import yaml
 from sqlalchemy import insert
 
 from magnetar_agent.fake.journal import Journal
+from magnetar_agent.fake.state import hung_file
 from magnetar_control.serve import Parts
 from magnetar_control.settings_file import make
 from magnetar_control.store import hosts
@@ -158,6 +160,26 @@ class World(Cloud):
             timer = threading.Timer(seconds, process.send_signal, (signal.SIGCONT,))
             timer.start()
             self._stopped.append(timer)
+
+    def hang(self, name: str, seconds: float, draw: Callable[[Sequence[str]], str]) -> None:
+        """The QEMU of a guest of a host does not answer for so many seconds, for which nobody waits. *draw* chooses the
+        guest; where there is none nothing happens."""
+        guests = self.guests(name)
+        if guests:
+            go_on = self.hang_guest(name, draw(guests))
+            timer = threading.Timer(seconds, go_on)
+            timer.start()
+            self._stopped.append(timer)
+
+    def guests(self, name: str) -> list[str]:
+        """The uuids of the guests of a host, in order."""
+        return sorted(self.domains(name) or ())
+
+    def hang_guest(self, name: str, uuid: str) -> Callable[[], None]:
+        """Let a guest's QEMU hang; return what lets it go on."""
+        file = hung_file(self.folder / name / "state", uuid)
+        file.touch()
+        return functools.partial(file.unlink, missing_ok=True)
 
     def resume(self) -> None:
         """Have all go on that stands still."""

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""API, conductors and agent are killed while ten servers with real guests live; see tests/kill."""
+"""API, conductors and agent are killed, and QEMUs hang, while ten servers with real guests live; see tests/kill."""
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from tests.kill.story import live
 from tests.kill.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.lab
 OPERATIONS, PEOPLE, MOST = 60, 5, 2
@@ -53,6 +56,22 @@ class RealWorld(World):
     def domains(self, _name: str) -> None:
         return None
 
+    def guests(self, _name: str) -> list[str]:
+        return sorted(domain.UUIDString() for domain in self.agent.domains() if domain.isActive())
+
+    def hang_guest(self, _name: str, uuid: str) -> Callable[[], None]:
+        process = next((pid for pid, words in self.agent.processes().items() if f"-uuid {uuid} " in words), None)
+        if process is None:
+            return lambda: None
+
+        def go_on() -> None:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGSTOP)
+        return go_on
+
     def wait_agent(self, _name: str) -> None:
         eventually(self.agent.answers, "the agent answers")
 
@@ -61,7 +80,8 @@ class RealWorld(World):
                         for engine in ("sqlite", "postgres")])
 def world(request: pytest.FixtureRequest, guest_image: dict[str, Path]) -> Iterator[RealWorld]:
     # A guest is often asked to power off before it has booted, when it cannot hear that yet.
-    with LabAgent(shutdown_timeout=3) as agent, RealWorld(request.param, agent, guest_image["disk"]) as found:
+    with (LabAgent(shutdown_timeout=3, guest_answer_timeout=5) as agent,
+          RealWorld(request.param, agent, guest_image["disk"]) as found):
         yield found
 
 

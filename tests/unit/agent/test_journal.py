@@ -7,9 +7,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.fake.journal import MANY, Journal
+from magnetar_agent.fake.state import hung_file
 from magnetar_agent.networks import Lease, NetworkSpec
+from magnetar_agent.virt.templates import NAMESPACE
+from magnetar_core.errors import GuestSilent
+from magnetar_core.power import OFF, RUNNING
+
+NOTE = f"<magnetar:server xmlns:magnetar='{NAMESPACE}' uuid='%s'/>"
 
 
 def written(journal: Journal, *changed: str, **things: Any) -> None:
@@ -61,3 +69,22 @@ def test_what_dhcp_knows_outlives_the_agent(tmp_path: Path) -> None:
     assert again.reserved("wan") == {} and [one.address for one in again.leases("wan")] == ["10.0.0.4"]
     again.remove_network("lan")
     assert set(FakeHypervisor(tmp_path).networks()) == {"wan"}
+
+
+def test_a_guest_that_hangs_outlives_the_agent(tmp_path: Path) -> None:
+    """And another process lets it hang, and go on."""
+    id = str(uuid.uuid4())
+    xml = f"<domain type='qemu'><name>web</name><uuid>{id}</uuid><metadata>{NOTE % id}</metadata></domain>"
+    fake = FakeHypervisor(tmp_path)
+    fake.defined_outside(xml, RUNNING)
+    hung_file(tmp_path, id).touch()
+    for hypervisor in (fake, FakeHypervisor(tmp_path)):
+        with pytest.raises(GuestSilent, match=id):
+            hypervisor.pause(id)
+    hung_file(tmp_path, id).unlink()
+    fake.reboot(id)
+    fake.hangs(id)
+    with pytest.raises(GuestSilent):
+        fake.reboot(id)
+    fake.destroy(id)
+    assert fake.domains()[id].state == OFF and not hung_file(tmp_path, id).exists()
