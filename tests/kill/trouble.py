@@ -44,7 +44,7 @@ class Trouble(threading.Thread):
         if what in ("kill", "stop"):
             getattr(world, what)(whom, seconds)
         elif what == "hang":
-            world.hang(whom, seconds, self.random.choice)
+            world.hang(whom, max(seconds, 0.5), self.random)
         else:
             getattr(world, what)(max(seconds, 0.5))
 

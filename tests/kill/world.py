@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import os
+import random
 import re
 import signal
 import sqlite3
@@ -21,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -161,13 +162,12 @@ class World(Cloud):
             timer.start()
             self._stopped.append(timer)
 
-    def hang(self, name: str, seconds: float, draw: Callable[[Sequence[str]], str]) -> None:
-        """The QEMU of a guest of a host does not answer for so many seconds, for which nobody waits. *draw* chooses the
-        guest; where there is none nothing happens."""
+    def hang(self, name: str, seconds: float, draw: random.Random) -> None:
+        """The QEMUs of some guests of a host, perhaps of all, do not answer for so many seconds, for which nobody
+        waits."""
         guests = self.guests(name)
-        if guests:
-            go_on = self.hang_guest(name, draw(guests))
-            timer = threading.Timer(seconds, go_on)
+        for uuid in draw.sample(guests, draw.randint(1, len(guests))) if guests else ():
+            timer = threading.Timer(seconds, self.hang_guest(name, uuid))
             timer.start()
             self._stopped.append(timer)
 
