@@ -106,7 +106,8 @@ def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
         connection = SimpleNamespace(lookupByUUIDString=lambda _uuid: domain)
         moves = migrate.Migrations()
         moves.connection = SimpleNamespace(  # type: ignore[assignment]
-            call=lambda _what, function, _lane=None: function(connection))
+            call=lambda _what, function, _lane=None, _guest="": function(connection),
+            ask=lambda _what, _guest, function, _lane, _kind: function(connection))
         passage = MigrationParams(**{**vars(PASSAGE), **options})
         moves.migrate("8c7d3c0e", passage, going or told.append, lambda: True)
         return told
