@@ -242,8 +242,10 @@ def _wait_for(client, operation, timeout):
 
 
 def _image(server, params, client):
-    """The image that was made before; raises ``Conflict`` for another one of that name."""
+    """The image that was made before, unless that failed; raises ``Conflict`` for another one of that name."""
     for image in client.list("image", name=params["image_name"]):
+        if image.get("status") == "error":
+            continue
         if (image.get("properties") or {}).get("instance_uuid") == server["id"]:
             return image
         raise Conflict("There is an image %s already, and it was not made of server %s. Choose another image_name, or "

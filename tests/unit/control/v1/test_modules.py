@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from magnetar_control.conductor import snapshot
 from magnetar_core import login
 from magnetar_core.client import Client
-from magnetar_core.errors import InvalidField, Unauthenticated
+from magnetar_core.errors import Conflict, InvalidField, Unauthenticated
 from magnetar_core.fields import Kind
 from magnetar_core.kinds import ComputeService, Flavor, Hypervisor, Image, Network, Server, Volume
 from magnetar_core.query import reader
@@ -119,6 +121,34 @@ def test_actions(cloud: Cloud, folder: Path) -> None:
     assert found[3]["server"]["metadata"] == {"n": "2"} and found[-1]["server"]["status"] == "ACTIVE"
     checked = play(folder, tasks[:1], {"cloud": "mycloud"}, "--check")
     assert checked[0]["changed"]
+
+
+def test_an_image_that_an_earlier_task_is_making(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, real = threading.Event(), snapshot._make
+    monkeypatch.setattr(snapshot, "_make", lambda work: (go.wait(60), real(work)))
+    task = {"name": "web1", "action": "create_image", "image_name": "under way", "wait": False}
+    tasks: list[dict[str, Any]] = [
+        {"server_action": task}, {"server_action": task}, {"server_action": task, "check_mode": True}]
+    first, *others = play(folder, tasks, {"cloud": "mycloud"})
+    assert first["changed"] and first["operation"]["status"] == "running", first
+    for again in others:
+        assert not again["changed"] and again["actions"] == [], again
+        assert again["operation"]["id"] == first["operation"]["id"] and again["image"]["name"] == "under way"
+    go.set()
+    (waited,) = play(folder, [{"server_action": {**task, "wait": True}}], {"cloud": "mycloud"})
+    assert not waited["changed"] and waited["image"] == others[0]["image"] and "operation" not in waited
+    made = cloud.admin.get("/image/v2/images?name=under%20way").json["images"]
+    assert [one["status"] for one in made] == ["active"]
+
+
+def test_an_image_whose_making_failed(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is an image of that name, which has no content and never will."""
+    task = {"server_action": {"name": "web1", "action": "create_image", "image_name": "failed"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "_make", lambda _work: (_ for _ in ()).throw(Conflict("The disk is bad.")))
+        (failed,) = play(folder, [{**task, "ignore_errors": True}], {"cloud": "mycloud"})
+    assert "The disk is bad." in failed["msg"], failed
+    assert [one["changed"] for one in play(folder, [task, task], {"cloud": "mycloud"})] == [True, False]
 
 
 def test_backups_by_module(cloud: Cloud, folder: Path) -> None:
