@@ -10,6 +10,7 @@ from magnetar_control.api.identity.app import application
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
 from magnetar_control.web import Request
+from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.quick import Way
 
 from .cloud import URL, Client, Cloud
@@ -154,6 +155,48 @@ def test_an_account_is_not_kept_out_of_an_address_where_it_logs_in(machine):
     assert machine.login("secret", address="198.51.100.1").status == 201
     machine.fails(5, address="198.51.100.1")
     assert machine.login("secret", address="198.51.100.1").status == 429
+
+
+def test_who_is_kept_out_elsewhere_logs_in_from_the_network_of_before(machine):
+    """A network of IPv6 gives its machines new addresses of its /64 every day."""
+    assert machine.login("secret", address="2001:db8:1:2::1").status == 201
+    for number in range(50):
+        machine.fails(1, address=f"192.0.2.{number}")
+    assert machine.login("secret", address="2001:db8:1:2:aaaa::2").status == 201
+    assert machine.login("secret", address="2001:db8:1:3::1").status == 429
+
+
+def test_an_account_that_is_kept_out_keeps_its_credentials_and_tokens(machine):
+    """They are accounts of their own: whoever guesses passwords does not know their ids."""
+    ask = machine.cloud.ask
+    user = machine.cloud.user("cat", "secret", machine.cloud.project("p"))
+    token = ask.login("cat", "secret", "p").token
+    made = ask.as_(token)("POST", f"/v3/users/{user}/application_credentials", {
+        "application_credential": {"name": "ci"}}, 201)["application_credential"]
+    for number in range(50):
+        machine.fails(1, name="cat", address=f"192.0.2.{number}")
+    assert machine.login("secret", name="cat", address="198.51.100.1").status == 429
+    for method, given in (("application_credential", {"id": made["id"], "secret": made["secret"]}),
+                          ("token", {"id": token})):
+        body = {"auth": {"identity": {"methods": [method], method: given}}}
+        request = Request("POST", "/v3/auth/tokens", "", {}, orjson.dumps(body), root=URL)
+        request.address = "198.51.100.1"
+        assert ask.application.handle(request).status == 201, method
+
+
+def test_behind_a_proxy_the_address_that_it_tells_is_known(machine):
+    """What a client says itself stands before it in the header, and does not count."""
+    machine.login("secret", address="198.51.100.1")
+    for number in range(50):
+        machine.fails(1, address=f"192.0.2.{number}")
+    server = AsgiServer({}, 1, trusted=True)
+    scope = {"client": ("203.0.113.9", 5000)}
+
+    def seen(header):
+        return server._address(scope, {"x-forwarded-for": header})
+
+    assert machine.login("secret", address=seen("192.0.2.7, 198.51.100.1")).status == 201
+    assert machine.login("secret", address=seen("198.51.100.1, 192.0.2.99")).status == 429
 
 
 def test_where_it_logged_in_is_forgotten(machine):
