@@ -29,7 +29,7 @@ from magnetar_core.errors import (
 )
 from magnetar_core.power import LIVE
 
-from . import quotas, tpm_secrets, waiting
+from . import quotas, rescue_disk, tpm_secrets, waiting
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
@@ -249,7 +249,9 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
     if device is None and on_volume(target.row):
         raise InvalidRequest(f"Instance {target.row.id} cannot be rescued: Cannot rescue a volume-backed instance, "
                              "unless the rescue image has the property hw_rescue_device or hw_rescue_bus.")
-    enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)})
+    size = rescue_disk.claim(caller, target, image_id or own)
+    enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)},
+            rescue_gb=size)
 
 
 @of_server("lock")

@@ -123,7 +123,7 @@ def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
     """Rows of servers, each with whether it has an action, in one statement."""
     columns = [servers.c[name] for name in (
         "id", "project_id", "user_id", "vm_state", "task_state", "power_state", "host", "flavor", "image", "volumes",
-        "interfaces", "request", "updated_at", "launched_at", "leaving", "cell_moves")]
+        "interfaces", "request", "updated_at", "launched_at", "leaving", "cell_moves", "rescue_gb")]
     for row in connection.execute(select(*columns, BUSY.label("busy")).where(servers.c.deleted_at.is_(None))):
         if row.id in state.servers:
             _read_again(state, row, cell_id)

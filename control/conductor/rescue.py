@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from magnetar_control.scheduler.request_spec import held_by, rescue_gb
+from magnetar_control.store.rescue_claims import set_disk
 from magnetar_core.client import Client
 from magnetar_core.power import RUNNING, number
 
@@ -27,7 +29,18 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
 @of_host(Work.error, retry_forever)
 def unrescue(work: Work, client: Client) -> dict[str, Any]:
     """Boot from the root disk again."""
-    return _boot(work, client, None)
+    return {**_boot(work, client, None), **release_disk(work)}
+
+
+def release_disk(work: Work) -> dict[str, Any]:
+    """Have the server hold its own disks only: its rescue disk is gone. Return what its row says then."""
+    more = rescue_gb(work.server._mapping)  # noqa: SLF001 - SQLAlchemy's name
+    if more:
+        own = held_by(work.server)[0].disk_gb - more
+        with work.conductor.store.api.write() as connection:
+            set_disk(connection, work.id, work.server.host, own)
+        work.conductor.read_host(work.server.host)
+    return {"rescue_gb": None}
 
 
 def _boot(work: Work, client: Client, rescue_: dict[str, Any] | None, **told: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from . import tpm_secrets
 from .environment import Environment
 from .expired import ask_for_expired, waiting_since
 from .power import stop_guest
+from .rescue import release_disk
 from .retry import attempt, of_host, retry_forever
 from .shelve import delete_image
 from .work import Work
@@ -51,7 +52,7 @@ def soft_delete(work: Work) -> None:
 def restore(work: Work, client: Client) -> dict[str, Any]:
     """Start the guest of a soft-deleted server, from its root disk. It stays soft-deleted when that fails."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **tpm_secrets.given(work)})
-    return {"power_state": number(RUNNING), "fault": None, "soft_deleted_at": None}
+    return {"power_state": number(RUNNING), "fault": None, "soft_deleted_at": None, **release_disk(work)}
 
 
 def reclaim_expired(conductor: Environment) -> int:

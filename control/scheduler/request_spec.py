@@ -16,6 +16,7 @@ from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_control.store.nic_bandwidth import Asking, WantedResources, asking, shares
+from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
@@ -27,6 +28,7 @@ from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
 from magnetar_core.kinds.server import is_root_volume
+from magnetar_core.power import RESCUED, SOFT_DELETED
 
 #: Swap of flavors is in MiB.
 MIB_PER_GIB = 1024
@@ -107,11 +109,19 @@ def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return found
 
 
+def rescue_gb(row: Mapping[Any, Any]) -> int:
+    """Return the GiB of the rescue disk that a server by its row has, or is about to have. A soft-deleted one keeps it
+    until it is restored."""
+    rescued = row.get("vm_state") in (RESCUED, SOFT_DELETED) or row.get("task_state") == ACTIONS["rescue"].task
+    return int(row.get("rescue_gb") or 0) if rescued else 0
+
+
 def held_by(row: Any) -> tuple[Amounts, WantedResources]:
-    """What a server by its row is to hold of its host: ``amounts_of``, and ``wanted_of``."""
+    """What a server by its row is to hold of its host: ``amounts_of`` with its rescue disk, and ``wanted_of``."""
     flavor, request, image = (orjson.loads(one) for one in (row.flavor, row.request, row.image))
     amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), image)
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
+    amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(columns))
     return amounts, wanted_of(flavor, image, nics_of(columns, request))
 
 

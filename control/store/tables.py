@@ -203,6 +203,8 @@ servers = Table(
     # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.
     Column("shelved_at", TIME), Column("shelved_image_id", UUID),
     Column("soft_deleted_at", TIME),
+    # GiB of the disk that it was rescued with last, which counts while it is rescued.
+    Column("rescue_gb", Integer),
     # What the guest has left, encrypted for its user; the SHA-256 of what was cleared, until the host has, too.
     Column("password", Text), Column("cleared_password", String(64)),
     # Counts changes of what the guest may ask for; due: its host is to be told of them.
