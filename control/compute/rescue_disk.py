@@ -7,11 +7,15 @@ that is left over, because something else came between, is lowered by the audit:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import orjson
 
 from magnetar_control.scheduler.request_spec import held_by, sizes
+from magnetar_control.store import servers
 from magnetar_control.store.rescue_claims import set_disk
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, MagnetarError
 
 from .caller import Caller
 from .target import Target
@@ -19,9 +23,24 @@ from .target import Target
 GIB = 2**30
 
 
-def claim(caller: Caller, target: Target, image_id: str) -> int:
-    """Have the server hold the disk of a rescue with this image beside its own disks; return its GiB, rounded up.
-    Raises ``Conflict`` where the server's host has less left."""
+@contextlib.contextmanager
+def claimed(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
+    """Have the server hold the disk of a rescue with this image beside its own disks; give its GiB, rounded up. Where
+    the action is refused within, the server holds again what its row says. Raises ``Conflict`` where the server's host
+    has less left."""
+    size = _claim(caller, target, image_id)
+    try:
+        yield size
+    except MagnetarError:
+        with target.database.read() as connection:
+            row = servers.row(connection, target.row.id)
+        if size and row is not None and row.host:
+            with caller.cloud.store.api.write() as connection:
+                set_disk(connection, row.id, row.host, held_by(row)[0].disk_gb)
+        raise
+
+
+def _claim(caller: Caller, target: Target, image_id: str) -> int:
     server = target.row
     size = disk_gb(caller, target, image_id)
     amounts = held_by(server)[0] if server.host else None

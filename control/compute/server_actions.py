@@ -249,9 +249,9 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
     if device is None and on_volume(target.row):
         raise InvalidRequest(f"Instance {target.row.id} cannot be rescued: Cannot rescue a volume-backed instance, "
                              "unless the rescue image has the property hw_rescue_device or hw_rescue_bus.")
-    size = rescue_disk.claim(caller, target, image_id or own)
-    enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)},
-            rescue_gb=size)
+    with rescue_disk.claimed(caller, target, image_id or own) as size:
+        enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)},
+                rescue_gb=size)
 
 
 @of_server("lock")

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
+from magnetar_control.compute import server_actions
+from magnetar_control.compute.target import changed_meanwhile
 from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.store import allocations
 from magnetar_control.store.tables import hosts
@@ -54,6 +57,23 @@ def test_it_is_held_until_the_unrescue(cloud: Cloud) -> None:
     admin.delete(f"/v2.1/servers/{id}")
     assert admin.settled(id) is None
     assert held(cloud, id) == 0
+
+
+def test_nothing_is_held_of_a_rescue_that_something_else_came_before(
+        cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = cloud.admin
+    id = admin.boot("web3")["id"]
+    own = held(cloud, id)
+
+    def late(_caller: Any, target: Any, key: str, *_args: Any, **_values: Any) -> None:
+        raise changed_meanwhile(target, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server_actions, "enqueue", late)
+        assert admin.act(id, "rescue", {}).status == 409
+    assert (held(cloud, id), kinds(cloud)) == (own, [])
+    admin.delete(f"/v2.1/servers/{id}")
+    admin.settled(id)
 
 
 def test_it_is_refused_where_the_host_has_no_room(cloud: Cloud) -> None:
