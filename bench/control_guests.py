@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,26 @@ class GuestCloud(Cloud):
     """A cloud whose only host is this machine."""
 
     size, image_format = SIZES, "qcow2"
-    #: A range of its own: that of the setting's default may be a network of an agent of this machine.
-    more: Mapping[str, Any] = {"network_cidr": "192.168.232.0/24"}
+    #: Of its servers' network: that of the setting's default may be a network of an agent of this machine.
+    cidr = "192.168.232.0/24"
 
     def __init__(self, kind: str, host: Host) -> None:
         super().__init__(kind, 1)
         self.host, self.image_content = host, (GUEST / "disk.qcow2").read_bytes()
+        self.lan = ""
+
+    def _set_up(self) -> None:
+        """Make a network beside what every cloud has: the default network is called the same in libvirt by all clouds,
+        and that of the quickstart may be there."""
+        super()._set_up()
+        self.lan = self.ask("POST", "/network/v2.0/networks", {"network": {"name": "lan"}})["network"]["id"]
+        self.ask("POST", "/network/v2.0/subnets", {"subnet": {
+            "network_id": self.lan, "ip_version": 4, "cidr": self.cidr}})
+
+    def want(self, name: str) -> dict[str, Any]:
+        body = super().want(name)
+        body["server"]["networks"] = [{"uuid": self.lan}]
+        return body
 
     def _agents(self, _stack: contextlib.ExitStack) -> dict[str, Path]:
         return {"bench": self.host.socket}
