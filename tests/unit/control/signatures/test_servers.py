@@ -65,7 +65,7 @@ def test_content_that_changes_between_its_verification_and_the_host(owner, monke
     image, delivery = owner.image(), owner.cloud.parts.delivery
     with monkeypatch.context() as patched:
         patched.setattr(delivery, "images", SimpleNamespace(
-            show_with_location=lambda *_args: ({"properties": {}}, ""),
+            show=lambda *_args: None, show_with_location=lambda *_args: ({"properties": {}}, ""),
             content=lambda _id: (iter([b"\0" * 65536]), 65536)))
         assert owner.boot(image)["status"] == "ACTIVE"  # what a server gets that asks for nothing
         assert checksum(CONTENT) not in owner.contents(image)
