@@ -93,5 +93,7 @@ def _free_of_deleted(caller: Caller, rows: Sequence[Row]) -> None:
     found = servers.find_each(caller.cloud.store, [row["id"] for row in rows])
     for row in rows:
         _database, server = found.get(row["id"], (None, None))
-        if row["id"] not in found or (server is not None and server.task_state == servers.DELETING):
+        # One that moved into its cell between the two reads is in neither; ``find`` looks again.
+        gone = row["id"] not in found and servers.find(caller.cloud.store, row["id"]) is None
+        if gone or (server is not None and server.task_state == servers.DELETING):
             _free(caller, row)

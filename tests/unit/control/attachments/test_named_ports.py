@@ -163,6 +163,15 @@ def test_a_conductor_goes_on_where_the_api_dies(owner: Owner, port: str, monkeyp
     assert built and built["status"] == "ACTIVE" and _device(owner, port) == made
 
 
+def test_a_server_that_moves_into_its_cell_meanwhile_keeps_its_port(owner: Owner, port: str,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be seen in neither: its mapping was read before it came, and cell0 after it had left."""
+    monkeypatch.setattr(server_reservations.servers, "find_each", lambda *_asked: {})
+    server = _asked(owner, port).json["server"]["id"]
+    built = owner.call.settled(server)
+    assert built and built["status"] == "ACTIVE" and _device(owner, port) == server
+
+
 def test_a_server_that_is_deleted_meanwhile_keeps_no_port(owner: Owner, port: str,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     network_service = owner.cloud.services.network
