@@ -166,7 +166,8 @@ def test_a_conductor_goes_on_where_the_api_dies(owner: Owner, port: str, monkeyp
 def test_a_server_that_moves_into_its_cell_meanwhile_keeps_its_port(owner: Owner, port: str,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be seen in neither: its mapping was read before it came, and cell0 after it had left."""
-    monkeypatch.setattr(server_reservations.servers, "find_each", lambda *_asked: {})
+    monkeypatch.setattr(server_reservations.servers, "find_each", lambda _store, ids: (
+        owner.call.settled(ids[0]), {})[1])
     server = _asked(owner, port).json["server"]["id"]
     built = owner.call.settled(server)
     assert built and built["status"] == "ACTIVE" and _device(owner, port) == server
