@@ -13,7 +13,7 @@ from magnetar_control.web.application import Application
 from magnetar_control.web.websocket import WebSocket
 from magnetar_core.errors import Forbidden
 
-from .frames import framing_site, hint
+from .frames import framing_site, hint, tells_of_frames
 from .proxy import ConsoleProxy
 from .sites import ConsoleSites
 from .xterm import XTERM, stylesheet, terminal
@@ -71,7 +71,7 @@ class ConsoleApplication(Application):
         if content is None:
             raise Fault(404, self._missing(path))
         if path.endswith(".html") and (site := framing_site(self.sites, request.headers, request.root)):
-            return hint(site)
+            return hint(site, sure=tells_of_frames(request.headers))
         return Answer(content, 200, self._headers(request.root, path), TYPES[Path(path).suffix])
 
     def _missing(self, path: str) -> str:

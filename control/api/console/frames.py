@@ -4,6 +4,8 @@ frame, so such a site gets a page that says what to do."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import logging
 import threading
@@ -25,8 +27,11 @@ PAGE = """<!DOCTYPE html>
 <p>{site} shows the console in a frame, and the cloud does not allow it to. An operator of the cloud adds the site of
 the dashboard to <code>console_allowed_origins</code> in the settings of the API, and restarts the API:</p>
 <pre>console_allowed_origins: [{origin}]</pre>
-<p>Until then, open the console in a tab of its own.</p></body></html>
+<p>Until then, <a href="" target="_blank">open the console in a tab of its own</a>.</p>{script}</body></html>
 """
+#: Goes on to the console where the page is in no frame: whoever came by a link.
+SCRIPT = "if (window.top === window) location.replace(location.href)"
+_SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 
 
 class FrameLog:
@@ -43,7 +48,7 @@ class FrameLog:
             level = logging.WARNING if now >= self._next_warning else logging.DEBUG
             if level == logging.WARNING:
                 self._next_warning = now + WARN_EVERY
-        log.log(level, "%s shows a console in a frame, and is not in console_allowed_origins", site)
+        log.log(level, "%s shows a console, and is not in console_allowed_origins", site)
 
 
 _FRAME_LOG = FrameLog()
@@ -51,23 +56,33 @@ _FRAME_LOG = FrameLog()
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
     """Return the site that shows a page in a frame and may not, as far as the browser names it; ``None`` where there is
-    none. Browsers say so over HTTPS, and of loopback."""
-    if headers.get("sec-fetch-dest") not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
-        return None
+    none. Browsers tell of frames over HTTPS, and of loopback; elsewhere the site is that of a frame or of a link."""
     site = site_of(headers.get("referer", ""))
-    if site is None:
-        return None if sites.others else "A page of another site"
+    if tells_of_frames(headers):
+        if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
+            return None
+        if site is None:
+            return None if sites.others else "A page of another site"
+    elif site is None:
+        return None
     if site in sites.allowed(root):
         return None
     name = f"[{site.host}]" if ":" in site.host else site.host
     return f"{site.scheme}://{name}" + ("" if site.port == PORTS[site.scheme] else f":{site.port}")
 
 
-def hint(site: str) -> Answer:
-    """Return the page in place of a console. It has no script, and nothing of the console's URL."""
+def tells_of_frames(headers: Mapping[str, str]) -> bool:
+    """Return whether the browser says what it loads a page into: none does over plain HTTP."""
+    return "sec-fetch-dest" in headers
+
+
+def hint(site: str, *, sure: bool = True) -> Answer:
+    """Return the page in place of a console. It has nothing of the console's URL, and a script only where it is not
+    *sure* that the page is in a frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
-    page = PAGE.format(site=html.escape(site), origin=origin)
-    return Answer(page, 403, {
-        "Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+    page = PAGE.format(site=html.escape(site), origin=origin, script="" if sure else f"<script>{SCRIPT}</script>")
+    policy = "default-src 'none'" + ("" if sure else f"; script-src 'sha256-{_SCRIPT_HASH}'")
+    return Answer(page, 403 if sure else 200, {
+        "Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff"}, "text/html; charset=utf-8")

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import subprocess
 from shutil import which
 
@@ -116,8 +119,11 @@ def test_xterm_of_npm(tmp_path):
     (DASHBOARD, {"sec-fetch-dest": "iframe", "sec-fetch-site": "cross-site"}, None),
     ({}, {"sec-fetch-dest": "iframe", "sec-fetch-site": "same-origin", "referer": TLS}, None),
     ({}, {"sec-fetch-dest": "document", "sec-fetch-site": "cross-site", "referer": "https://dashboard.example"}, None),
-    ({}, {"referer": "https://dashboard.example"}, None),
     ({}, {}, None),
+    # Over plain HTTP browsers do not tell what they load a page into.
+    ({}, {"referer": "http://dashboard.example/x"}, "http://dashboard.example"),
+    ({}, {"referer": TLS}, None),
+    (DASHBOARD, {"referer": "https://dashboard.example"}, None),
 ])
 def test_who_shows_a_console_in_a_frame(settings, headers, site):
     assert framing_site(ConsoleSites(make(settings)), headers, TLS) == site
@@ -133,13 +139,24 @@ def test_the_hint_in_a_frame_says_what_to_do(caplog, monkeypatch):
     assert "[https://dashboard.example]" in hint("A page of another site").body().decode()
 
 
+def test_over_plain_http_a_hint_in_no_frame_goes_on_to_the_console(monkeypatch):
+    """By a script, the only one that the page may run."""
+    monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
+    answer = hint("http://dashboard.example", sure=False)
+    (script,) = re.findall("<script>(.*)</script>", answer.body().decode())
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert answer.status == 200 and "window.top === window" in script
+    assert answer.headers["Content-Security-Policy"] == f"default-src 'none'; script-src 'sha256-{digest}'"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"  # else the hint would come again
+
+
 def test_frames_of_strangers_do_not_fill_the_log(caplog, monkeypatch):
     """Anybody may ask for a page, and name any site."""
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
     for number in range(50):
         hint(f"https://site{number}.example")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "https://site0.example shows a console in a frame, and is not in console_allowed_origins"]
+        "https://site0.example shows a console, and is not in console_allowed_origins"]
     monkeypatch.setattr(frames, "WARN_EVERY", 0.0)
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
     hint("https://later.example")
