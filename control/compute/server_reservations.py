@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 
 from magnetar_control.services.volume.attachments import id_of_new
 from magnetar_control.store import servers
@@ -23,6 +23,8 @@ from .caller import Caller
 from .held_action import HELD
 
 Row = Mapping[Any, Any]
+#: Seconds for which the actions of servers that are refused are held back while their reservations are freed.
+WITHDRAWN = 300
 
 
 class NamedResources(NamedTuple):
@@ -55,8 +57,7 @@ def reserve(caller: Caller, rows: Sequence[Row]) -> None:
     if not _is_any(rows):
         return
     volumes, network = caller.cloud.services.volume, caller.cloud.services.network
-    database, ids, reserved = caller.cloud.store.cell0, [row["id"] for row in rows], set[str]()
-    waiting = (actions.c.server_id.in_(ids), actions.c.action == "create", actions.c.state == "queued")
+    database, reserved, waiting = caller.cloud.store.cell0, set[str](), _waiting(rows)
     try:
         for row in rows:
             if ports := of_row(row).ports:
@@ -66,16 +67,35 @@ def reserve(caller: Caller, rows: Sequence[Row]) -> None:
                 volumes.reserve(caller.context, id, row["id"], attachment_id=attachment_id)
                 reserved.add(attachment_id)
     except MagnetarError:
-        with database.write() as connection:
-            gone = servers.leave(connection, connection.execute(select(actions.c.server_id).where(
-                *waiting, actions.c.attempts == 0)).scalars().all())
-        for left in gone:
-            _free(caller, left.server, reserved)
+        _withdraw(caller, rows, reserved)
         raise
     with database.write() as connection:
         connection.execute(update(actions).where(*waiting).values(not_before=None))
         database.ring(connection, servers.ACTIONS_BELL)
     _free_of_deleted(caller, rows)
+
+
+def _waiting(rows: Sequence[Row]) -> tuple[ColumnElement[bool], ...]:
+    """Return what is true of the ``create`` actions of *rows* that have not begun."""
+    return (actions.c.server_id.in_([row["id"] for row in rows]), actions.c.action == "create",
+            actions.c.state == "queued")
+
+
+def _withdraw(caller: Caller, rows: Sequence[Row], reserved: set[str]) -> None:
+    """Free what was reserved for servers that are refused, then remove those that no conductor has taken.
+
+    Their actions are held back for longer first. If the API dies in between, a conductor takes them then, reserves by
+    itself, and frees what it must: nothing stays reserved for a server that nobody knows.
+    """
+    database, untouched = caller.cloud.store.cell0, (*_waiting(rows), actions.c.attempts == 0)
+    with database.write() as connection:
+        connection.execute(update(actions).where(*untouched).values(not_before=database.clock(WITHDRAWN)))
+        held = set(connection.execute(select(actions.c.server_id).where(*untouched)).scalars())
+    for row in rows:
+        if row["id"] in held:
+            _free(caller, row, reserved)
+    with database.write() as connection:
+        servers.leave(connection, connection.execute(select(actions.c.server_id).where(*untouched)).scalars().all())
 
 
 def _free(caller: Caller, row: Row, reserved: set[str] | None = None) -> None:

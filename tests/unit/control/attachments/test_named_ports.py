@@ -143,6 +143,34 @@ def test_a_refused_volume_leaves_neither_port_nor_server(owner: Owner, port: str
     assert _servers(owner) == [] and _device(owner, port) == ""
 
 
+@pytest.mark.parametrize("freed", [False, True], ids=["before", "after"])
+def test_an_api_that_dies_while_it_refuses_a_server_leaves_nothing_reserved(
+        owner: Owner, port: str, monkeypatch: pytest.MonkeyPatch, freed: bool) -> None:
+    """The server is still known then, so a conductor goes on with it."""
+    network_service, volume = owner.cloud.services.network, owner.volume()
+    release = network_service.release
+
+    def reserve(*_args: Any, **_more: Any) -> Any:
+        raise Conflict("Somebody was faster.")
+
+    def dies(server: str, *args: Any, **more: Any) -> None:
+        if freed:
+            release(server, *args, **more)
+        raise RuntimeError
+
+    monkeypatch.setattr(server_reservations, "WITHDRAWN", 0.5)
+    monkeypatch.setattr(owner.cloud.services.volume, "reserve", reserve)
+    monkeypatch.setattr(network_service, "release", dies)
+    blocks = [{"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": owner.call.image()},
+              {"source_type": "volume", "destination_type": "volume", "boot_index": None, "uuid": volume}]
+    assert _asked(owner, port, block_device_mapping_v2=blocks).status == 500
+    monkeypatch.undo()
+    [made] = _servers(owner)
+    built = owner.call.settled(made)
+    assert built and built["status"] == "ACTIVE" and _device(owner, port) == made
+    assert owner.state(volume) == "in-use" and _findings(owner) == []
+
+
 @pytest.mark.parametrize("reserved", [False, True], ids=["before", "after"])
 def test_a_conductor_goes_on_where_the_api_dies(owner: Owner, port: str, monkeypatch: pytest.MonkeyPatch,
                                                 reserved: bool) -> None:
