@@ -14,14 +14,11 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import MagnetarError
-
-if TYPE_CHECKING:
-    from .pool import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +57,22 @@ def cpu_seconds(pid_file: Path) -> float | None:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+class MonitorCalls(Protocol):
+    """What makes the calls to libvirt that look at monitors (``ConnectionPool``)."""
+
+    def control(self, guest: str) -> Any:
+        """Begin to look at the monitor of a *guest*'s QEMU (``monitor_state``), and return the call."""
+
+    def unplace(self, call: Any) -> None:
+        """Let others have the place of a call that hangs."""
+
+
 class MonitorWatch:
     """Looks at the monitor of one guest's QEMU, with one look under way at a time. *pause*: seconds that a look may
     take. *starts*: whether QEMU is being started."""
 
-    def __init__(self, pool: ConnectionPool, guest: str, pause: float, starts: bool = False) -> None:
-        self._pool, self._guest, self._pause, self._starts = pool, guest, pause, starts
+    def __init__(self, calls: MonitorCalls, guest: str, pause: float, starts: bool = False) -> None:
+        self._calls, self._guest, self._pause, self._starts = calls, guest, pause, starts
         self._call: Any = None
         #: When the first of the looks was that have all seen a command of a job, and what QEMU has used until the last.
         self._since: float | None = None
@@ -76,14 +83,14 @@ class MonitorWatch:
         call, self._call = self._call, None
         if call is None:
             try:
-                call = self._pool.control(self._guest)
+                call = self._calls.control(self._guest)
             except MagnetarError as error:
                 log.debug("the monitor of the domain %s cannot be looked at: %s", self._guest, error)
                 return 0.0
         if not call.wait(self._pause):
             self._call = call
             if time.monotonic() - call.began > self._pause * 2 and not call.place.hangs:
-                self._pool.unplace(call)
+                self._calls.unplace(call)
             return time.monotonic() - float(call.began)
         try:
             return self._seconds(call.outcome())
