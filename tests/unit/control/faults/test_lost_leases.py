@@ -103,13 +103,13 @@ def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
 def test_it_claims_no_host(cloud, monkeypatch):
     real, claimed = schedule._place, []
 
-    def place(work):
+    def place(work, spec):
         if claimed:
-            return real(work)
+            return real(work, spec)
         change(cloud, work.database, work.action.id, holder="other:1")
         work._began -= 60
         try:
-            return real(work)
+            return real(work, spec)
         finally:
             with cloud.parts.api_database.read() as connection:
                 claimed.append(list(allocations.held(connection, work.id)))
