@@ -176,7 +176,7 @@ def _elsewhere(work: Work, tries: Tries, error: MagnetarError) -> None:
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)
         try:
-            found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec)
+            found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.current_states(), spec)
         except NoValidHost as refused:
             none = refused
         else:

@@ -65,6 +65,8 @@ class Environment:
         #: Called with the name of each action that has ended, and done or failed.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
         self._began = time.monotonic()
+        #: Cells that were disabled when the scheduler's hosts were read.
+        self._disabled_cells: set[str] = set()
 
     @property
     def database(self) -> Database:
@@ -107,6 +109,15 @@ class Environment:
     def read_host(self, name: str) -> None:
         """Read one host again for the scheduler: its claims or its inventory have changed."""
         place.read_host(self.store.api, self.states, name)
+
+    def current_states(self) -> HostStates:
+        """Return the scheduler's hosts. All are read again after a cell was disabled or enabled: the hosts of other
+        conductors' cells send no news here."""
+        disabled = {cell.id for cell in self.store.cells() if cell.disabled}
+        if disabled != self._disabled_cells:
+            self.read_hosts()
+            self._disabled_cells = disabled
+        return self.states
 
     def is_up(self, name: str) -> bool:
         """Whether the agent of a host sent a heartbeat lately."""

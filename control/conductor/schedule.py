@@ -109,7 +109,7 @@ def schedule_together(works: Sequence[Work]) -> list[Work]:
             work.confirm_old_lease()
 
     plain = {work.id: work for work in works if work.server.hints == "{}"}  # those with hints may depend on one another
-    found = place_all(leased(sure, conductor.store.api), conductor.states,
+    found = place_all(leased(sure, conductor.store.api), conductor.current_states(),
                       [spec_of(work) for work in plain.values()], random=RANDOM)
     of_cell: dict[str, list[Placed]] = {}
     for id, one in found.items():
@@ -196,5 +196,5 @@ def _cell_of_arrived(work: Work) -> Database | None:
 
 def _place(work: Work, spec: RequestSpec) -> Placed:
     api = leased(work.confirm_old_lease, work.conductor.store.api)
-    found = place(api, work.conductor.states, spec, random=RANDOM)
+    found = place(api, work.conductor.current_states(), spec, random=RANDOM)
     return Placed(work, found.host, found.cell_id)

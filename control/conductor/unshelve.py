@@ -72,7 +72,7 @@ def _choose(work: Work, tried: list[str]) -> None:
     try:
         spec = spec_of(work, host=work.args.get("host"), ignored=frozenset(tried), cell_id=work.conductor.cell.id,
                        volume_hosts=None if root is None else frozenset([volumes.where(root["volume_id"])]))
-        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec,
+        found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.current_states(), spec,
                       map_cell=False, random=RANDOM)
     except NoValidHost as none:
         if work.conductor.settling() or work.conductor.awaits_host(spec):
