@@ -40,10 +40,12 @@ def silent_storage(pool: str, what: str, seconds: float) -> HypervisorError:
 
 
 class Turn:
-    """The turn of a call to a guest or storage pool that is in flight. *long*: it lasts, and others pass it by."""
+    """The turn of a call of a *kind* to a guest or storage pool that is in flight. *long*: it lasts, and others pass it
+    by."""
 
-    def __init__(self, owner: str, what: str, long: bool = False) -> None:
-        self.owner, self.what, self.long, self.began = owner, what, long, time.monotonic()
+    def __init__(self, gates: Gates, owner: str, what: str, kind: str, long: bool) -> None:
+        self.gates, self.owner, self.what, self.kind, self.long = gates, owner, what, kind, long
+        self.began = time.monotonic()
         #: Whether it waits for an answer for long now, and whether its caller has given up.
         self.hangs = self.given_up = False
         self.waiters = 0
@@ -80,7 +82,7 @@ class Gates:
                                    "Repeat the call when that is done.")
                 with _counted(turn):
                     self._changed.wait((soon if turn.given_up else deadline) - now)
-            turn = self._turns[owner, kind] = Turn(owner, what, long)
+            turn = self._turns[owner, kind] = Turn(self, owner, what, kind, long)
             return turn
 
     def set_hanging(self, turn: Turn, hangs: bool) -> None:
@@ -95,11 +97,11 @@ class Gates:
             turn.given_up = True
             self._changed.notify_all()
 
-    def leave(self, turn: Turn, kind: str = "") -> None:
+    def leave(self, turn: Turn) -> None:
         """The call of this *turn* has returned."""
         with self._changed:
-            if self._turns.get((turn.owner, kind)) is turn:
-                del self._turns[turn.owner, kind]
+            if self._turns.get((turn.owner, turn.kind)) is turn:
+                del self._turns[turn.owner, turn.kind]
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:

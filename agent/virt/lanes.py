@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from magnetar_core.errors import GuestSilent, StorageSilent, Unavailable
 
 from .connection import Connection
-from .limits import OF_GUESTS, Lane
+from .limits import KEPT, OF_GUESTS, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,20 +87,16 @@ class Lanes:
         its own place while guests have none left for it."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
-            if place.lane not in (*OF_GUESTS, Lane.STORAGE) and len(group) >= self.limits.guests - 1:
+            if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
                 return
-            for other in self._taken:
-                if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
-                    other.hangs = True
+            self._set_hanging(place, True)
             self._answered.pop(place.owner, None)
             self._changed.notify_all()
 
     def mark_answering(self, place: CallPlace) -> None:
         """The call of this place goes on."""
         with self._changed:
-            for other in self._taken:
-                if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
-                    other.hangs = False
+            self._set_hanging(place, False)
             self._note_answer(place)
             self._changed.notify_all()
 
@@ -124,8 +120,14 @@ class Lanes:
         for thread in threads:
             thread.join(15)
 
+    def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
+        """Note whether a call hangs, and so the looks at it."""
+        for other in self._taken:
+            if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
+                other.hangs = hangs
+
     def _note_answer(self, place: CallPlace) -> None:
-        if place.owner and not place.hangs and place.lane in (*OF_GUESTS, Lane.STORAGE):
+        if place.owner and not place.hangs and place.lane in KEPT:
             self._answered.pop(place.owner, None)
             self._answered[place.owner] = time.monotonic()
             if len(self._answered) > ANSWERED:
@@ -137,8 +139,9 @@ class Lanes:
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0
-        of_storage = any(place.lane is Lane.STORAGE for place in group)
-        return int(self._answered.get(owner, 0.0) < (0.001 if of_storage else began))
+        if any(place.lane is Lane.STORAGE for place in group):
+            return int(owner not in self._answered)
+        return int(self._answered.get(owner, 0.0) < began)
 
     def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
         """Return the places taken that count with those of *lane*, and how many of them there may be."""
@@ -150,13 +153,13 @@ class Lanes:
         live = sum(place.lane is lane and not place.hangs for place in self._taken)
         if live >= self.limits.places(lane):
             return False
-        if lane is not Lane.STORAGE and lane not in OF_GUESTS:
+        if lane not in KEPT:
             return True
         group, most = self._group(lane)
         return len(group) < most - self._kept(owner, group)
 
     def _refuse_if_all_hang(self, lane: Lane, what: str, owner: str) -> None:
-        if lane is not Lane.STORAGE and lane not in OF_GUESTS:
+        if lane not in KEPT:
             return
         group, most = self._group(lane)
         hanging = [place for place in group if place.hangs]

@@ -47,6 +47,8 @@ class Lane(Enum):
 
 #: Lanes whose calls a guest can keep in flight.
 OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
+#: The same, and those whose calls a storage pool can keep.
+KEPT = OF_GUESTS | {Lane.STORAGE}
 #: Places of the lanes that neither a guest nor a storage pool can keep.
 _FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.END: 3}
 #: The fewest places of all guests together, and of all storage pools.

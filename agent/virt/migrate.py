@@ -23,7 +23,6 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
 
 from . import cpu_models, disk_keys, tpm
-from .gates import END
 from .limits import Lane
 from .migrated_xml import local_disks, there
 from .pool import MIGRATES
@@ -105,7 +104,7 @@ class Migrations:
                 with suppress(libvirt.libvirtError):
                     domain.abortJob()
                 time.sleep(LOOK)
-        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END, END)
+        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
 
     def post_copy(self, uuid: str) -> bool:
         """virDomainMigrateStartPostCopy."""

@@ -28,7 +28,7 @@ from magnetar_core.errors import HypervisorDown, MagnetarError
 from magnetar_core.operations import CURRENT
 
 from .connection import Connection
-from .gates import STORAGE_WAIT, STORAGE_WAITERS, Gates, Turn, silent_storage
+from .gates import END, STORAGE_WAIT, STORAGE_WAITERS, Gates, Turn, silent_storage
 from .lanes import CallPlace, Lanes
 from .limits import Lane, LibvirtLimits, ask_workers
 from .monitors import MonitorWatch, monitor_state
@@ -61,9 +61,8 @@ OPEN_TIMEOUT = 10.0
 class _Call:
     """A call in a thread of its own, whose caller may give up waiting for it."""
 
-    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str,
-                 gates: Gates | None) -> None:
-        self.place, self.turn, self.kind, self.gates = place, turn, kind, gates
+    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
+        self.place, self.turn = place, turn
         self.began = time.monotonic()
         self._perform = perform
         self._done = threading.Event()
@@ -146,7 +145,7 @@ class ConnectionPool:
     def ask(self, what: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
         """As ``call``, for what the QEMU of *guest* answers. One call of a *kind* is in flight for each guest. Raises
         ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest is busy with another call."""
-        call = self._enter(self._gates, what, guest, function, lane, kind)
+        call = self._enter(self._gates, what, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
         return self._follow(call, MonitorWatch(self, guest, NEXT_LOOK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
@@ -189,54 +188,50 @@ class ConnectionPool:
         try:
             place = self._lanes.take(lane, what, owner)
         except BaseException:
-            gates.leave(turn, kind)
+            gates.leave(turn)
             raise
-        return self._begin(lambda: self._on(place, what, function), place, turn, kind, gates)
+        return self._begin(lambda: self._on(place, what, function), place, turn)
 
-    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None, kind: str = "",
-               gates: Gates | None = None) -> _Call:
+    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> _Call:
         context = contextvars.copy_context()
-        call = _Call(lambda: context.run(perform), place, turn, kind, gates)
+        call = _Call(lambda: context.run(perform), place, turn)
         self._workers.run(lambda: call.run(self._ended))
         return call
 
     def _ended(self, call: _Call) -> None:
         self._lanes.give_back(call.place)
-        if call.turn is not None and call.gates is not None:
-            if call.turn.given_up:
-                log.warning("%s answers again or has ended: %s took %.0f s", call.turn.owner, call.turn.what,
+        if (turn := call.turn) is not None:
+            if turn.given_up:
+                log.warning("%s answers again or has ended: %s took %.0f s", turn.owner, turn.what,
                             time.monotonic() - call.began)
-            call.gates.leave(call.turn, call.kind)
+            turn.gates.leave(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
         """Wait for *call*; when it stays without an answer for *limit* seconds, give up. An operation lends its place.
         """
         if call.wait(FIRST_LOOK):
             return call.outcome()
-        assert call.turn is not None
-        assert call.gates is not None
-        operation = CURRENT.get()
-        with nullcontext() if operation is None or call.kind == MIGRATES else operation.waiting():
+        operation, turn = CURRENT.get(), call.turn
+        assert turn is not None
+        with nullcontext() if operation is None or turn.kind == MIGRATES else operation.waiting():
             while not call.wait(NEXT_LOOK):
                 seconds = look.unanswered()
-                self._note(call, seconds)
+                self._note(call.place, turn, seconds)
                 if seconds >= limit:
-                    call.gates.give_up(call.turn)
-                    error = call.gates.error(call.turn.owner, call.turn.what, seconds)
+                    turn.gates.give_up(turn)
+                    error = turn.gates.error(turn.owner, turn.what, seconds)
                     log.warning("%s", error)
                     raise error
         return call.outcome()
 
-    def _note(self, call: _Call, seconds: float) -> None:
-        """Note whether a *call* hangs that has been without an answer for so many *seconds*."""
-        assert call.turn is not None
-        assert call.gates is not None
-        if seconds >= FIRST_LOOK and not call.place.hangs:
-            self._lanes.mark_hanging(call.place)
-            call.gates.set_hanging(call.turn, call.kind != WIPES)
-        elif not seconds and call.place.hangs:
-            self._lanes.mark_answering(call.place)
-            call.gates.set_hanging(call.turn, False)
+    def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
+        """Note whether a call hangs that has been without an answer for so many *seconds*."""
+        if seconds >= FIRST_LOOK and not place.hangs:
+            self._lanes.mark_hanging(place)
+            turn.gates.set_hanging(turn, turn.kind != WIPES)
+        elif not seconds and place.hangs:
+            self._lanes.mark_answering(place)
+            turn.gates.set_hanging(turn, False)
 
     def control(self, guest: str) -> _Call:
         """Begin to ask libvirt how it gets on with the *guest*'s QEMU; see ``monitors``."""

@@ -17,7 +17,6 @@ from magnetar_core.errors import Conflict, HypervisorError
 from . import disk_keys, qemu_img, tpm
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
-from .gates import END
 from .limits import Lane
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class Domains:
         if lane is Lane.LOOK:
             self.connection.call(text, run)
         else:
-            self.connection.ask(text, uuid, run, lane, kind or (END if lane is Lane.END else ""))
+            self.connection.ask(text, uuid, run, lane, kind)
 
 
 class _Gone(Exception):

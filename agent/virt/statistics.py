@@ -57,12 +57,9 @@ class Statistics:
             self._with("read the figures of", uuid, look, missing_is_fine=True, lane=lane, kind="figures")
 
         # Of a guest that hangs libvirt tells what it knows itself: while a call waits for QEMU, NOWAIT asks it nothing.
-        if not self.connection.is_silent(uuid):
-            try:
-                read_from(Lane.GUEST)
-            except GuestSilent:
-                read_from(Lane.LOOK)
-        else:
+        try:
+            read_from(Lane.LOOK if self.connection.is_silent(uuid) else Lane.GUEST)
+        except GuestSilent:
             read_from(Lane.LOOK)
         return found[0] if found else None
 
