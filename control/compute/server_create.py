@@ -126,10 +126,11 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     with caller.cloud.store.cell0.write() as connection:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, most, bounds, connection)
         rows = rows_of(caller, prepared, count)
+        named = server_reservations.named_by(rows)
         servers.make(connection, rows, caller.request_id, prepared.warning, argument(wanted.admin_pass),
-                     server_reservations.held_until(caller, rows))
+                     server_reservations.held_until(caller, named))
         caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
-    server_reservations.reserve(caller, rows)
+    server_reservations.reserve(caller, named)
     return rows
 
 
@@ -161,10 +162,11 @@ def create_named(caller: Caller, row: dict[str, Any], warning: str | None, admin
             return False
         if servers.find(store, row["id"]):
             raise Conflict(f"The uuid {row['id']} belongs to another server. Use another.", uuids=[row["id"]])
+        named = server_reservations.named_by([row])
         servers.make(connection, [row], caller.request_id, warning, argument(admin_pass),
-                     server_reservations.held_until(caller, [row]))
+                     server_reservations.held_until(caller, named))
         store.cell0.ring(connection, servers.ACTIONS_BELL)
-    server_reservations.reserve(caller, [row])
+    server_reservations.reserve(caller, named)
     return True
 
 

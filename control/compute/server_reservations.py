@@ -8,7 +8,7 @@ API dies in between, a conductor takes the actions then and reserves by itself, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -34,86 +34,89 @@ class NamedResources(NamedTuple):
     ports: list[str]
 
 
-def of_row(row: Row) -> NamedResources:
-    """Return the existing volumes and ports that a new server's *row* asks for."""
+#: What new servers name, by their uuids; empty where none of them names anything.
+OfServers = Mapping[str, NamedResources]
+
+
+def named_by(rows: Sequence[Row]) -> OfServers:
+    """Return the existing volumes and ports that the *rows* of new servers ask for."""
+    named = {row["id"]: _of_row(row) for row in rows}
+    return named if any(map(any, named.values())) else {}
+
+
+def _of_row(row: Row) -> NamedResources:
     request = orjson.loads(row["request"])
     return NamedResources(
         [str(block["uuid"]) for block in request.get("blocks") or () if block["source_type"] == "volume"],
         [str(nic["port_id"]) for nic in request.get("networks") or () if nic.get("port_id")])
 
 
-def _is_any(rows: Sequence[Row]) -> bool:
-    return any(any(of_row(row)) for row in rows)
+def held_until(caller: Caller, named: OfServers) -> Any:
+    """Return until when the servers' ``create`` actions are held back: ``None`` where nothing must be reserved."""
+    return caller.cloud.store.cell0.clock(HELD) if named else None
 
 
-def held_until(caller: Caller, rows: Sequence[Row]) -> Any:
-    """Return until when the ``create`` actions of *rows* are held back: ``None`` where nothing must be reserved."""
-    return caller.cloud.store.cell0.clock(HELD) if _is_any(rows) else None
-
-
-def reserve(caller: Caller, rows: Sequence[Row]) -> None:
+def reserve(caller: Caller, named: OfServers) -> None:
     """Reserve volumes and ports of new servers, and let the conductors have their actions. Raises what reserving
     raises; then none of the servers is there any more."""
-    if not _is_any(rows):
+    if not named:
         return
     volumes, network = caller.cloud.services.volume, caller.cloud.services.network
-    database, reserved, waiting = caller.cloud.store.cell0, set[str](), _waiting(rows)
+    database, reserved = caller.cloud.store.cell0, set[str]()
     try:
-        for row in rows:
-            if ports := of_row(row).ports:
-                network.reserve(row["id"], ports)
-            for id in of_row(row).volumes:
-                attachment_id = id_of_new(row["id"], id)
-                volumes.reserve(caller.context, id, row["id"], attachment_id=attachment_id)
+        for server_id, resources in named.items():
+            if resources.ports:
+                network.reserve(server_id, resources.ports)
+            for id in resources.volumes:
+                attachment_id = id_of_new(server_id, id)
+                volumes.reserve(caller.context, id, server_id, attachment_id=attachment_id)
                 reserved.add(attachment_id)
     except MagnetarError:
-        _withdraw(caller, rows, reserved)
+        _withdraw(caller, named, reserved)
         raise
     with database.write() as connection:
-        connection.execute(update(actions).where(*waiting).values(not_before=None))
+        connection.execute(update(actions).where(*_waiting(named)).values(not_before=None))
         database.ring(connection, servers.ACTIONS_BELL)
-    _free_of_deleted(caller, rows)
+    _free_of_deleted(caller, named)
 
 
-def _waiting(rows: Sequence[Row]) -> tuple[ColumnElement[bool], ...]:
-    """Return what is true of the ``create`` actions of *rows* that have not begun."""
-    return (actions.c.server_id.in_([row["id"] for row in rows]), actions.c.action == "create",
-            actions.c.state == "queued")
+def _waiting(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
+    """Return what is true of the servers' ``create`` actions that have not begun."""
+    return actions.c.server_id.in_([*server_ids]), actions.c.action == "create", actions.c.state == "queued"
 
 
-def _withdraw(caller: Caller, rows: Sequence[Row], reserved: set[str]) -> None:
+def _withdraw(caller: Caller, named: OfServers, reserved: set[str]) -> None:
     """Free what was reserved for servers that are refused, then remove those that no conductor has taken.
 
     Their actions are held back for longer first. If the API dies in between, a conductor takes them then, reserves by
     itself, and frees what it must: nothing stays reserved for a server that nobody knows.
     """
-    database, untouched = caller.cloud.store.cell0, (*_waiting(rows), actions.c.attempts == 0)
+    database, untouched = caller.cloud.store.cell0, (*_waiting(named), actions.c.attempts == 0)
     with database.write() as connection:
         connection.execute(update(actions).where(*untouched).values(not_before=database.clock(WITHDRAWN)))
         held = set(connection.execute(select(actions.c.server_id).where(*untouched)).scalars())
-    for row in rows:
-        if row["id"] in held:
-            _free(caller, row, reserved)
+    for server_id, resources in named.items():
+        if server_id in held:
+            _free(caller, server_id, resources, reserved)
     with database.write() as connection:
         servers.leave(connection, connection.execute(select(actions.c.server_id).where(*untouched)).scalars().all())
 
 
-def _free(caller: Caller, row: Row, reserved: set[str] | None = None) -> None:
+def _free(caller: Caller, server_id: str, resources: NamedResources, reserved: set[str] | None = None) -> None:
     """Free what was reserved for a server; of attachments only those of *reserved*, where given."""
-    named = of_row(row)
-    if named.ports:
-        caller.cloud.services.network.release(row["id"])
-    for id in named.volumes:
-        if reserved is None or id_of_new(row["id"], id) in reserved:
-            caller.cloud.services.volume.detached(id_of_new(row["id"], id))
+    if resources.ports:
+        caller.cloud.services.network.release(server_id)
+    for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):
+        if reserved is None or attachment_id in reserved:
+            caller.cloud.services.volume.detached(attachment_id)
 
 
-def _free_of_deleted(caller: Caller, rows: Sequence[Row]) -> None:
+def _free_of_deleted(caller: Caller, named: OfServers) -> None:
     """Free what was reserved for a server that somebody deletes meanwhile: its deletion may have been done by then."""
-    found = servers.find_each(caller.cloud.store, [row["id"] for row in rows])
-    for row in rows:
-        _database, server = found.get(row["id"], (None, None))
+    found = servers.find_each(caller.cloud.store, [*named])
+    for server_id, resources in named.items():
+        _database, server = found.get(server_id, (None, None))
         # One that moved into its cell between the two reads is in neither; ``find`` looks again.
-        gone = row["id"] not in found and servers.find(caller.cloud.store, row["id"]) is None
+        gone = server_id not in found and servers.find(caller.cloud.store, server_id) is None
         if gone or (server is not None and server.task_state == servers.DELETING):
-            _free(caller, row)
+            _free(caller, server_id, resources)
