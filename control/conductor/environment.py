@@ -155,7 +155,7 @@ class Environment:
             return False  # the cells are not asked for each server of a full cloud
         heard = partial(cell_look.heard_hosts, self.settings.host_return_wait)
         cells = [(cell, database) for cell, database in self.store.databases()
-                 if cell.id != CELL0 and (not cell.disabled or spec.forced or cell.id == spec.cell_id)]
+                 if cell.id != CELL0 and spec.may_enter(cell.id, disabled=cell.disabled)]
         told = scatter_gather_cells(cells, heard, BRIEFLY)
         return would_pass(self.states, spec, frozenset[str]().union(*filter(None, told.values())))
 

@@ -93,7 +93,7 @@ def compute(host: HostState, spec: RequestSpec) -> bool:
 def takes_servers(host: HostState, spec: RequestSpec) -> bool:
     """Return whether the operator lets the host take the server, whether its agent answers or not."""
     profile = host.profile
-    return spec.forced or (profile.enabled and (profile.cell_enabled or profile.cell_id == spec.cell_id))
+    return (profile.enabled or spec.forced) and spec.may_enter(profile.cell_id, disabled=not profile.cell_enabled)
 
 
 def cell(host: HostState, spec: RequestSpec) -> bool:

@@ -199,6 +199,10 @@ class RequestSpec:
     past_filters: bool = False
     forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
 
+    def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
+        """Return whether the server may be placed in a cell: in a disabled one where it is there, or was forced."""
+        return not disabled or self.forced or cell_id == self.cell_id
+
     def forced_to(self) -> RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
