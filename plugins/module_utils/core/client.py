@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from .endpoint import ENDPOINT, parse
 from .errors import InvalidField, MagnetarError, TimedOut, TooManyRequests, Unreachable, from_dict
-from .outcome import identified, outcome, too_late
+from .outcome import follow, identified, is_operation, outcome
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -180,9 +180,14 @@ class Client:
         headers = self._headers(new_request_id(), "application/octet-stream")
         return content.received(self._connect, _route(noun, key) + "/data", headers, self._answer, self._unreachable)
 
-    def operation(self, operation_id: str, wait: float = 0.0) -> Document:
+    def operation(self, operation_id: str) -> Document:
         """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
-        return self._call("GET", _route("operations", operation_id), {"wait": self._slice(time.monotonic() + wait)})
+        return self._call("GET", _route("operations", operation_id))
+
+    def wait_for(self, operation: Document, timeout: Optional[float] = None) -> None:
+        """Wait until an *operation* has ended, well or not. Raises ``TimedOut``."""
+        deadline = time.monotonic() + (timeout or self.timeout)
+        self._followed({"operation": operation}, deadline, new_request_id(), None, dict)
 
     def cancel(self, operation_id: str) -> Document:
         """Ask that the operation stops; what it has made is taken away."""
@@ -213,20 +218,13 @@ class Client:
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
         """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""
-        pause, asked = 0.0, 0.0
-        while set(answer) <= {"operation", "request_id"} and answer:
-            operation = answer["operation"]
-            if progress:
-                progress(operation)
-            if operation.get("status") != "running":
-                return outcome(operation, request_id)
-            if time.monotonic() >= deadline:
-                raise identified(too_late(operation), request_id)
-            time.sleep(pause)
-            pause = 0.5 if time.monotonic() - asked < 0.5 else 0.0  # an agent that does not wait is not flooded
-            asked = time.monotonic()
-            answer = self._look(operation["id"], self._slice(deadline, progress), deadline, request_id, again)
-        return answer
+        answer = self._followed(answer, deadline, request_id, progress, again)
+        return outcome(answer["operation"], request_id) if is_operation(answer) else answer
+
+    def _followed(self, answer: Document, deadline: float, request_id: str, progress: Progress,
+                  again: _Ask) -> Document:
+        return follow(answer, lambda operation_id: self._look(
+            operation_id, self._slice(deadline, progress), deadline, request_id, again), deadline, request_id, progress)
 
     def _look(self, operation_id: str, wait: float, deadline: float, request_id: str, again: _Ask) -> Document:
         try:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import time
-
 from ..core.errors import Ambiguous, Conflict, InvalidField, NotFound
 from ..core.kinds.common import NAME
 from ..core.options import WAITING, Option, collect
-from ..core.outcome import too_late
 from ..core.power import SOFT_DELETED as SOFT_DELETED_STATE
 from ..core.power import status
 from ..core.reconcile import assumed
@@ -212,7 +209,7 @@ def _made_before(server, params, check_mode, client):
     """
     operation = _under_way(server, params, client)
     if operation and params["wait"] and not check_mode:
-        _wait_for(client, operation, params["timeout"])
+        client.wait_for(operation, params["timeout"])
         operation = None
     image = _image(server, params, client)
     found = {"image": _brief(image), "consistency": image.get("consistency")} if image else {}
@@ -226,19 +223,6 @@ def _under_way(server, params, client):
     running = client.list("operations", status="running", kind="server", name="create_image")
     return next((operation for operation in running if operation.get("subject") == params["image_name"]
                  and operation["key"] in (server["id"], server["name"])), None)
-
-
-def _wait_for(client, operation, timeout):
-    """Wait until an operation has ended, well or not. Raises ``TimedOut``."""
-    deadline = time.monotonic() + timeout
-    while operation["status"] == "running":
-        if time.monotonic() >= deadline:
-            raise too_late(operation)
-        time.sleep(0.1)  # an API that has no room to wait is not flooded
-        try:
-            operation = client.operation(operation["id"], deadline - time.monotonic())
-        except NotFound:  # it has ended, and whoever waited for it has the answer
-            return
 
 
 def _image(server, params, client):
