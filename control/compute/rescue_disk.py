@@ -43,10 +43,10 @@ def claimed(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
 def _claim(caller: Caller, target: Target, image_id: str) -> int:
     server = target.row
     size = disk_gb(caller, target, image_id)
-    amounts = held_by(server)[0] if server.host else None
-    if size and amounts is not None:
+    if size and server.host:
+        wanted = held_by(server)[0].disk_gb + size
         with caller.cloud.store.api.write() as connection:
-            done = set_disk(connection, server.id, str(server.host), amounts.disk_gb + size)
+            done = set_disk(connection, server.id, server.host, wanted)
         if not done:
             raise Conflict(f"Instance {server.id} cannot be rescued: the disk of image {image_id} takes {size} GiB, "
                            "and the server's host has less disk left. Use an image with a smaller disk, or a CD "

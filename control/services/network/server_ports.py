@@ -43,20 +43,16 @@ def reserve(connection: Connection, server_id: str, port_ids: Sequence[str]) -> 
             raise Conflict(f"Port {id} is still in use.", type="PortInUse")
 
 
-def release(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> list[str]:
-    """Free the ports of a server, or *port_id* alone, and delete those that were made with it; *delete*: others too.
-
-    Return the routers whose floating IPs reach nothing any more, as units of the engine.
-    """
-    which, routers = {"server": server_id, "port": port_id}, list[str]()
+def release(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
+    """Free the ports of a server, or *port_id* alone, and delete those that were made with it; *delete*: others too."""
+    which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)
     if log.enabled:
         rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
-        routers = let_go(connection, [row.id for row in rows if row.made_for_server])
-        log.note(connection, *changes.ports(row.id for row in rows), *routers)
+        log.note(connection, *changes.ports(row.id for row in rows),
+                 *let_go(connection, [row.id for row in rows if row.made_for_server]))
     host_groups.changed(connection, [
         f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
     connection.execute(_MADE_RELEASED, which)
     connection.execute(_LET_GO, {**which, "updated_at": now()})
-    return routers
