@@ -158,18 +158,19 @@ class World(Cloud):
         with self._changing:
             process = self.process(name)
             process.send_signal(signal.SIGSTOP)
-            timer = threading.Timer(seconds, process.send_signal, (signal.SIGCONT,))
-            timer.start()
-            self._stopped.append(timer)
+            self._later(seconds, functools.partial(process.send_signal, signal.SIGCONT))
 
     def hang(self, name: str, seconds: float, draw: random.Random) -> None:
         """The QEMUs of some guests of a host, perhaps of all, do not answer for so many seconds, for which nobody
         waits."""
         guests = self.guests(name)
         for uuid in draw.sample(guests, draw.randint(1, len(guests))) if guests else ():
-            timer = threading.Timer(seconds, self.hang_guest(name, uuid))
-            timer.start()
-            self._stopped.append(timer)
+            self._later(seconds, self.hang_guest(name, uuid))
+
+    def _later(self, seconds: float, go_on: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, go_on)
+        timer.start()
+        self._stopped.append(timer)
 
     def guests(self, name: str) -> list[str]:
         """The uuids of the guests of a host, in order."""
