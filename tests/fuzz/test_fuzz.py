@@ -28,7 +28,7 @@ from tests.unit.control.engines import engines
 from . import cloud, routes
 from .agent import FakeAgent
 from .asking import Asking
-from .checks import LONG, TRIED, wrong
+from .checks import LATE, LONG, TRIED, wrong
 from .running import SECONDS, findings
 from .sending import Got, Sent, descriptors, threads
 
@@ -65,8 +65,9 @@ class Fuzz:
             self.place.put_back()
 
     def _changed(self, got: Got) -> str | None:
-        """What a refused request has changed."""
-        if got.status < 400 or TRIED in got.content:
+        """Return what a refused request has changed. Neither one whose host took too long is refused, nor one whose
+        caller has waited as long as it could: the action goes on."""
+        if got.status < 400 or TRIED in got.content or LATE in got.content:
             return None
         more = [one for one in self.place.written() if COUNTED not in one]
         return f"is {got.status}, and changed {more}" if more else None
