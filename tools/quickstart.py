@@ -83,7 +83,8 @@ def play(name: str, *options: object) -> None:
     # What the end of this suggests for OpenStack's client would send the modules to the cloud, not to the agent.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     environment = {**plain, "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), "ANSIBLE_LOCALHOST_WARNING": "false",
-                   "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false", "LC_ALL": "C.UTF-8"}
+                   "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false", "LC_ALL": "C.UTF-8",
+                   "PYTHONDONTWRITEBYTECODE": ""}  # else each of the client's commands compiles the client again
     with machine.step(f"playbook {name}"):
         if subprocess.run(words, check=False, cwd=machine.ROOT, env=environment).returncode:
             raise machine.Failed("The playbook failed: its message is above. `./quickstart` may be run again.")
@@ -92,13 +93,10 @@ def play(name: str, *options: object) -> None:
 def up() -> None:
     """Every step, each of which does nothing when there is nothing to do."""
     machine.install_packages("agent", "console", "test")
-    machine.development_environment()
-    fresh = machine.agent_environment()
+    fresh, *_others = machine.at_once(machine.environments, guest, machine.libvirt)
     machine.group()
-    machine.libvirt()
     machine.agent(fresh)
     control_plane.up(fresh)
-    guest()
     play("quickstart.yml")
     play("quickstart_cloud.yml")
 

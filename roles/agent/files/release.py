@@ -18,12 +18,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 PYTHON = "/usr/bin/python3"
 #: Debian's own libvirt module, which pip could only compile.
 LIBVIRT = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
 STAMP = "magnetar.stamp"
+PIP = ("install", "-q", "--disable-pip-version-check", "--no-cache-dir")
+#: Installs the packages of locks in an environment; gets it, a folder of wheels or an empty text, and the locks.
+Installer = Callable[..., None]
 
 
 def run(*words: object) -> str:
@@ -69,19 +73,24 @@ def locks(archive: str, extras: str, folder: Path) -> list[Path]:
     return found
 
 
-def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "") -> None:
+def by_pip(release: Path, wheels: str, *locks: Path) -> None:
+    """Install the packages of *locks* in the environment *release*: of the folder *wheels* unless it is empty."""
+    source = ("--no-index", "--find-links", wheels) if wheels else ()
+    locked = (word for lock in locks for word in ("-r", lock))
+    run(release / "bin/pip", *PIP, *source, "--require-hashes", "--only-binary", ":all:", *locked)
+
+
+def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "",
+         installer: Installer = by_pip) -> None:
     """The environment *release*; its stamp is written last, so that one without it is made anew."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
     run(PYTHON, "-m", "venv", release)
     link_libvirt(release)
-    pip = (release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir")
-    source = ("--no-index", "--find-links", wheels) if wheels else ()
-    locked = (word for lock in locks(archive, extras, release / "requirements") for word in ("-r", lock))
-    run(*pip, *source, "--require-hashes", "--only-binary", ":all:", *locked)
+    installer(release, wheels, *locks(archive, extras, release / "requirements"))
     # Built by the setuptools of the lock; a build environment of its own would fetch another.
-    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", archive)
+    run(release / "bin/pip", *PIP, "--no-index", "--no-deps", "--no-build-isolation", archive)
     (release / STAMP).write_text(digest, encoding="utf-8")
 
 
@@ -109,10 +118,11 @@ def use(folder: Path, name: str) -> None:
     (folder / STAMP).write_text(read(folder / "releases" / name / STAMP), encoding="utf-8")
 
 
-def install(folder: Path, archive: str, digest: str, extras: str = "agent", wheels: str = "") -> None:
+def install(folder: Path, archive: str, digest: str, extras: str = "agent", wheels: str = "",
+            installer: Installer = by_pip) -> None:
     """Make the release and use it. *extras*: agent, control, or both with a comma."""
     name = digest[:16]
-    make(folder / "releases" / name, archive, digest, extras, wheels)
+    make(folder / "releases" / name, archive, digest, extras, wheels, installer)
     use(folder, name)
     kept = {name, used(folder / "previous")}
     for other in (folder / "releases").iterdir():

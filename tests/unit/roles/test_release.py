@@ -74,7 +74,7 @@ def releases(tmp_path, monkeypatch):
     """A folder for releases, which are made without pip; the list of what was made."""
     made = []
 
-    def make(folder, archive, digest, extras, wheels):
+    def make(folder, archive, digest, extras, wheels, _installer):
         if release.read(folder / release.STAMP) != digest:
             made.append(digest)
             (folder / "bin").mkdir(parents=True)
