@@ -20,9 +20,9 @@ import yaml
 from control_client import Wire, request
 from sqlalchemy import func, insert, select
 
-from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import actions, flavors, server_mappings, servers
-from magnetar_core.client import Client
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import actions, flavors, server_mappings, servers
+from magnetar_core.http.client import Client
 
 CLIENT = Path(__file__).with_name("control_client.py")
 #: Runs an agent whose imaginary host has the name of the first argument.

@@ -18,9 +18,9 @@ from control_cloud import Cloud
 from figures import Figure, spread, timed
 from sqlalchemy import insert, select
 
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import CELL, actions, servers
-from magnetar_core.client import Client
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import CELL, actions, servers
+from magnetar_core.http.client import Client
 
 #: Seconds between two looks at a server.
 LOOK = 0.004

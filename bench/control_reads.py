@@ -13,9 +13,9 @@ from control_cloud import Cloud
 from figures import Figure, spread, timed
 from sqlalchemy import select
 
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import flavors as flavor_table
-from magnetar_control.store.tables import servers
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import flavors as flavor_table
+from magnetar_control.store.engine.tables import servers
 
 FETCHED = "fetched, as JSON"
 #: Servers of a list: the target in ms.

@@ -18,11 +18,11 @@ from figures import Figure, in_turns, spread, timed
 from host import FOLDER, GUEST, SIZES, Host, agent
 from volumes import booted
 
-from magnetar_agent.storage import Disk, NetworkSource
-from magnetar_agent.virt.domain import render_device
-from magnetar_core.client import Client
+from magnetar_agent.host.storage import Disk, NetworkSource
+from magnetar_agent.virt.domain.domain import render_device
 from magnetar_core.flows.attach import attach
 from magnetar_core.flows.migrate import Side
+from magnetar_core.http.client import Client
 
 LASTING = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
 

@@ -20,9 +20,9 @@ from typing import Any, Self
 import libvirt
 import yaml
 
-from magnetar_agent.virt import reservations
-from magnetar_core.client import Client
+from magnetar_agent.virt.network import reservations
 from magnetar_core.errors import MagnetarError
+from magnetar_core.http.client import Client
 
 ROOT = Path(__file__).resolve().parents[1]
 GUEST = ROOT / ".cache" / "guest"

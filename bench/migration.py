@@ -18,8 +18,8 @@ import libvirt
 from figures import Figure, in_turns, spread, timed
 from host import GUEST, ROOT, Host
 
-from magnetar_core.client import Client
 from magnetar_core.flows.migrate import Migrate, Side
+from magnetar_core.http.client import Client
 
 sys.path.insert(0, str(ROOT / "tests" / "lab"))  # where hosts in containers are made
 

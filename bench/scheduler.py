@@ -31,13 +31,14 @@ from magnetar_control.scheduler import choose as chooser
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place
 from magnetar_control.scheduler.request_spec import RequestSpec, amounts_of, devices_of, numa_of
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.aggregates import Aggregate
-from magnetar_control.store.allocations import RESOURCES, Amounts, limits
-from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import API, cells
-from magnetar_control.store.tables import allocations as claimed
-from magnetar_control.store.tables import hosts as host_table
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import RESOURCES, Amounts, limits
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import API, cells
+from magnetar_control.store.engine.tables import allocations as claimed
+from magnetar_control.store.engine.tables import hosts as host_table
+from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.aggregates import Aggregate
 from magnetar_core.hardware import numa, traits
 from magnetar_core.hardware.cpus import cpu_text
 from magnetar_core.hardware.numa import Needs

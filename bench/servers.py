@@ -15,11 +15,11 @@ from typing import Any
 from figures import Figure, in_turns, spread, timed
 from host import FOLDER, NETWORK, SIZES, Host
 
-from magnetar_agent.hypervisor import DomainSpec, Nic
+from magnetar_agent.host.hypervisor import DomainSpec, Nic
+from magnetar_agent.host.storage import Disk
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.storage import Disk
-from magnetar_agent.virt.disks import direct_io
-from magnetar_agent.virt.domain import render
+from magnetar_agent.virt.disks.disks import direct_io
+from magnetar_agent.virt.domain.domain import render
 
 GIB = 2**30
 

@@ -24,10 +24,10 @@ try:
     from control_cloud import IDLE, Cloud
     from sqlalchemy import func, select, text
 
-    from magnetar_control.store.database import Database, now
-    from magnetar_control.store.purge import purge
+    from magnetar_control.store.engine.database import Database, now
+    from magnetar_control.store.engine.tables import servers
+    from magnetar_control.store.servers.purge import purge
     from magnetar_control.store.store import Store
-    from magnetar_control.store.tables import servers
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 

@@ -13,9 +13,9 @@ import libvirt
 from figures import Figure, in_turns, spread, timed
 from host import FOLDER, Host
 
-from magnetar_agent.storage import Disk
-from magnetar_agent.virt.disks import direct_io
-from magnetar_agent.virt.domain import render_device
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.virt.disks.disks import direct_io
+from magnetar_agent.virt.domain.domain import render_device
 
 SERVER, VOLUME, PAIR = "bench-disks", "bench-data", "bench-disks:bench-data"
 LASTING = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG

@@ -64,8 +64,9 @@ def client(_host: Host, rounds: int) -> list[Figure]:
         foreign.update(others)
         return float(taken)
 
-    taken = in_turns(rounds, {"import": lambda: take("magnetar_core.client"),
-                              "with transport": lambda: take("magnetar_core.client, magnetar_core.transport")})
+    taken = in_turns(rounds, {"import": lambda: take("magnetar_core.http.client"),
+                              "with transport": lambda: take(
+                                  "magnetar_core.http.client, magnetar_core.http.transport")})
     only, both = taken.values()
     said = f"beyond the standard library: {', '.join(sorted(foreign))}" if foreign else "standard library only"
     return [Figure("import of the core client", statistics.median(only), limit=0 if foreign else 15,

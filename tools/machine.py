@@ -174,13 +174,14 @@ def development_environment() -> None:
 
 def links() -> None:
     """The checkout under the names by which it is imported: two packages, and the collection."""
-    core = ROOT / "plugins" / "module_utils" / "core"
-    packages = CACHE / "src"
-    for link, target in ((packages / "magnetar_agent", ROOT / "agent"), (packages / "magnetar_core", core),
-                         (packages / "magnetar_control", ROOT / "control"), (COLLECTION, ROOT)):  # fmt: skip
+    packages = {"magnetar_agent": ROOT / "agent/magnetar_agent", "magnetar_control": ROOT / "control/magnetar_control",
+                "magnetar_core": ROOT / "plugins/module_utils/core"}
+    for link, target in [*((CACHE / "src" / name, folder) for name, folder in packages.items()), (COLLECTION, ROOT)]:
         link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(target, link.parent))
+        relative = os.path.relpath(target, link.parent)
+        if not link.is_symlink() or str(link.readlink()) != relative:
+            link.unlink(missing_ok=True)
+            link.symlink_to(relative)
 
 
 def _as_release(environment: Path, _wheels: str, *locks: Path) -> None:

@@ -14,9 +14,9 @@ from contextlib import closing
 from alembic import command
 from sqlalchemy import MetaData
 
-from magnetar_control.store import schema
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import API, CELL
+from magnetar_control.store.engine import schema
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import API, CELL
 
 
 def write(metadata: MetaData, number: str, name: str) -> None:

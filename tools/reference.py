@@ -12,8 +12,8 @@ from magnetar_control.settings_file import FILE, describe
 
 HEAD = f"""# Settings of the control plane
 
-Written by `python -m tools.reference` from `control/settings.py` and `control/scheduler/filters.py`; a test
-compares them.
+Written by `python -m tools.reference` from `settings.py` and `scheduler/filters.py` of `control/magnetar_control`; a
+test compares them.
 
 `magnetar serve`, `api` and `conductor` read one YAML file, `{FILE}` unless `--config` names another.
 All settings may be left out. `magnetar config` checks the file and shows what holds; passwords in URLs are hidden.

@@ -24,9 +24,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.collection_loader._collection_finder import _get_collection_metadata
 
 from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
-from ansible_collections.magnetar.compute.plugins.module_utils.core import transport
-from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http import transport
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
     CONNECTION,
     CONNECTION_FILES,

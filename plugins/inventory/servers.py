@@ -157,8 +157,8 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructa
 from ansible.template import trust_as_template
 
 from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
-from ansible_collections.magnetar.compute.plugins.module_utils.core.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http.endpoint import ENDPOINT
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
 from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from .core import clouds
-from .core.clouds import ONLY, deciding_variable, meant
 from .core.errors import InvalidField
+from .core.http import clouds
+from .core.http.clouds import ONLY, deciding_variable, meant
 
 __all__ = ["ONLY", "deciding_variable", "described", "meant", "only_cloud"]
 

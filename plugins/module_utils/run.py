@@ -14,9 +14,9 @@ from ansible.module_utils.basic import AnsibleModule, env_fallback
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
 
 from . import clouds
-from .core.client import Client
 from .core.errors import InvalidField, MagnetarError
-from .core.login import Login
+from .core.http.client import Client
+from .core.http.login import Login
 from .core.options import CONNECTION, check_options, client_arguments, spec
 from .modules import results
 

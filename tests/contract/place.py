@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hypervisor import DomainEvent, DomainSpec
-from magnetar_agent.storage import Disk
-from magnetar_agent.virt import reservations
-from magnetar_agent.virt.domain import render_device
+from magnetar_agent.host.hypervisor import DomainEvent, DomainSpec
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.virt.domain.domain import render_device
+from magnetar_agent.virt.network import reservations
 from tests.waiting import eventually
 
 MIB = 2**20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.virt import dhcp
+from magnetar_agent.host.networks import NetworkSpec
+from magnetar_agent.virt.network import dhcp
 
 ONE, OTHER, ADDRESS = "52:54:00:00:0d:01", "52:54:00:00:0d:02", "192.168.219.7"
 NAME = "mtdhcp" + uuid.uuid4().hex[:6]
@@ -44,7 +44,8 @@ def ask(client: str, mac: str) -> str:
 def test_an_address_goes_from_one_to_the_next(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: bool
 ) -> None:
-    from magnetar_agent.virt import LibvirtHypervisor, reservations
+    from magnetar_agent.virt import LibvirtHypervisor
+    from magnetar_agent.virt.network import reservations
 
     if not file:
         monkeypatch.setattr(reservations, "used", lambda _name, _xml: False)
@@ -72,7 +73,8 @@ def test_the_message_is_that_of_the_rfc() -> None:
 
 @pytest.mark.lab
 def test_a_file_that_may_not_be_written_leaves_it_to_libvirt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from magnetar_agent.virt import LibvirtHypervisor, reservations
+    from magnetar_agent.virt import LibvirtHypervisor
+    from magnetar_agent.virt.network import reservations
 
     (tmp_path / "file").touch()
     monkeypatch.setattr(reservations, "FOLDER", tmp_path / "file")

@@ -18,8 +18,8 @@ from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.cpu import CpuMode
 from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import GuestNode, Numa
-from magnetar_agent.networks import NetworkSpec, Nic
-from magnetar_agent.storage import Backing, Disk, NetworkSource
+from magnetar_agent.host.networks import NetworkSpec, Nic
+from magnetar_agent.host.storage import Backing, Disk, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 

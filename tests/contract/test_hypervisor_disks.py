@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Export, Injection, NetworkSource
+from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen, Export, Injection, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.core.images import sparse_vmdk

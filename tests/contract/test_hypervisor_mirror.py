@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.storage import Disk, Export, Mirror, NetworkSource
+from magnetar_agent.host.storage import Disk, Export, Mirror, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 from tests.waiting import eventually
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from magnetar_agent.hypervisor import MigrationParams
+from magnetar_agent.host.hypervisor import MigrationParams
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import OFF, PAUSED, RUNNING
 

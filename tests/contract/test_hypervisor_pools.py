@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import zeros
+from magnetar_agent.host import zeros
+from magnetar_agent.host.storage import Disk
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import transfer
-from magnetar_agent.storage import Disk
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .place import MIB, LibvirtOutside, Place

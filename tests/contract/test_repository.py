@@ -7,6 +7,8 @@ import ast
 import re
 import subprocess
 import tomllib
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,21 @@ SIZED = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ("agent",
 
 @pytest.mark.parametrize("path", SIZED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_are_short(path):
+    """A file is cut by meaning, so that it may be longer than 400 lines where its parts belong together."""
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 400
+    lines = len(text.splitlines())
+    assert lines <= 600
+    if lines > 400:
+        warnings.warn(f"{path.relative_to(ROOT)} has {lines} lines", stacklevel=1)
     long = [node.name for node in ast.walk(ast.parse(text))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= 40]
     assert not long
+
+
+def test_folders_are_rooms():
+    """A folder of source has at most thirty files. Ansible wants all modules in one folder."""
+    counted = Counter(str(path.parent.relative_to(ROOT)) for path in SIZED if path.name != "__init__.py")
+    assert not {folder: files for folder, files in counted.items() if files > 30 and folder != "plugins/modules"}
 
 
 def test_every_python_file_names_its_licence():

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.networks import NetworkSpec, Nic
-from magnetar_agent.statistics import DISK, NIC
+from magnetar_agent.host.networks import NetworkSpec, Nic
+from magnetar_agent.host.statistics import DISK, NIC
 from magnetar_core.errors import Conflict
 
 from .place import Place

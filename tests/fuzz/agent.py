@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from magnetar_agent import access
-from magnetar_agent.app import AgentApplication
+from magnetar_agent.api import access
+from magnetar_agent.api.app import AgentApplication
 from magnetar_core.kinds import KINDS
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.core.images import qcow2

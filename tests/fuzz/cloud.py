@@ -19,12 +19,12 @@ from sqlalchemy import event, func, insert, select, update
 from magnetar_control import serve
 from magnetar_control.compute.held_action import HeldAction
 from magnetar_control.services.identity import tables as identity
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.settings_file import make
-from magnetar_control.store import hosts
-from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import API, CELL, flavors, host_states, server_mappings, servers
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import API, CELL, flavors, host_states, server_mappings, servers
+from magnetar_control.store.hosts import hosts
 
 from .sending import Got, Sent, Server
 
@@ -40,7 +40,7 @@ WAITS = {
     "magnetar_control.api.v1.app.WAIT": 0.05,
     "magnetar_control.api.v1.volume.LIMIT": 0.1,
     "magnetar_control.api.v1.volume.LOOK": 0.02,
-    "magnetar_control.api.v1.server_actions.LIMIT": 0.1,
+    "magnetar_control.api.v1.servers.server_actions.LIMIT": 0.1,
     "magnetar_control.compute.server_watch.LOOK": 0.02,
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar_agent.openapi import PARAMETERS
+from magnetar_agent.api.openapi import PARAMETERS
 from magnetar_control.api.image.images import PATCHES
 from magnetar_control.api.image.members import MEMBER, STATUS
 from magnetar_control.api.image.query import CONTROLS as IMAGE_CONTROLS
@@ -20,9 +20,9 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
 from magnetar_control.api.placement import allocations, writing
 from magnetar_control.api.v1.app import DRIVERS
-from magnetar_control.api.v1.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.driver import CloudDriver
-from magnetar_control.api.v1.events import EVENTS
+from magnetar_control.api.v1.servers.consoles import OpenConsoleRequest
+from magnetar_control.api.v1.servers.events import EVENTS
 from magnetar_control.api.volume import attachments, encryption, limits, nouns, snapshots, types, volumes
 from magnetar_control.api.volume.values import METADATA
 from magnetar_control.services.identity.application_credentials import FIELDS as CREDENTIAL

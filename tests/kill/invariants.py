@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 from sqlalchemy import select
 
-from magnetar_control.conductor import audit
+from magnetar_control.conductor.periodic import audit
 from magnetar_control.services.image.tables import images
 from magnetar_control.services.network.tables import ports
 from magnetar_control.services.volume.tables import attachments, snapshots, volumes
-from magnetar_control.store import tables
-from magnetar_control.store.migrations import ENDED
+from magnetar_control.store.engine import tables
+from magnetar_control.store.servers.migrations import ENDED
 
 from .world import World
 

@@ -10,7 +10,7 @@ from collections import Counter
 from sqlalchemy import func, select
 
 from magnetar_control.services.volume.tables import snapshots, volumes
-from magnetar_control.store import tables
+from magnetar_control.store.engine import tables
 
 from .invariants import broken, past
 from .people import Budget, Person

@@ -35,9 +35,9 @@ from magnetar_agent.fake.journal import Journal
 from magnetar_agent.fake.state import hung_file
 from magnetar_control.serve import Parts
 from magnetar_control.settings_file import make
-from magnetar_control.store import hosts
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import flavors
+from magnetar_control.store.hosts import hosts
 from tests.ports import free_port
 from tests.unit.control.cloud import Caller, Cloud
 from tools import postgres
@@ -45,7 +45,8 @@ from tools import postgres
 #: MiB of the small disk; whether it can be mounted.
 SMALL, ROOT = 256, os.getuid() == 0
 #: Runs ``magnetar``, with an audit every five seconds, so that nobody waits four minutes for what is left to it.
-MAGNETAR = ("import sys; from magnetar_control.conductor import periodic; from magnetar_core.commands import main; "
+MAGNETAR = ("import sys; from magnetar_control.conductor.periodic import periodic; "
+            "from magnetar_core.commands import main; "
             "periodic.TASKS = tuple(one._replace(every=min(one.every, 5.0)) if one.name == 'audit' else one "
             "for one in periodic.TASKS); sys.exit(main(sys.argv[1:]))")
 

@@ -26,12 +26,12 @@ import guest
 import libvirt
 import yaml
 
+from magnetar_agent.host.networks import PortFilter, tap_prefix
 from magnetar_agent.metadata.steering import Steering
-from magnetar_agent.networks import PortFilter, tap_prefix
-from magnetar_agent.virt import reservations
-from magnetar_agent.virt.port_filter import NftPortFilter
-from magnetar_core.client import Client
+from magnetar_agent.virt.network import reservations
+from magnetar_agent.virt.network.port_filter import NftPortFilter
 from magnetar_core.errors import MagnetarError
+from magnetar_core.http.client import Client
 from tests import waiting
 from tests.waiting import LIMIT
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import guest
 
-from magnetar_agent.virt import vfat
+from magnetar_agent.virt.disks import vfat
 
 CACHE = guest.CACHE.with_name("guest-arm")
 DISK = "disk.qcow2"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import LabAgent
-from magnetar_agent.access import READ, BearerTokens
-from magnetar_core.client import Client
+from magnetar_agent.api.access import READ, BearerTokens
 from magnetar_core.errors import Forbidden, InvalidField, MagnetarError, Unauthenticated, Unreachable
+from magnetar_core.http.client import Client
 from tests.ports import free_port
 
 if TYPE_CHECKING:

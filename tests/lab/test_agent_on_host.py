@@ -16,7 +16,7 @@ from bare import wheels
 from hosts import LabHost
 
 from agent import CHECKOUT, eventually
-from magnetar_core.client import Client
+from magnetar_core.http.client import Client
 
 sys.path.insert(0, str(CHECKOUT / "tools"))
 

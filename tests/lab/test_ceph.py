@@ -18,9 +18,9 @@ from ovn import Guests
 from test_fleet import COUNT, HTTPS, Fleet
 
 from agent import eventually
-from magnetar_core.client import Client
 from magnetar_core.errors import Conflict
 from magnetar_core.flows.migrate import Migrate, Side
+from magnetar_core.http.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import pytest
 from ovn_cloud import ADDRESSES, Cloud, answer, cloud_of, knocking
 
 from agent import eventually
-from magnetar_agent.virt.switch_filter import COOKIE
+from magnetar_agent.virt.network.switch_filter import COOKIE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bare import documented
 
-from magnetar_core.client import Client
+from magnetar_core.http.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

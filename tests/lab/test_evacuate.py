@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store import tables
+from magnetar_control.store.engine import tables
 from tests.unit.control.cloud import Cloud
 from tests.waiting import LIMIT, eventually
 

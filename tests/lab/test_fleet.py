@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side, abort
+from magnetar_core.http.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import LabAgent
-from magnetar_agent.virt import domain
+from magnetar_agent.virt.domain import domain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import libvirt
 import pytest
 
 from agent import LabAgent, eventually
-from magnetar_agent.virt.tpm import SWTPM
+from magnetar_agent.virt.domain.tpm import SWTPM
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware.machines import upgrades, version
 

@@ -17,8 +17,8 @@ import guest
 import libvirt
 import pytest
 
-from magnetar_agent.hypervisor import DomainEvent, DomainSpec
-from magnetar_agent.storage import Disk
+from magnetar_agent.host.hypervisor import DomainEvent, DomainSpec
+from magnetar_agent.host.storage import Disk
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import CRASHED, OFF, RUNNING

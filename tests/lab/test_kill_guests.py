@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import insert
 
 from agent import LabAgent, eventually
-from magnetar_control.store import tables
-from magnetar_control.store.database import now
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import now
 from tests.kill.story import live
 from tests.kill.world import World
 

@@ -14,8 +14,8 @@ import guest
 import pytest
 
 from agent import LabAgent, eventually
-from magnetar_agent.networks import tap_prefix
-from magnetar_agent.virt.port_filter import table
+from magnetar_agent.host.networks import tap_prefix
+from magnetar_agent.virt.network.port_filter import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

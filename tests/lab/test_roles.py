@@ -24,8 +24,8 @@ from bare import USER, BareHost, LabError, Site, documented
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
+from magnetar_core.http.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -435,7 +435,7 @@ def test_upgrade_under_running_guests(site: Site) -> None:
 
 
 def test_a_release_that_fails_is_taken_back(site: Site) -> None:
-    source = site.collection / "agent/serve.py"
+    source = site.collection / "agent/magnetar_agent/api/serve.py"
     good = source.read_text()
     source.write_text(good + "\nraise SystemExit('this release is broken')\n")
     host = site.hosts["bare1"]

@@ -66,7 +66,7 @@ def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:
 
 def test_a_release_that_fails_is_taken_back(cloud: Cloud) -> None:
     """Its conductor does not come up."""
-    source = cloud.site.collection / "control/serve.py"
+    source = cloud.site.collection / "control/magnetar_control/serve.py"
     good, before = source.read_text(), cloud.release("b")
     source.write_text(good + "\nraise SystemExit('this release is broken')\n")
     try:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from magnetar_agent import serve
 from magnetar_agent.agent import Agent
-from magnetar_agent.app import AgentApplication
+from magnetar_agent.api import serve
+from magnetar_agent.api.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
 from tests.http_server import started

@@ -12,7 +12,7 @@ import ansible_runner
 import pytest
 import yaml
 
-from magnetar_core.client import Client
+from magnetar_core.http.client import Client
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = yaml.safe_load((ROOT / "docs/awx/job_templates.yml").read_text())["job_templates"]

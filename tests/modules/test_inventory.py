@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.client import Client
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http.client import Client
 from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
-from magnetar_agent import serve
-from magnetar_agent.access import BearerTokens
-from magnetar_agent.app import AgentApplication
-from magnetar_agent.networks import Lease
+from magnetar_agent.api import serve
+from magnetar_agent.api.access import BearerTokens
+from magnetar_agent.api.app import AgentApplication
+from magnetar_agent.host.networks import Lease
 from tests.http_server import started
 
 from .conftest import ROOT, Running

@@ -100,7 +100,8 @@ def test_abort(pair, go):
 def test_refused(pair, go, monkeypatch, options, code, words):
     """Nothing is changed, and the error has a code for programs."""
     monkeypatch.setattr("magnetar_agent.link.CONNECT", 0.3)
-    monkeypatch.setattr(importlib.import_module(f"{COLLECTION}.plugins.module_utils.core.client"), "RETRY_FOR", 0.2)
+    client = importlib.import_module(f"{COLLECTION}.plugins.module_utils.core.http.client")
+    monkeypatch.setattr(client, "RETRY_FOR", 0.2)
     for check in (True, False):
         answer = go("migration", check=check, **{"server": "web1", "destination": endpoint(pair.two), **options})
         assert answer["failed"] and words in answer["msg"], answer

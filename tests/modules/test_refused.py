@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from magnetar_core.client import Client
+from magnetar_core.http.client import Client
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.values import Boolean, Choices, Nullable
 

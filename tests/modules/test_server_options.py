@@ -183,7 +183,7 @@ def test_userdata_is_hidden(world):
 
 
 def test_libvirt_away(agent, world, monkeypatch):
-    from ansible_collections.magnetar.compute.plugins.module_utils.core import client
+    from ansible_collections.magnetar.compute.plugins.module_utils.core.http import client
     monkeypatch.setattr(client, "RETRY_FOR", 0.5)
     agent.hypervisor.disconnect()
     failed = world("server", name="s", flavor="small", image="none")

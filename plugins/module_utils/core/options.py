@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
-from .endpoint import ENDPOINT
 from .fields import UNSET, Field, Record
+from .http.endpoint import ENDPOINT
 from .values import Boolean, Choices, Integer, ListOf, Text, Value
 
 #: Where a task is done; see the option ``direct``.

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from ..core.client import Client
 from ..core.errors import InvalidField
 from ..core.flows.attach import attach, detach
 from ..core.flows.migrate import Side
+from ..core.http.client import Client
 from ..core.kinds.interface import InterfaceAttachment
 from ..core.kinds.share import ShareAttachment
 from ..core.kinds.volume import VolumeAttachment

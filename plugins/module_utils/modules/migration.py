@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from ..core.client import Client
 from ..core.errors import Conflict, InvalidField
 from ..core.flows.migrate import OPTIONS, Migrate, Side, abort
+from ..core.http.client import Client
 from ..core.kinds import Migration
 from ..core.options import Option, client_arguments, collect, given
 from ..core.values import Choices, Text

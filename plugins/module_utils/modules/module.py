@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from ..core.endpoint import parse
 from ..core.errors import InvalidField, NotFound
 from ..core.fields import Record
+from ..core.http.endpoint import parse
 from ..core.kinds import CLOUD_KINDS
 from ..core.kinds.common import REFERENCE
 from ..core.options import CONNECTION

@@ -12,8 +12,8 @@ import shlex
 import socket
 from http.client import HTTPConnection
 
-from ..core.endpoint import parse
 from ..core.errors import Unreachable
+from ..core.http.endpoint import parse
 from . import login
 from .library import paramiko
 

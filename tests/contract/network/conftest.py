@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network.engine import NetworkEngine
-from magnetar_control.services.network.fake_engine import FakeEngine
-from magnetar_control.services.network.ovn import OvnEngine
+from magnetar_control.services.network.engine.engine import NetworkEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_control.services.network.ovn.ovn import OvnEngine
 from tests.northbound import LabCentral, missing
 
 from .units import eventually

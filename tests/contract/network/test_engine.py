@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network.engine import (
-    Incomplete,
-    LogicalAddresses,
-    LogicalLimit,
-    key_of,
-)
-from magnetar_control.services.network.ovn import OvnEngine
-from magnetar_control.services.network.ovn_changes import Northbound
+from magnetar_control.services.network.engine.engine import Incomplete, LogicalAddresses, LogicalLimit, key_of
+from magnetar_control.services.network.ovn.ovn import OvnEngine
+from magnetar_control.services.network.ovn.ovn_changes import Northbound
 from magnetar_core.errors import Unavailable
 from tests.northbound import LabCentral, missing
 from tests.ports import free_port

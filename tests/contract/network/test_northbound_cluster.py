@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network import ovn_servers
-from magnetar_control.services.network.ovn import OvnEngine
+from magnetar_control.services.network.ovn import ovn_servers
+from magnetar_control.services.network.ovn.ovn import OvnEngine
 from magnetar_core.errors import Unavailable
 from tests.northbound import LabCluster, missing
 
@@ -27,7 +27,7 @@ def deep(test: Any) -> Any:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: Any) -> Iterator[LabCluster]:
-    monkeypatch.setattr("magnetar_control.services.network.ovn.NORTHD", 0.2)
+    monkeypatch.setattr("magnetar_control.services.network.ovn.ovn.NORTHD", 0.2)
     made = LabCluster(tmp_path / "ovn").start()
     try:
         eventually(made.leader)

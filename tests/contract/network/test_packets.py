@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from magnetar_control.services.network.engine import (
+from magnetar_control.services.network.engine.engine import (
     LogicalAddresses,
     LogicalGroup,
     LogicalInterface,
@@ -16,7 +16,7 @@ from magnetar_control.services.network.engine import (
     LogicalRule,
     LogicalSubnet,
 )
-from magnetar_control.services.network.ovn_rows import DROP
+from magnetar_control.services.network.ovn.ovn_rows import DROP
 
 from .units import EXT, FORWARDING, GROUP, LAN, ONE, OUT, ROUTER, SIDES, SIX, TWO, all_of, both, eventually, port, some
 

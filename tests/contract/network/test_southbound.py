@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network.engine import LogicalFunction
-from magnetar_control.services.network.ovn import OvnEngine
-from magnetar_control.services.network.southbound import Southbound
+from magnetar_control.services.network.engine.engine import LogicalFunction
+from magnetar_control.services.network.ovn.ovn import OvnEngine
+from magnetar_control.services.network.ovn.southbound import Southbound
 from magnetar_core.errors import Unavailable
 from tests.northbound import SHARE, LabCentral, missing
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from magnetar_control.services.network.engine import (
+from magnetar_control.services.network.engine.engine import (
     LogicalForwarding,
     LogicalGroup,
     LogicalInterface,

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import batch, events, reconcile
 from magnetar_agent.agent import Agent
+from magnetar_agent.api import batch
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.reconcile import events, reconcile
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Conflict

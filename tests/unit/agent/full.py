@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from magnetar_agent.documents import Document
+from magnetar_agent.reconcile.documents import Document
 from magnetar_core.errors import NoSpace
 
 from .pair import Kvm

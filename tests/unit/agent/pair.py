@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
-from magnetar_agent.documents import Document, Documents
+from magnetar_agent.api import access, serve
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.migrations import source
+from magnetar_agent.reconcile.documents import Document, Documents
 from magnetar_agent.settings import AgentSettings
-from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side
+from magnetar_core.http.client import Client
 from tests.support.file_modes import exposed
 
 from .pki import Pki

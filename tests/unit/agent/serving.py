@@ -9,8 +9,8 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import serve
-from magnetar_agent.app import AgentApplication
+from magnetar_agent.api import serve
+from magnetar_agent.api.app import AgentApplication
 from tests.http_server import started
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from magnetar_agent.agent import Agent
-    from magnetar_core.connections import Connections
+    from magnetar_core.http.connections import Connections
 
 
 class Unix(http.client.HTTPConnection):

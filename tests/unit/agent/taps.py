@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.networks import Tap
+from magnetar_agent.host.networks import Tap
 from tests.waiting import eventually
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from magnetar_agent import access, serve
-from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
+from magnetar_agent.api import access, serve
+from magnetar_agent.api.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
 from magnetar_agent.link import ALPN
-from magnetar_core.connections import TOLD, Connections
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
+from magnetar_core.http.connections import TOLD, Connections
 
 from .serving import Client, Unix, served
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import events
+from magnetar_agent.reconcile import events
 from magnetar_agent.servers import GIB, quiesce
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, HypervisorError, InvalidField
 from magnetar_core.kinds import Server

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import guest_data
-from magnetar_agent.guest_data import NicAddress
-from magnetar_agent.networks import Lease
-from magnetar_agent.servers import addresses
+from magnetar_agent.host.networks import Lease
+from magnetar_agent.metadata import guest_data
+from magnetar_agent.metadata.guest_data import NicAddress
+from magnetar_agent.servers.nics import addresses
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 from .conftest import SMALL, Host

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.documents import Documents
+from magnetar_agent.reconcile.documents import Documents
 from magnetar_agent.servers import admin_password, spec
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, NotFound
 from tests.waiting import eventually

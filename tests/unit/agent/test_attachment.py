@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent import reconcile
 from magnetar_agent.drivers.attachment import plan
+from magnetar_agent.reconcile import reconcile
 from magnetar_agent.volumes.attaching import identity
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.kinds import BY_NOUN

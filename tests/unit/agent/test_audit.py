@@ -7,7 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent import audit
+from magnetar_agent.api import audit
 from magnetar_core.operations import Operation
 
 if TYPE_CHECKING:

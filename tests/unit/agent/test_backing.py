@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent.hypervisor import MigrationParams
-from magnetar_agent.virt.domain import render_device
-from magnetar_agent.virt.migrated_xml import there
+from magnetar_agent.host.hypervisor import MigrationParams
+from magnetar_agent.virt.domain.domain import render_device
+from magnetar_agent.virt.domain.migrated_xml import there
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import HypervisorError
 from tests.unit.core.images import iso, qcow2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import reconcile
+from magnetar_agent.reconcile import reconcile
 from magnetar_agent.servers import GIB, MIB, guest_data
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN

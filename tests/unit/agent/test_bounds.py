@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_agent import power_sync
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.virt import disks
+from magnetar_agent.host import power_sync
+from magnetar_agent.host.hypervisor import DomainEvent
+from magnetar_agent.virt.disks import disks
 
 from .conftest import Host
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import batch, events, reconcile
+from magnetar_agent.api import batch
+from magnetar_agent.reconcile import events, reconcile
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError
 from magnetar_core.kinds import BY_NOUN

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.host.storage import CephImage
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.storage import CephImage
-from magnetar_agent.virt import rbd_export
+from magnetar_agent.virt.disks import rbd_export
 from magnetar_core.errors import HypervisorError, InvalidField, InvalidSettings
 from magnetar_core.operations import Operation
 

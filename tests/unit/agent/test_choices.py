@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.documents import Document
+from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.volumes import attaching, exports
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from magnetar_core.kinds import Flavor, Server, Volume, VolumeAttachment, VolumeExport

@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from magnetar_agent import configdrive, guest_data
-from magnetar_agent.guest_data import Guest, GuestNic, NicAddress, NicAddress6
+from magnetar_agent.metadata import configdrive, guest_data
+from magnetar_agent.metadata.guest_data import Guest, GuestNic, NicAddress, NicAddress6
 from tests.unpacked import ROOT, unpacked
 
 from . import cloud_init

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import configdrive, guest_data
-from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress
+from magnetar_agent.metadata import configdrive, guest_data
+from magnetar_agent.metadata.guest_data import Device, Guest, GuestNic, Key, NicAddress
 
 NIC = GuestNic("52:54:00:00:00:01", "lan", mtu=1400, dns=("192.0.2.53",))
 GUEST = Guest(

@@ -13,8 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, unix_connect
 
-from magnetar_agent import consoles, serve
-from magnetar_agent.access import OPERATE, READ, Peer
+from magnetar_agent import consoles
+from magnetar_agent.api import serve
+from magnetar_agent.api.access import OPERATE, READ, Peer
 from magnetar_agent.consoles import serial
 from magnetar_agent.consoles.log import LogReader
 from magnetar_agent.fake.consoles import GREETING

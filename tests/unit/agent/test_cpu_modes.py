@@ -13,11 +13,12 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from magnetar_agent import facts
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import cpu_modes, spec
+from magnetar_agent.host import facts
+from magnetar_agent.servers import spec
+from magnetar_agent.servers.hardware import cpu_modes
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt import cpu_models
+from magnetar_agent.virt.domain import cpu_models
 from magnetar_core.errors import Conflict, HypervisorDown, InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host

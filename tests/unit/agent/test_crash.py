@@ -17,14 +17,16 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import task as agent_task
-from magnetar_agent.documents import Document, Documents
-from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.fake.rbd import FakeRbdPool
 from magnetar_agent.images.store import ImageStore
-from magnetar_agent.servers import placement, rbd_images, verbs
-from magnetar_agent.task import NotRemovable, Task
+from magnetar_agent.reconcile import task as agent_task
+from magnetar_agent.reconcile.documents import Document, Documents
+from magnetar_agent.reconcile.events import _Journal
+from magnetar_agent.reconcile.task import NotRemovable, Task
+from magnetar_agent.servers import verbs
+from magnetar_agent.servers.disks import rbd_images
+from magnetar_agent.servers.hardware import placement
 from magnetar_agent.volumes import pools
 from magnetar_core.hardware import numa
 from magnetar_core.operations import Operation
@@ -367,7 +369,7 @@ def test_a_start_that_keeps_something_has_flushed_what_was_made(host: Host, monk
     done: list[str] = []
     task = Task(host.agent.host, document, Operation("test"))
     task.note(host.root)
-    monkeypatch.setattr("magnetar_agent.task.sync_folder", lambda _folder: done.append("flushed"))
+    monkeypatch.setattr("magnetar_agent.reconcile.task.sync_folder", lambda _folder: done.append("flushed"))
     write = host.agent.host.documents.write
 
     def written(document: Document, durable: bool = True) -> None:

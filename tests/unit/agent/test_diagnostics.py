@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent.fake.statistics import HOST, UPTIME
+from magnetar_agent.host.statistics import DISK, NIC
 from magnetar_agent.servers import diagnostics as servers
-from magnetar_agent.statistics import DISK, NIC
-from magnetar_agent.virt import statistics
-from magnetar_agent.virt.statistics import read
+from magnetar_agent.virt.domain import statistics
+from magnetar_agent.virt.domain.statistics import read
 from magnetar_core.errors import NotFound
 
 XML = """<domain type="kvm"><devices>

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.documents import Document, Documents
+from magnetar_agent.reconcile.documents import Document, Documents
 from magnetar_core.errors import Ambiguous
 
 
@@ -89,7 +89,7 @@ def test_a_note_ends_with_its_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     documents = Documents(tmp_path)
     documents.write(server("one", "web", "a"))
     note(documents, "b")
-    monkeypatch.setattr("magnetar_agent.documents.boot_id", lambda: "another")
+    monkeypatch.setattr("magnetar_agent.reconcile.documents.boot_id", lambda: "another")
     assert Documents(tmp_path).list("server")[0].want == server("one", "web", "a").want
     assert [path.name for path in path_of(tmp_path).parent.iterdir()] == ["one.json"]
 

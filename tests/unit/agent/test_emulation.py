@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 import pytest
 
-from magnetar_agent.hypervisor import Domain
-from magnetar_agent.virt import capabilities
+from magnetar_agent.host.hypervisor import Domain
+from magnetar_agent.virt.host import capabilities
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.rescue import stable
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from magnetar_agent.storage import DiskKey
-from magnetar_agent.virt.backup import Backups
+from magnetar_agent.host.storage import DiskKey
+from magnetar_agent.virt.disks.backup import Backups
 from magnetar_core.errors import HypervisorError
 
 if TYPE_CHECKING:

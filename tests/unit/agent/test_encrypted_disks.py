@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers import encryption
+from magnetar_agent.servers.disks import encryption
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, HypervisorError, ImageRefused, InvalidField
 from magnetar_core.image_format import SECRET_UUID, qcow2_header

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
-from magnetar_agent.virt.capabilities import UNLIMITED, sev_of
+from magnetar_agent.host import inventory
+from magnetar_agent.virt.host.capabilities import UNLIMITED, sev_of
 from magnetar_core.errors import Conflict, InvalidField
 
 from .conftest import SMALL, Host

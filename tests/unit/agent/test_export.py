@@ -10,9 +10,9 @@ import pytest
 
 from magnetar_agent.volumes import exports
 from magnetar_agent.volumes.attaching import identity
-from magnetar_core import client
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.flows.attach import attach, detach
+from magnetar_core.http import client
 
 from .pair import Kvm, Pair
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import facts, inventory
-from magnetar_agent.cpu_meter import CpuMeter
+from magnetar_agent.host import facts, inventory
+from magnetar_agent.host.cpu_meter import CpuMeter
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import InvalidField, InvalidSettings
 
@@ -23,8 +23,8 @@ def test_metrics_have_nova_s_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stat.write_text("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n")
     cpuinfo.write_text("processor : 0\ncpu MHz\t\t: 2596.144\n")
     moments = iter((10.0, 11.0, 20.0, 30.0))
-    monkeypatch.setattr("magnetar_agent.cpu_meter.time.monotonic", lambda: next(moments))
-    monkeypatch.setattr("magnetar_agent.cpu_meter.os.sysconf", lambda _name: 100)
+    monkeypatch.setattr("magnetar_agent.host.cpu_meter.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("magnetar_agent.host.cpu_meter.os.sysconf", lambda _name: 100)
     meter = CpuMeter(stat, cpuinfo)
     assert meter.look() == {"cpu.user.time": 10**9, "cpu.kernel.time": 5 * 10**8, "cpu.idle.time": 8 * 10**9,
                             "cpu.iowait.time": 5 * 10**8, "cpu.frequency": 2596.144}

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import file_modes
-from magnetar_agent.virt.disks import Disks, complete
-from magnetar_agent.virt.process import run
+from magnetar_agent.host import file_modes
+from magnetar_agent.virt.disks.disks import Disks, complete
+from magnetar_agent.virt.tools.process import run
 from tests.support.file_modes import exposed
 from tests.unit.agent.conftest import SMALL, Host
 
@@ -63,7 +63,7 @@ def test_a_complete_file_is_closed_whoever_made_it(tmp_path: Path) -> None:
 def test_the_agent_starts_with_the_umask(tmp_path: Path) -> None:
     """A process of its own, since the umask is the whole process's."""
     said = subprocess.run(
-        [sys.executable, "-c", "import os, sys\nfrom magnetar_agent import cli, serve\n"
+        [sys.executable, "-c", "import os, sys\nfrom magnetar_agent import cli\nfrom magnetar_agent.api import serve\n"
          "serve.run = lambda *_: print(oct(os.umask(0)), flush=True)\ncli.main(sys.argv[1:])",
          "agent", "--fake", "--state-dir", str(tmp_path / "state")], check=True, stdout=subprocess.PIPE, text=True)
     assert said.stdout.strip() == oct(file_modes.UMASK)

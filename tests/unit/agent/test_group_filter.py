@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
-from magnetar_agent.virt.conntrack import Flow, FlowEnd, flows
-from magnetar_agent.virt.group_filter import ended, lessened
-from magnetar_agent.virt.port_filter import NftPortFilter, _bridges_follow, replacement
+from magnetar_agent.host.networks import GroupRule, Port, PortFilter, PortGroup
+from magnetar_agent.virt.network.conntrack import Flow, FlowEnd, flows
+from magnetar_agent.virt.network.group_filter import ended, lessened
+from magnetar_agent.virt.network.port_filter import NftPortFilter, _bridges_follow, replacement
 from magnetar_core.errors import HypervisorError
 from tests.waiting import eventually
 

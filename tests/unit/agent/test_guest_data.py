@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.guest_data import NicAddress6
+from magnetar_agent.metadata.guest_data import NicAddress6
 from magnetar_agent.servers import guest_data
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt import domain
+from magnetar_agent.virt.domain import domain
 from magnetar_core.errors import InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host

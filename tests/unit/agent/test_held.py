@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_agent import reconcile
-from magnetar_agent.documents import CLOUD, HELD
+from magnetar_agent.reconcile import reconcile
+from magnetar_agent.reconcile.documents import CLOUD, HELD
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Server

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import DomainSpec, Export
-from magnetar_agent.storage import Backing, Disk
-from magnetar_agent.virt import nbd, qcow2, qemu_img
-from magnetar_agent.virt.domain import render
+from magnetar_agent.host.hypervisor import DomainSpec, Export
+from magnetar_agent.host.storage import Backing, Disk
+from magnetar_agent.virt.disks import nbd, qcow2, qemu_img
+from magnetar_agent.virt.domain.domain import render
 from magnetar_core.errors import HypervisorError
 
 from .hostile import beside

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.hypervisor import Export
-from magnetar_agent.sockets import bound, itself
-from magnetar_agent.storage import Disk
-from magnetar_agent.virt import nbd, qcow2, tpm
-from magnetar_agent.virt.disks import Disks
+from magnetar_agent.host.hypervisor import Export
+from magnetar_agent.host.sockets import bound, itself
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.virt.disks import nbd, qcow2
+from magnetar_agent.virt.disks.disks import Disks
+from magnetar_agent.virt.domain import tpm
 from magnetar_agent.volumes import exports
 from magnetar_core.errors import HypervisorError
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from magnetar_agent import inventory
-from magnetar_agent.file_modes import make_folder
+from magnetar_agent.host import inventory
+from magnetar_agent.host.file_modes import make_folder
 
 from .conftest import Host
 from .test_image import GOOD, OTHER, file, kept, receive

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import host_check, inventory
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import injection
+from magnetar_agent.host import host_check, inventory
+from magnetar_agent.host.storage import Disk, Injection, NetworkSource
+from magnetar_agent.servers.disks import injection
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.storage import Disk, Injection, NetworkSource
-from magnetar_agent.virt import guest_files, process
-from magnetar_agent.virt import injection as virt_injection
+from magnetar_agent.virt.disks import guest_files
+from magnetar_agent.virt.disks import injection as virt_injection
+from magnetar_agent.virt.tools import process
 from magnetar_core.errors import HypervisorDown, HypervisorError, InvalidSettings
 
 from .conftest import SMALL, Host
@@ -73,7 +74,7 @@ def test_the_password_fits(writes: Host) -> None:
 
 
 def test_hosts_that_do_not(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "magnetar_agent.servers.injection", None)  # it is not even imported
+    monkeypatch.setitem(sys.modules, "magnetar_agent.servers.disks.injection", None)  # it is not even imported
     host.server(**ALL)
     assert host.fake.injected == {}
     assert inventory.usage(host.agent.host)["injection"] is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import reconcile
+from magnetar_agent.reconcile import reconcile
 from magnetar_core.errors import Ambiguous, Conflict, Immutable, InvalidField, MagnetarError, NotFound
 from magnetar_core.kinds import BY_NOUN
 

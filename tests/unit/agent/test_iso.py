@@ -8,9 +8,9 @@ import io
 import pycdlib
 import pytest
 
-from magnetar_agent.configdrive import files
-from magnetar_agent.guest_data import Guest, Key
-from magnetar_agent.virt import iso
+from magnetar_agent.metadata.configdrive import files
+from magnetar_agent.metadata.guest_data import Guest, Key
+from magnetar_agent.virt.disks import iso
 
 GUEST = Guest(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="one", hostname="one", seed=b"\1" * 512)
 

@@ -12,8 +12,8 @@ import pytest
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.fake.journal import MANY, Journal
 from magnetar_agent.fake.state import hung_file
-from magnetar_agent.networks import Lease, NetworkSpec
-from magnetar_agent.virt.templates import NAMESPACE
+from magnetar_agent.host.networks import Lease, NetworkSpec
+from magnetar_agent.virt.tools.templates import NAMESPACE
 from magnetar_core.errors import GuestSilent
 from magnetar_core.power import OFF, RUNNING
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import routes, serve
+from magnetar_agent.api import routes, serve
 
 from .serving import served
 

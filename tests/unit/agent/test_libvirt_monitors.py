@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.virt import monitors
-from magnetar_agent.virt.monitors import MonitorState, MonitorWatch, cpu_seconds
+from magnetar_agent.virt.connection import monitors
+from magnetar_agent.virt.connection.monitors import MonitorState, MonitorWatch, cpu_seconds
 
 
 class Looks:

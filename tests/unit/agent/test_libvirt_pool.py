@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import libvirt
 import pytest
 
-from magnetar_agent.virt import limits, pool
-from magnetar_agent.virt.gates import WAITERS
-from magnetar_agent.virt.limits import Lane, LibvirtLimits
-from magnetar_agent.virt.monitors import MonitorState
-from magnetar_agent.virt.pool import MIGRATES, ConnectionPool
+from magnetar_agent.virt.connection import limits, pool
+from magnetar_agent.virt.connection.gates import WAITERS
+from magnetar_agent.virt.connection.limits import Lane, LibvirtLimits
+from magnetar_agent.virt.connection.monitors import MonitorState
+from magnetar_agent.virt.connection.pool import MIGRATES, ConnectionPool
 from magnetar_core.errors import Conflict, GuestSilent, HypervisorDown, HypervisorError, StorageSilent
 from magnetar_core.operations import SUCCEEDED, Operations
 from tests.waiting import eventually

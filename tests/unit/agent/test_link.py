@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import access, serve
 from magnetar_agent.agent import Agent
-from magnetar_agent.app import AgentApplication
+from magnetar_agent.api import access, serve
+from magnetar_agent.api.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.link import LinkAddress, Links, Offer
 from magnetar_agent.link.relay import RelayEnd
 from magnetar_agent.settings import AgentSettings
-from magnetar_core.client import Client
-from magnetar_core.connections import TOLD, Connections
 from magnetar_core.errors import Conflict, NotFound, Unreachable
+from magnetar_core.http.client import Client
+from magnetar_core.http.connections import TOLD, Connections
 
 from .pki import Pki
 from .serving import served

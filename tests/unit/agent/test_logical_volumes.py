@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import host_check, inventory, zeros
+from magnetar_agent.host import host_check, inventory, zeros
 from magnetar_agent.migrations import source, transfer
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, InvalidSettings, NoSpace

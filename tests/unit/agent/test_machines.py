@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from magnetar_agent import settings
-from magnetar_agent.servers import machines
+from magnetar_agent.servers.hardware import machines
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt import capabilities
+from magnetar_agent.virt.host import capabilities
 from magnetar_core.errors import Conflict, Immutable, InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host

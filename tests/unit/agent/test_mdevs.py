@@ -11,11 +11,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hardware.mdev import Mdev, MdevParent, parents
+from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt.mdev import mdev_of, node_name
+from magnetar_agent.virt.host.mdev import mdev_of, node_name
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware.mdev_types import overlap
 from magnetar_core.hardware.numa import HostCell

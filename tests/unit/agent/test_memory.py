@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import inventory
+from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, NoSpace
 

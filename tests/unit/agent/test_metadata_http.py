@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from magnetar_agent import guest_data
-from magnetar_agent.guest_data import EC2_VERSIONS, VERSIONS, Guest, Key
-from magnetar_agent.metadata import guest_http, messages, process
+from magnetar_agent.metadata import guest_data, guest_http, messages, process
+from magnetar_agent.metadata.guest_data import EC2_VERSIONS, VERSIONS, Guest, Key
 from magnetar_agent.metadata.guest_http import HEAD, MOST_PASSWORD, GuestHttp
 from magnetar_agent.metadata.paths import GuestPaths
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from magnetar_agent import watch
+from magnetar_agent.api import watch
 from magnetar_agent.metadata import password
 from magnetar_agent.servers import guest_data
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from magnetar_agent.drivers.migration import plan
-from magnetar_agent.file_modes import make_folder
-from magnetar_agent.hypervisor import Going, Gone, MigrationParams
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort
 from magnetar_core.plan import Step

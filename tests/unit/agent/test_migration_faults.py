@@ -337,7 +337,7 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
 
     with monkeypatch.context() as patch, pytest.raises(MagnetarError, match="link broke"):
         patch.setattr(Rpc, "call", broken)
-        patch.setattr("magnetar_core.client.RETRY_FOR", 0.5)
+        patch.setattr("magnetar_core.http.client.RETRY_FOR", 0.5)
         pair.migrate()
     (half,) = pair.one.side().client.list("migration")
     assert half["status"] == "running" and not pair.one.runs(id)

@@ -9,8 +9,8 @@ from itertools import product
 
 import pytest
 
-from magnetar_agent.documents import Document
 from magnetar_agent.migrations import target
+from magnetar_agent.reconcile.documents import Document
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.flows.migrate import abort
 from tests.ports import free_port

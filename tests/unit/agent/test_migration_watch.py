@@ -13,9 +13,9 @@ from typing import Any
 import libvirt
 import pytest
 
-from magnetar_agent.hypervisor import MigrationParams
+from magnetar_agent.host.hypervisor import MigrationParams
 from magnetar_agent.migrations import source
-from magnetar_agent.virt import migrate
+from magnetar_agent.virt.domain import migrate
 from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
 
 from .pair import Held, Pair

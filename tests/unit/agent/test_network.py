@@ -18,7 +18,7 @@ import yaml
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.host.networks import NetworkSpec
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
 
 from .conftest import SMALL, Host
@@ -58,7 +58,7 @@ def test_plan(driver: Any, case: dict[str, Any]) -> None:
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and ip")
 def test_routes_and_addresses_of_a_host() -> None:
     """Whatever leads somewhere in particular, in every table; no default route, and none by another name."""
-    code = ("from magnetar_agent.virt.network import LibvirtNetworks\n"
+    code = ("from magnetar_agent.virt.network.network import LibvirtNetworks\n"
             "for route in LibvirtNetworks().routes(): print(*route)")
     done = subprocess.run(["unshare", "--net", "sh", "-c", ROUTES, "sh", sys.executable, "-c", code],
                           capture_output=True, text=True, check=False)

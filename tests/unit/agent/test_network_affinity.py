@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import inventory
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, InvalidSettings
 

@@ -18,14 +18,14 @@ import jsonschema
 import pytest
 import yaml
 
-from magnetar_agent import inventory
 from magnetar_agent.cli import main
-from magnetar_agent.hypervisor import MigrationParams
-from magnetar_agent.networks import IntegrationBridge, Nic, Port, tap_name
+from magnetar_agent.host import inventory
+from magnetar_agent.host.hypervisor import MigrationParams
+from magnetar_agent.host.networks import IntegrationBridge, Nic, Port, tap_name
 from magnetar_agent.servers import guest_data
-from magnetar_agent.virt import ovn
-from magnetar_agent.virt.domain import parse, render_device
-from magnetar_agent.virt.migrated_xml import there
+from magnetar_agent.virt.domain.domain import parse, render_device
+from magnetar_agent.virt.domain.migrated_xml import there
+from magnetar_agent.virt.network import ovn
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import WAY, Pair

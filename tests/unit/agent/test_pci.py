@@ -10,12 +10,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory, serve
+from magnetar_agent.api import serve
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hardware import pci as hardware
 from magnetar_agent.hardware.pci import PciDevice, allowed, names
+from magnetar_agent.host import inventory
 from magnetar_agent.migrations import source
-from magnetar_agent.servers import pci, placement
+from magnetar_agent.servers.hardware import pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware.numa import HostCell

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import inventory, serve
+from magnetar_agent.api import serve
 from magnetar_agent.hardware.pci import allowed, check_parents, names
+from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import InvalidSettings
 

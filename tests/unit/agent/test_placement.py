@@ -11,11 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import guest_data, placement
+from magnetar_agent.host import inventory
+from magnetar_agent.servers import guest_data
+from magnetar_agent.servers.hardware import placement
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt.capabilities import host_cells
+from magnetar_agent.virt.host.capabilities import host_cells
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware import numa_providers
 from magnetar_core.hardware.cpus import cpu_set
@@ -219,7 +220,7 @@ def test_a_host_with_too_few_cpus_refuses_the_start_and_keeps_the_server(
     big.ensure("server", "web2", PINNED)
     big.goes_down()
     monkeypatch.setattr(FakeHypervisor, "cells", (CELLS[0]._replace(shared=frozenset((0, 1, 2, 3))),))
-    monkeypatch.setattr("magnetar_agent.power_sync.boot_id", lambda: "another")
+    monkeypatch.setattr("magnetar_agent.host.power_sync.boot_id", lambda: "another")
     big.restart()
     assert pins(domain(big)) == ["1", "2"] and big.show("web1")["power_state"] == "running"
     with pytest.raises(Conflict, match="it needs 2 dedicated CPUs, and 1 are free"):

@@ -13,11 +13,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
 from magnetar_agent.hardware.pmem import Namespace, namespaces, warnings
+from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt.domain import parse
-from magnetar_agent.virt.pmem import Pmem
+from magnetar_agent.virt.disks.pmem import Pmem
+from magnetar_agent.virt.domain.domain import parse
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host, made_at_once

@@ -11,10 +11,11 @@ from typing import Any
 import libvirt  # type: ignore[import-untyped]
 import pytest
 
-from magnetar_agent import inventory, reconcile
-from magnetar_agent.storage import NetworkSource
-from magnetar_agent.virt import storage
-from magnetar_agent.virt.storage import rbd
+from magnetar_agent.host import inventory
+from magnetar_agent.host.storage import NetworkSource
+from magnetar_agent.reconcile import reconcile
+from magnetar_agent.virt.disks import storage
+from magnetar_agent.virt.disks.storage import rbd
 from magnetar_agent.volumes import pools
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, NoSpace

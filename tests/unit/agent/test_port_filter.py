@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.networks import Port, PortFilter
-from magnetar_agent.virt import port_filter
-from magnetar_agent.virt.port_filter import NftPortFilter
+from magnetar_agent.host.networks import Port, PortFilter
+from magnetar_agent.virt.network import port_filter
+from magnetar_agent.virt.network.port_filter import NftPortFilter
 from magnetar_core.addresses import link_local
 from tests.waiting import eventually
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.host.networks import GroupRule, Lease, Port, PortGroup, tap_name
+from magnetar_agent.host.port_security import PortSecurity
 from magnetar_agent.metadata.service import MetadataService
-from magnetar_agent.networks import GroupRule, Lease, Port, PortGroup, tap_name
-from magnetar_agent.port_security import PortSecurity
 from magnetar_core.errors import HypervisorError, InvalidField
 from tests.waiting import eventually
 

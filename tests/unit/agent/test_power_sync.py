@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import boot, power_sync
-from magnetar_agent.documents import Document
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.host import boot, power_sync
+from magnetar_agent.reconcile.documents import Document
 from magnetar_core.errors import GuestSilent, HypervisorDown, InvalidField, Unreachable
 from magnetar_core.kinds import Network, Server, Volume
 from magnetar_core.operations import Operation

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.virt import probe
+from magnetar_agent.virt.host import probe
 from tests.waiting import eventually
 
 #: Stands for a QEMU that hangs, and says who it is.
 HANGS = "#!/bin/sh\necho $$ > {place}/began.part\nmv {place}/began.part {place}/began\nexec sleep 600\n"
 #: A process that probes, as an agent does.
-AGENT = ("import sys, pathlib; from magnetar_agent.virt import probe; probe.qemu = lambda: sys.argv[1]; "
+AGENT = ("import sys, pathlib; from magnetar_agent.virt.host import probe; probe.qemu = lambda: sys.argv[1]; "
          "probe.platform.machine = lambda: 'x86_64'; probe.probe('tcg', limit=600)")
 
 

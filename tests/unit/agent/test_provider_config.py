@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import inventory
-from magnetar_agent.provider_config import read
+from magnetar_agent.host import inventory
+from magnetar_agent.host.provider_config import read
 from magnetar_agent.settings import AgentSettings
 
 from .conftest import Host

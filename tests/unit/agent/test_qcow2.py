@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.storage import Backing
-from magnetar_agent.virt import qcow2
+from magnetar_agent.host.storage import Backing
+from magnetar_agent.virt.disks import qcow2
 from magnetar_core.errors import HypervisorError
 
 GIB = 2**30

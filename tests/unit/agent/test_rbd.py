@@ -12,10 +12,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent.hypervisor import MigrationParams
-from magnetar_agent.storage import NetworkSource
-from magnetar_agent.virt import migrated_xml, rbd
-from magnetar_agent.virt.process import _failed
+from magnetar_agent.host.hypervisor import MigrationParams
+from magnetar_agent.host.storage import NetworkSource
+from magnetar_agent.virt.disks import rbd
+from magnetar_agent.virt.domain import migrated_xml
+from magnetar_agent.virt.tools.process import _failed
 from magnetar_core.errors import Conflict, HypervisorError
 
 PLACE = NetworkSource("rbd", "vms/", hosts=(("10.0.0.1", "6789"), ("fd00::1", None)), user="magnetar", secret="s")

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import host_check, inventory
+from magnetar_agent.host import host_check, inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, InvalidSettings
 from magnetar_core.flows.migrate import abort

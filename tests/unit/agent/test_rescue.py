@@ -14,9 +14,9 @@ import pytest
 
 from magnetar_agent.agent import Agent
 from magnetar_agent.fake import disks as disks_of_fake
-from magnetar_agent.hypervisor import DomainSpec
+from magnetar_agent.host.hypervisor import DomainSpec
+from magnetar_agent.host.storage import Disk, DiskSeen, NetworkSource
 from magnetar_agent.servers import GIB, rescue
-from magnetar_agent.storage import Disk, DiskSeen, NetworkSource
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from tests.unit.core.images import iso

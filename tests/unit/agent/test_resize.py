@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers import GIB, MIB, image_links
-from magnetar_agent.virt.disks import flush
+from magnetar_agent.servers import GIB, MIB
+from magnetar_agent.servers.disks import image_links
+from magnetar_agent.virt.disks.disks import flush
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField
 from tests.unit.core.images import qcow2
 

@@ -20,13 +20,14 @@ import yaml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from magnetar_agent import reconcile, serve
-from magnetar_agent.app import REQUEST_ID, AgentApplication, path, unknown
-from magnetar_agent.documents import CLOUD, Documents
-from magnetar_agent.streams import tail
+from magnetar_agent.api import serve
+from magnetar_agent.api.app import REQUEST_ID, AgentApplication, path, unknown
+from magnetar_agent.api.streams import tail
+from magnetar_agent.reconcile import reconcile
+from magnetar_agent.reconcile.documents import CLOUD, Documents
 from magnetar_control.agents import Agents
-from magnetar_core.client import Client as Core
 from magnetar_core.errors import HypervisorError, InvalidRequest, NotFound
+from magnetar_core.http.client import Client as Core
 from tests.waiting import eventually
 
 from .serving import Client, Unix, served

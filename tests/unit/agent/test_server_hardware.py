@@ -17,11 +17,12 @@ from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import launch_security
-from magnetar_agent.hypervisor import DomainSpec
-from magnetar_agent.networks import Nic
-from magnetar_agent.servers import encryption, spec
-from magnetar_agent.storage import Disk
-from magnetar_agent.virt.domain import render
+from magnetar_agent.host.hypervisor import DomainSpec
+from magnetar_agent.host.networks import Nic
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.servers import spec
+from magnetar_agent.servers.disks import encryption
+from magnetar_agent.virt.domain.domain import render
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware import machines, merge, numa
 from magnetar_core.hardware.rows import FIELDS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import reconcile
+from magnetar_agent.reconcile import reconcile
 from magnetar_agent.servers import shutdown
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, HypervisorError, InvalidField

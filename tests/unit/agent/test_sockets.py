@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.sockets import bound
+from magnetar_agent.host.sockets import bound
 
 
 def test_only_the_group_may_use_it_whatever_the_umask(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import reconcile
+from magnetar_agent.reconcile import reconcile
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InUse, InvalidField, MagnetarError
 from magnetar_core.kinds import BY_NOUN

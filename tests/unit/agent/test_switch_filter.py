@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from magnetar_agent.virt import switch_filter
-from magnetar_agent.virt.switch_filter import SwitchFilter
+from magnetar_agent.virt.network import switch_filter
+from magnetar_agent.virt.network.switch_filter import SwitchFilter
 from tests.waiting import eventually
 
 

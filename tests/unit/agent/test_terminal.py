@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from magnetar_agent import serve
+from magnetar_agent.api import serve
 
 from .serving import served
 

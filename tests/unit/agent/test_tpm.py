@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers.tpm import CAME, COPY, SEALED
+from magnetar_agent.servers.hardware.tpm import CAME, COPY, SEALED
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 from magnetar_core.operations import Operation

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import configdrive
+from magnetar_agent.metadata import configdrive
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt import vfat
+from magnetar_agent.virt.disks import vfat
 from magnetar_core.errors import HypervisorError, InvalidSettings
 from tests.unpacked import unpacked
 

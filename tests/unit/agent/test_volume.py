@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent import inventory, reconcile
 from magnetar_agent.drivers.volume import plan
+from magnetar_agent.host import inventory
+from magnetar_agent.reconcile import reconcile
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
 from magnetar_core.errors import (

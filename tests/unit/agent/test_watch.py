@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import serve
-from magnetar_agent.app import AgentApplication
-from magnetar_agent.watch import Watcher
-from magnetar_core.client import Client
+from magnetar_agent.api import serve
+from magnetar_agent.api.app import AgentApplication
+from magnetar_agent.api.watch import Watcher
 from magnetar_core.errors import HypervisorDown, InvalidField, Unreachable
+from magnetar_core.http.client import Client
 from magnetar_core.kinds import Host as HostKind
 
 from .conftest import Host

@@ -22,13 +22,13 @@ from jinja2 import UndefinedError
 
 from magnetar_agent.hardware.cpu import CpuMode
 from magnetar_agent.hardware.firmware import Firmware
-from magnetar_agent.hypervisor import DomainSpec
-from magnetar_agent.networks import NetworkSpec, Nic
-from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource, SharedFolder
-from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
-from magnetar_agent.virt.power import FREE
-from magnetar_agent.virt.probe import PROVED, firmware, probe
-from magnetar_agent.virt.templates import NAMESPACE, fill
+from magnetar_agent.host.hypervisor import DomainSpec
+from magnetar_agent.host.networks import NetworkSpec, Nic
+from magnetar_agent.host.storage import Backing, Disk, DiskKey, NetworkSource, SharedFolder
+from magnetar_agent.virt.domain.domain import DomainState, parse, render, render_device, state
+from magnetar_agent.virt.domain.power import FREE
+from magnetar_agent.virt.host.probe import PROVED, firmware, probe
+from magnetar_agent.virt.tools.templates import NAMESPACE, fill
 
 CASES = sorted(Path(__file__).parents[2].glob("cases/xml/*.yml"))
 SCHEMAS = Path("/usr/share/libvirt/schemas")

@@ -28,7 +28,7 @@ import uvicorn
 from magnetar_control import serve
 from magnetar_control.settings_file import make
 from magnetar_control.web.protocol import served
-from magnetar_core.connections import Connections
+from magnetar_core.http.connections import Connections
 from tests.http_server import started
 from tests.ports import free_port
 
@@ -241,7 +241,7 @@ class Cloud:
             process.wait()
 
     def _hosts_up(self) -> None:
-        from magnetar_control.store import hosts
+        from magnetar_control.store.hosts import hosts
 
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -256,8 +256,8 @@ class Cloud:
     def _first_flavor(self) -> None:
         from sqlalchemy import insert
 
-        from magnetar_control.store.database import now
-        from magnetar_control.store.tables import flavors
+        from magnetar_control.store.engine.database import now
+        from magnetar_control.store.engine.tables import flavors
 
         with self.parts.api_database.write() as connection:
             connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=now()))

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import API, CELL
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import API, CELL
 from tools import postgres as server
 
 NUMBERS = itertools.count(1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from magnetar_control.store.database import Database
+from magnetar_control.store.engine.database import Database
 
 #: Not counted: what SQLite does alone, and what a thread tells other processes, at whatever moment it does.
 ASIDE = ("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")

@@ -18,8 +18,8 @@ from magnetar_control.web.application import Routed, by_token, route
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.bodies import KeptBytes
 from magnetar_control.web.transfers import Pace
-from magnetar_core import stalled
-from magnetar_core.connections import Connections
+from magnetar_core.http import stalled
+from magnetar_core.http.connections import Connections
 from tests.unit.control.cloud import listening
 
 #: Bytes of an answer that no kernel takes at once.

@@ -11,12 +11,12 @@ import threading
 from types import SimpleNamespace
 
 from magnetar_control import agents, delivery
-from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.store import sqlite
-from magnetar_control.store.cell_look import NOTHING
-from magnetar_control.store.database import Database
-from magnetar_core import login
+from magnetar_control.store.engine import sqlite
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.hosts.cell_look import NOTHING
+from magnetar_core.http import login
 
 from .scheduler.fleet import row
 
@@ -76,7 +76,7 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
         settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list),
         delivery=delivery.Delivery(None, 1.0))
     watch = HostWatch(conductor)
-    monkeypatch.setattr("magnetar_control.store.cell_look.look", lambda *_args: NOTHING)
+    monkeypatch.setattr("magnetar_control.store.hosts.cell_look.look", lambda *_args: NOTHING)
     monkeypatch.setattr(watch, "_keep_lease", lambda _name: True)
     monkeypatch.setattr(watch, "_watch", lambda _name: None)
     for number in range(10):

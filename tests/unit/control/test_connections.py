@@ -23,8 +23,8 @@ from magnetar_control.web import Answer, Request, protocol
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.websocket import ClientGone, WebSocket
-from magnetar_core import connections
-from magnetar_core.connections import TOLD, Connections
+from magnetar_core.http import connections
+from magnetar_core.http.connections import TOLD, Connections
 from tests.unit.agent.pki import Pki
 from tests.unit.control.cloud import listening
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_core.client import Client
 from magnetar_core.errors import NotFound
+from magnetar_core.http.client import Client
 from magnetar_core.image_format import qcow2_header
 
 from .cloud import Caller, Cloud

@@ -13,11 +13,11 @@ from novaclient.v2 import shell
 from openstack import resource
 from osc_lib import utils
 
-from magnetar_agent import serve as agent_serve
+from magnetar_agent.api import serve as agent_serve
 from magnetar_control import serve
 from magnetar_control.settings import Settings
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_core.connections import Connections
+from magnetar_core.http.connections import Connections
 
 #: Each client's function that polls, and its parameter with the seconds between two requests.
 POLLING = ((utils.wait_for_status, "sleep_time"), (utils.wait_for_delete, "sleep_time"),

@@ -15,8 +15,8 @@ from magnetar_control import cli
 from magnetar_control.scheduler.filters import hardware, lacking_hardware
 from magnetar_control.scheduler.host_state import HostState, Profile
 from magnetar_control.scheduler.request_spec import RequestSpec
-from magnetar_control.store import servers
-from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.claims.allocations import Amounts
+from magnetar_control.store.servers import servers
 
 from . import cloud as clouds
 from .cloud import Cloud

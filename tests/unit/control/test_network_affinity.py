@@ -11,7 +11,7 @@ import pytest
 
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_control import serve
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from tests.unit.agent.test_placement import CELLS
 
 from .moves.clouds import at

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import event
 
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_control.conductor import audit
-from magnetar_control.store import hosts
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware.numa import HostCell
 from tests.waiting import eventually
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_control.store import hosts
+from magnetar_control.store.hosts import hosts
 from tests.unit.agent.test_pci import GPU, device
 from tests.waiting import eventually
 

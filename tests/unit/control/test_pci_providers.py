@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.store import allocations, hosts
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.hosts import hosts
 from tests.unit.agent.test_pci import GPU, device
 from tests.unit.agent.test_pci_providers import PF, physical
 from tests.waiting import eventually

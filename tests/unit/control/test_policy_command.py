@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from magnetar_control.cli import main
-from magnetar_control.compute.policies import CHECKS, POLICIES
-from magnetar_control.compute.policy import Policy
+from magnetar_control.compute.access.policies import CHECKS, POLICIES
+from magnetar_control.compute.access.policy import Policy
 
 CREATE = "os_compute_api:servers:create"
 

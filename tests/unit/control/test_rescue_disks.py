@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.compute import server_actions
+from magnetar_control.compute.servers import server_actions
 from magnetar_control.compute.target import changed_meanwhile
-from magnetar_control.conductor.audit import findings, read_state
-from magnetar_control.store import allocations
-from magnetar_control.store.tables import hosts
+from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.tables import hosts
 from tests.unit.control.cloud import Cloud
 from tests.unit.core.images import iso
 

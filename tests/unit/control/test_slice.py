@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar_control.agents import Agents
-from magnetar_control.conductor import build
-from magnetar_control.conductor.work import HostDown, Work
-from magnetar_control.store import servers
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows import server_create
+from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.store.servers import servers
 from magnetar_core.errors import Unreachable
+from magnetar_core.http.client import Client
 from tests.unit.agent.test_iso import read
 
 from .cloud import Cloud
@@ -79,7 +79,7 @@ def test_users_are_not_told_of_hosts_that_do_not_answer(
     def make(work: Work, host: str, _nics: object) -> None:
         raise HostDown(f"The agent of host {host} does not answer: Cannot reach the agent at unix:/secret")
 
-    monkeypatch.setattr(build, "make", make)
+    monkeypatch.setattr(server_create, "make", make)
     conductor = cloud.parts.working
     monkeypatch.setattr(conductor, "settings", dataclasses.replace(conductor.settings, max_attempts=attempts))
     monkeypatch.setattr(conductor.states, "built", lambda *_args, **_more: None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.compute import server_create
+from magnetar_control.compute.servers import server_create
 
 from .cloud import Caller, Cloud
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import delete
 
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import allocations
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import allocations
 
 from .cloud import Caller
 from .spread import Spread

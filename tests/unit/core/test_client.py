@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_core import client as client_module
-from magnetar_core.client import Client
 from magnetar_core.errors import (
     Cancelled,
     HypervisorDown,
@@ -27,6 +25,8 @@ from magnetar_core.errors import (
     Unauthenticated,
     Unreachable,
 )
+from magnetar_core.http import client as client_module
+from magnetar_core.http.client import Client
 
 DROP = object()
 
@@ -266,7 +266,7 @@ def test_nobody_answers(tmp_path, monkeypatch):
 
 
 def test_import_is_light():
-    code = ("import sys; before = set(sys.modules); import magnetar_core.client; "
+    code = ("import sys; before = set(sys.modules); import magnetar_core.http.client; "
             "print(' '.join(sorted(set(sys.modules) - before)))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           env={"PYTHONPATH": ":".join(p for p in sys.path if p)})

@@ -7,8 +7,8 @@ import resource
 
 import pytest
 
-from magnetar_core import connections
-from magnetar_core.connections import TOLD, Connections
+from magnetar_core.http import connections
+from magnetar_core.http.connections import TOLD, Connections
 
 
 @pytest.mark.parametrize("least, most, set_to", [

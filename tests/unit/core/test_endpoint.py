@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_core.client import Client
-from magnetar_core.endpoint import SOCKET, Endpoint, parse
 from magnetar_core.errors import InvalidField
+from magnetar_core.http.client import Client
+from magnetar_core.http.endpoint import SOCKET, Endpoint, parse
 
 
 @pytest.mark.parametrize(("text", "parts"), [

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_core.client import ENDPOINT, Client
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
+from magnetar_core.http.client import ENDPOINT, Client
 from magnetar_core.kinds.server import Server
 from magnetar_core.options import (
     CONNECTION,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from magnetar_agent.documents import Document, Documents
+from magnetar_agent.reconcile.documents import Document, Documents
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import Volume, VolumeExport
 from tests.unit.agent.pki import Pki

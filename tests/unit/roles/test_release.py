@@ -28,7 +28,8 @@ pack, release = load("pack"), load("release")
 @pytest.fixture
 def checkout(tmp_path):
     root = tmp_path / "checkout"
-    for name, text in {"agent/__init__.py": "", "agent/cli.py": "x = 1\n", "plugins/module_utils/core/plan.py": "",
+    for name, text in {"agent/magnetar_agent/__init__.py": "", "agent/magnetar_agent/cli.py": "x = 1\n",
+                       "plugins/module_utils/core/plan.py": "",
                        "agent/__pycache__/cli.pyc": "compiled", "pyproject.toml": "[project]\n",
                        "COPYING": "free\n", "requirements/agent.txt": "one==1\n",
                        "requirements/control.txt": "two==2\n", "requirements/dev.txt": "three==3\n"}.items():
@@ -47,10 +48,11 @@ def test_the_archive_depends_on_the_sources_alone(checkout, tmp_path):
     pack.pack(tmp_path / "two.tar.gz", checkout)
     assert pack.digest(checkout) == first
     assert (tmp_path / "one.tar.gz").read_bytes() == (tmp_path / "two.tar.gz").read_bytes()
-    (checkout / "agent/cli.py").write_text("x = 2\n")
+    (checkout / "agent/magnetar_agent/cli.py").write_text("x = 2\n")
     assert pack.digest(checkout) != first
     with tarfile.open(tmp_path / "one.tar.gz") as archive:
-        assert archive.getnames() == ["magnetar/COPYING", "magnetar/agent/__init__.py", "magnetar/agent/cli.py",
+        assert archive.getnames() == ["magnetar/COPYING", "magnetar/agent/magnetar_agent/__init__.py",
+                                      "magnetar/agent/magnetar_agent/cli.py",
                                       "magnetar/plugins/module_utils/core/plan.py", "magnetar/pyproject.toml",
                                       "magnetar/requirements/agent.txt", "magnetar/requirements/control.txt"]
 
@@ -65,7 +67,7 @@ def test_another_lock_is_another_release(checkout):
 
 def test_a_renamed_file_is_another_digest(checkout):
     first = pack.digest(checkout)
-    (checkout / "agent/cli.py").rename(checkout / "agent/clj.py")
+    (checkout / "agent/magnetar_agent/cli.py").rename(checkout / "agent/clj.py")
     assert pack.digest(checkout) != first
 
 

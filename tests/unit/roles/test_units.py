@@ -15,7 +15,7 @@ import jinja2
 import pytest
 import yaml
 
-from magnetar_core import connections
+from magnetar_core.http import connections
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))

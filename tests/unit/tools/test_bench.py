@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import insert
 
 from magnetar_control.scheduler.place import place
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import API, cells
-from magnetar_control.store.tables import hosts as host_table
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import API, cells
+from magnetar_control.store.engine.tables import hosts as host_table
+from magnetar_control.store.hosts import hosts
 
 BENCH = Path(__file__).parents[3] / "bench"
 

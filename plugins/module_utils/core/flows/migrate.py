@@ -18,7 +18,7 @@ from ..plan import Step
 from ..power import LIVE
 
 if TYPE_CHECKING:
-    from ..client import Client
+    from ..http.client import Client
 
 #: Options of a migration that may change while it goes on.
 OPTIONS = ("max_downtime", "downtime_steps", "downtime_delay", "bandwidth", "auto_converge", "post_copy", "time_limit",

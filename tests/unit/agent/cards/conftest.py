@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.networks import RepresentorPort
+from magnetar_agent.host.networks import RepresentorPort
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import Pair
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from magnetar_agent import inventory
-from magnetar_agent.networks import RepresentorPort
-from magnetar_agent.servers import function_settings
+from magnetar_agent.host import inventory
+from magnetar_agent.host.networks import RepresentorPort
+from magnetar_agent.servers.nics import function_settings
 from magnetar_agent.settings import AgentSettings
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import Kvm

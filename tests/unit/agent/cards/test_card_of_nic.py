@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.api.serve import check_settings
 from magnetar_agent.hardware.pci import warnings
-from magnetar_agent.serve import check_settings
-from magnetar_agent.servers import pci
+from magnetar_agent.servers.hardware import pci
 from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers import function_settings, guest_data
+from magnetar_agent.servers import guest_data
+from magnetar_agent.servers.nics import function_settings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair

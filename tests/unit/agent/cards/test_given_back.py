@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.locks import CHOICES
-from magnetar_agent.networks import RepresentorPort
-from magnetar_agent.servers import function_settings
+from magnetar_agent.host.networks import RepresentorPort
+from magnetar_agent.reconcile.locks import CHOICES
+from magnetar_agent.servers.nics import function_settings
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.conftest import SMALL, Host
 

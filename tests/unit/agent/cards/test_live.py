@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.host.networks import RepresentorPort
 from magnetar_agent.migrations import source
-from magnetar_agent.networks import RepresentorPort
-from magnetar_agent.servers import pci
+from magnetar_agent.servers.hardware import pci
 from magnetar_core.errors import HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
 from tests.unit.agent.conftest import SMALL

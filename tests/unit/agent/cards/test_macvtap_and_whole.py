@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import validate
 
-from magnetar_agent.servers import guest_data, pci
+from magnetar_agent.servers import guest_data
+from magnetar_agent.servers.hardware import pci
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair

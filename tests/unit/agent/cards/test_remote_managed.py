@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import inventory
 from magnetar_agent.hardware.pci import RemoteFunction, allowed, warnings
-from magnetar_agent.networks import IntegrationBridge
+from magnetar_agent.host import inventory
+from magnetar_agent.host.networks import IntegrationBridge
 from magnetar_agent.servers import guest_data
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.virt.product_data import ProductData, serial_number
+from magnetar_agent.virt.host.product_data import ProductData, serial_number
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair

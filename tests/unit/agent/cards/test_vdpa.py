@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.networks import RepresentorPort
+from magnetar_agent.host.networks import RepresentorPort
 from magnetar_agent.servers import guest_data
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host

@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory, reconcile
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import pci, placement
+from magnetar_agent.host import inventory
+from magnetar_agent.reconcile import reconcile
+from magnetar_agent.servers.hardware import pci, placement
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
 from tests.unit.agent.conftest import SMALL, Host

@@ -38,7 +38,7 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1.app import DRIVERS
 from magnetar_control.api.volume.volumes import ACTIONS
-from magnetar_control.compute.policies import POLICIES
+from magnetar_control.compute.access.policies import POLICIES
 
 from .things import PROJECTS, fresh
 from .world import ROLES, quoted

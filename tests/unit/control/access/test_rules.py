@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from magnetar_control.api.nova.operations import OPERATIONS
-from magnetar_control.compute import server_topology
-from magnetar_control.compute.policies import BASE, CHECKS, FORMER, FURTHER, POLICIES
-from magnetar_control.compute.policy import ADMIN, Policy
-from magnetar_control.store import hosts
-from magnetar_control.store import tables as store
-from magnetar_control.store.database import now
+from magnetar_control.compute.access.policies import BASE, CHECKS, FORMER, FURTHER, POLICIES
+from magnetar_control.compute.access.policy import ADMIN, Policy
+from magnetar_control.compute.servers import server_topology
+from magnetar_control.store.engine import tables as store
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.hosts import hosts
 from magnetar_control.store.store import CELL0
 
 from . import matrix

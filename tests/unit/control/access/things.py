@@ -31,9 +31,9 @@ from magnetar_control.services.network.tables import (
     trunks,
 )
 from magnetar_control.services.volume import tables as volume
-from magnetar_control.store import hosts
-from magnetar_control.store import tables as store
-from magnetar_control.store.database import added, now
+from magnetar_control.store.engine import tables as store
+from magnetar_control.store.engine.database import added, now
+from magnetar_control.store.hosts import hosts
 
 PROJECTS = ("red", "blue")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ of-{0}-keypair"

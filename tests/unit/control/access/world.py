@@ -16,18 +16,19 @@ import orjson
 from sqlalchemy import insert, select
 
 from magnetar_control import serve
-from magnetar_control.api.v1 import server_actions
 from magnetar_control.api.v1 import volume as v1_volume
-from magnetar_control.compute import interfaces, server_watch
+from magnetar_control.api.v1.servers import server_actions
+from magnetar_control.compute import server_watch
+from magnetar_control.compute.attachments import interfaces
 from magnetar_control.services.identity import assignments
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.identity.resources import DEFAULT, new_row
 from magnetar_control.services.identity.tokens import Claims, new_id
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.settings_file import make
-from magnetar_control.store import tables as store
-from magnetar_control.store.database import added
+from magnetar_control.store.engine import tables as store
+from magnetar_control.store.engine.database import added
 from magnetar_control.web import Request
 from magnetar_core import errors
 from tests.unit.control.api.compute import Agents

@@ -34,9 +34,9 @@ import orjson
 import yaml
 from sqlalchemy import insert
 
-from magnetar_control.store import conductors, hosts
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import API, CELL
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import API, CELL
+from magnetar_control.store.hosts import conductors, hosts
 from magnetar_control.web import Request
 
 from .compute import Agents, Compute, Reply, Teller

@@ -20,10 +20,10 @@ from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.network import EmbeddedNetworks, quotas
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings_file import make
-from magnetar_control.store import hosts
-from magnetar_control.store.database import now
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import API, CELL, host_states, server_mappings, servers
+from magnetar_control.store.hosts import hosts
 from magnetar_control.store.store import CELL0, Store
-from magnetar_control.store.tables import API, CELL, host_states, server_mappings, servers
 from magnetar_control.web import Request
 from magnetar_core.errors import Unreachable
 from tests.unit.control.counting import counted

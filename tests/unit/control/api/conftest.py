@@ -4,7 +4,7 @@
 import psycopg
 import pytest
 
-from magnetar_control.store.database import Database
+from magnetar_control.store.engine.database import Database
 from tests.unit.control.conftest import tables
 from tools import postgres as server
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """os-aggregates: what the scheduler reads of them, cells that do not answer, and how many queries a list is."""
 
-from magnetar_control.store import aggregates
+from magnetar_control.store.hosts import aggregates
 
 PATH = "/os-aggregates"
 
@@ -63,7 +63,7 @@ def test_metadata_that_stands_may_be_said_again(small):
 def test_zones_stay_while_nobody_knows_what_is_on_the_hosts(small, monkeypatch):
     small.host("kvm1")
     id = made(small, availability_zone="north")["id"]
-    monkeypatch.setattr("magnetar_control.store.services.rows_of_cells", lambda *_args: [None])
+    monkeypatch.setattr("magnetar_control.store.hosts.services.rows_of_cells", lambda *_args: [None])
     assert act(small, id, "add_host", host="kvm1").status == 409
 
 

@@ -18,8 +18,8 @@ from magnetar_control.services import Services
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import flavors
 from magnetar_control.web import Request
 
 from .compute import Compute, emptied

@@ -7,8 +7,8 @@ import orjson
 import pytest
 from sqlalchemy import insert
 
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import flavors
 
 IMAGE, OTHER = "70a599e0-31e7-49b7-b260-868f441e862b", "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"
 

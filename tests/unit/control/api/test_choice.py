@@ -6,20 +6,20 @@ import pytest
 from sqlalchemy import insert, update
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.scheduling import predicted_host
-from magnetar_control.compute.server_create import NewServers, row_to_be
-from magnetar_control.conductor.conductor import Conductor
-from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.compute.placement.scheduling import predicted_host
+from magnetar_control.compute.servers.server_create import NewServers, row_to_be
+from magnetar_control.conductor.flows.flows import FLOWS
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.scheduler.choose import choose
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Context
 from magnetar_control.services.image.tables import images
 from magnetar_control.settings_file import make
-from magnetar_control.store.allocations import Amounts
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import host_states
+from magnetar_control.store.claims.allocations import Amounts
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import host_states
 from magnetar_core.errors import NoSpace
 
 FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}

@@ -8,11 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from sqlalchemy import func, select, update
 
-from magnetar_control.compute import consoles
-from magnetar_control.store import consoles as store
-from magnetar_control.store import servers
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import console_tokens
+from magnetar_control.compute.servers import consoles
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import console_tokens
+from magnetar_control.store.servers import consoles as store
+from magnetar_control.store.servers import servers
 from magnetar_core.errors import Forbidden
 
 from .compute import Compute

@@ -3,7 +3,7 @@
 
 import pytest
 
-from magnetar_control.store import servers
+from magnetar_control.store.servers import servers
 
 
 def test_many_events_take_as_many_statements_as_one(small):

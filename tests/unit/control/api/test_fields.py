@@ -7,10 +7,10 @@ import pytest
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View, below
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.server_fields import FIELDS
-from magnetar_control.api.nova.server_view import ServerView
+from magnetar_control.api.nova.servers.server_fields import FIELDS
+from magnetar_control.api.nova.servers.server_view import ServerView
 from magnetar_control.api.nova.versions import FIRST, NEWEST
-from magnetar_control.store.tables import servers
+from magnetar_control.store.engine.tables import servers
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Const, Integer, OneOf, Text
 from magnetar_core.versions import Version

@@ -9,10 +9,10 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store import server_list
-from magnetar_control.store.database import Database, away
-from magnetar_control.store.purge import purge
-from magnetar_control.store.tables import servers
+from magnetar_control.store.engine.database import Database, away
+from magnetar_control.store.engine.tables import servers
+from magnetar_control.store.servers import server_list
+from magnetar_control.store.servers.purge import purge
 from tests.unit.control.conftest import tables
 from tools import postgres
 

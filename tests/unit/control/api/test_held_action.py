@@ -7,7 +7,7 @@ import orjson
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.store.tables import actions, servers
+from magnetar_control.store.engine.tables import actions, servers
 from magnetar_core.errors import Conflict
 
 VOLUME = "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"

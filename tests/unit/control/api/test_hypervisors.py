@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from magnetar_control.compute import hypervisors
-from magnetar_control.compute.hypervisors import address
-from magnetar_control.store import allocations, hosts
+from magnetar_control.compute.hosts import hypervisors
+from magnetar_control.compute.hosts.hypervisors import address
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import NotFound, Unreachable
 from magnetar_core.version import version_number
 

@@ -3,8 +3,8 @@
 
 from sqlalchemy import insert, select, update
 
-from magnetar_control.store import servers
-from magnetar_control.store.tables import action_events, actions
+from magnetar_control.store.engine.tables import action_events, actions
+from magnetar_control.store.servers import servers
 
 
 def request(number):

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from sqlalchemy import event
 
-from magnetar_control.store.hosts import child_id
+from magnetar_control.store.hosts.hosts import child_id
 from magnetar_core.hardware.standard import RESOURCE_CLASSES, TRAITS
 from tests.unit.control.cloud import Cloud
 

@@ -14,9 +14,10 @@ import orjson
 import pytest
 import yaml
 
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.store import allocations, hosts, inventories
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.store.claims import allocations, inventories
+from magnetar_control.store.hosts import hosts
 from tests.unit.control.cloud import Cloud
 
 from .test_placement import FOLDER, OPENSTACK, filled, holds

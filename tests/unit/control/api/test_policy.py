@@ -9,10 +9,10 @@ import pytest
 
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
-from magnetar_control.compute import policy
+from magnetar_control.compute.access import policy
+from magnetar_control.compute.access.policies import POLICIES
+from magnetar_control.compute.access.policy import Policy
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.compute.policies import POLICIES
-from magnetar_control.compute.policy import Policy
 from magnetar_control.services import Context
 from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidField

@@ -15,9 +15,10 @@ from sqlalchemy import insert, update
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.tables import volumes
-from magnetar_control.store import keypairs, server_groups
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors, server_group_members, servers
+from magnetar_control.store.accounts import keypairs
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import flavors, server_group_members, servers
+from magnetar_control.store.servers import server_groups
 from magnetar_control.web import Request
 from magnetar_control.web.quick import Way
 

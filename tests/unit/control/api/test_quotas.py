@@ -5,10 +5,10 @@ import dataclasses
 
 import pytest
 
-from magnetar_control.compute import quotas
+from magnetar_control.compute.accounts import quotas
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.store import quotas as limits
+from magnetar_control.store.accounts import quotas as limits
 from magnetar_core.errors import MagnetarError
 
 from .compute import WHO

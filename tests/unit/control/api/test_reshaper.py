@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.compute import consumers
-from magnetar_control.store import allocations
+from magnetar_control.compute.placement import consumers
+from magnetar_control.store.claims import allocations
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines
 

@@ -3,8 +3,8 @@
 
 from sqlalchemy import insert
 
-from magnetar_control.store.hosts import group_of
-from magnetar_control.store.tables import server_group_members
+from magnetar_control.store.engine.tables import server_group_members
+from magnetar_control.store.hosts.hosts import group_of
 
 PATH = "/os-server-groups"
 SPREAD = {"name": "web", "policy": "anti-affinity", "rules": {"max_server_per_host": "3"}}

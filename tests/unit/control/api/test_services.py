@@ -6,8 +6,9 @@ import uuid
 from sqlalchemy import insert, select
 
 from magnetar_control.services.network.tables import security_group_hosts
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.tables import host_states, migrations
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.tables import host_states, migrations
+from magnetar_control.store.hosts import hosts
 
 from .compute import CELL1, Compute, emptied
 
@@ -33,7 +34,7 @@ def test_services_of_a_cell_that_does_not_answer(small, tmp_path, monkeypatch):
     def away(*_args):
         raise OperationalError("x", {}, Exception("away"))
 
-    monkeypatch.setattr("magnetar_control.store.services._last_seen", away)
+    monkeypatch.setattr("magnetar_control.store.hosts.services._last_seen", away)
     assert listed(small, version="2.68") == []
     assert listed(small, version="2.69") == [{"binary": "nova-compute", "host": "kvm1", "status": "UNKNOWN"}]
 

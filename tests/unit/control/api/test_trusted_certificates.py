@@ -7,10 +7,10 @@ import orjson
 import pytest
 from sqlalchemy import insert, select
 
-from magnetar_control.compute import policy
-from magnetar_control.compute.policy import Policy
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import flavors, servers
+from magnetar_control.compute.access import policy
+from magnetar_control.compute.access.policy import Policy
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import flavors, servers
 
 IMAGE, OTHER = "70a599e0-31e7-49b7-b260-868f441e862b", "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"
 ON_VOLUME = {"block_device_mapping_v2": [{"boot_index": 0, "uuid": IMAGE, "source_type": "image", "volume_size": 1,

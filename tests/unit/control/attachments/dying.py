@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.store import servers
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import actions
-from magnetar_core.client import Client
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import actions
+from magnetar_control.store.servers import servers
+from magnetar_core.http.client import Client
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor import block_devices
+from magnetar_control.conductor.steps import block_devices
 from magnetar_control.services import Context
 from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor import attach_interface, attach_volume
-from magnetar_control.conductor.work import HostDown
-from magnetar_control.store.tables import actions
+from magnetar_control.conductor.flows import interface_attach, volume_attach
+from magnetar_control.conductor.worker.work import HostDown
+from magnetar_control.store.engine.tables import actions
 from magnetar_core.errors import Conflict, MagnetarError
 from tests.waiting import eventually
 
@@ -178,7 +178,7 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     def refused(*_args: Any) -> Any:
         raise Conflict("The host has no room for a disk.")
 
-    monkeypatch.setattr("magnetar_control.conductor.attach_volume.connect", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect", refused)
     assert owner.attach(server, volume).status == 200
     eventually(lambda: owner.state(volume) == "available")
     eventually(lambda: owner.attached(server) == [])
@@ -190,13 +190,13 @@ def test_a_detached_volume_is_detaching_before_the_answer(owner: Owner, monkeypa
     server, volume, go = owner.server()["id"], owner.volume(), threading.Event()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real = attach_volume.agent_flow.detach
+    real = volume_attach.agent_flow.detach
 
     def waits(*args: Any, **more: Any) -> Any:
         assert go.wait(20)
         return real(*args, **more)
 
-    monkeypatch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", waits)
+    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", waits)
     assert owner.detach(server, volume).status == 202
     assert owner.state(volume) == "detaching"
     again = owner.detach(server, volume)
@@ -220,7 +220,7 @@ def test_a_reset_of_the_state_leaves_no_volume_between_two_states(owner: Owner, 
         raise Conflict("No.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.attach_volume.connect", waits)
+        patch.setattr("magnetar_control.conductor.flows.volume_attach.connect", waits)
         third = owner.volume()
         assert owner.attach(server, third).status == 200  # the next action of the server waits for this one
         assert begun.wait(60)
@@ -244,7 +244,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         raise Conflict("The guest did not let go of it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", refused)
+        patch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", refused)
         assert owner.detach(server, volume).status == 202
         eventually(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"
@@ -260,7 +260,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real, tried = attach_volume.agent_flow.detach, []
+    real, tried = volume_attach.agent_flow.detach, []
 
     def fails_once(*args: Any, **more: Any) -> Any:
         answer = real(*args, **more)
@@ -269,7 +269,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
             raise MagnetarError
         return answer
 
-    monkeypatch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", fails_once)
+    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", fails_once)
     assert owner.detach(server, volume).status == 202
     eventually(lambda: owner.state(volume) == "available")
     assert owner.attached(server) == [] and len(tried) == 2
@@ -280,7 +280,7 @@ def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
     server = owner.server()["id"]
     path = f"/v2.1/servers/{server}/os-interface"
     port = owner.call.post(path, {"interfaceAttachment": {}}).json["interfaceAttachment"]["port_id"]
-    real, tried = attach_interface._release, []
+    real, tried = interface_attach._release, []
 
     def fails_once(*args: Any, **options: Any) -> None:
         tried.append(args)
@@ -288,7 +288,7 @@ def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
             raise MagnetarError
         real(*args, **options)
 
-    monkeypatch.setattr(attach_interface, "_release", fails_once)
+    monkeypatch.setattr(interface_attach, "_release", fails_once)
     assert owner.call.call("DELETE", f"{path}/{port}").status == 202
     eventually(lambda: port not in [one["port_id"] for one in owner.call.get(path).json["interfaceAttachments"]])
     eventually(lambda: len(tried) == 2)
@@ -308,7 +308,7 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
         assert go.wait(30)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr(attach_volume.agent_flow, verb, silent)
+    monkeypatch.setattr(volume_attach.agent_flow, verb, silent)
     getattr(owner, verb)(server, volume)
     assert begun.wait(30)
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204

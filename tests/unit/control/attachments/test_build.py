@@ -12,8 +12,8 @@ import pytest
 
 from magnetar_agent.fake.disks import read
 from magnetar_control.agents import AgentClient
-from magnetar_control.compute import server_reservations
-from magnetar_control.conductor import block_devices, nics
+from magnetar_control.compute.servers import server_reservations
+from magnetar_control.conductor.steps import block_devices, nics
 from magnetar_core.errors import Cancelled, Conflict
 from tests.waiting import eventually
 
@@ -379,7 +379,7 @@ def test_a_volume_is_reserved_before_the_answer(owner: Owner, monkeypatch: pytes
     """The next who names it is told so, and does not get a server in error."""
     volume, go = owner.volume(), threading.Event()
     real = block_devices.prepare
-    monkeypatch.setattr("magnetar_control.conductor.build.block_devices.prepare", lambda *args: (
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare", lambda *args: (
         go.wait(20), real(*args))[1])
     first = _asked(owner, volume)
     assert first.status == 202 and owner.state(volume) == "reserved"
@@ -403,7 +403,7 @@ def test_a_reserved_volume_is_free_when_its_server_is_not_built(owner: Owner, mo
         server = owner.call.settled(_asked(owner, volume, flavorRef="huge").json["server"]["id"])
         assert server and server["status"] == "ERROR" and owner.state(volume) == "available"
         return
-    monkeypatch.setattr("magnetar_control.conductor.build.block_devices.prepare", lambda *_args: (
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare", lambda *_args: (
         go.wait(20), (_ for _ in ()).throw(Cancelled("It is deleted.")))[1])
     id = _asked(owner, volume).json["server"]["id"]
     assert owner.state(volume) == "reserved"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar_control.compute import held_action
-from magnetar_control.conductor import nics
+from magnetar_control.conductor.steps import nics
 from magnetar_core.errors import Conflict
 from tests.waiting import eventually
 

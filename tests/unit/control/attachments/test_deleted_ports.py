@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.compute import interfaces
-from magnetar_control.conductor import attach_interface, retry
-from magnetar_control.conductor.work import HostDown
+from magnetar_control.compute.attachments import interfaces
+from magnetar_control.conductor.flows import interface_attach
+from magnetar_control.conductor.worker import retry
+from magnetar_control.conductor.worker.work import HostDown
 from magnetar_core.errors import TimedOut
 from tests.waiting import eventually
 
@@ -62,7 +63,7 @@ def test_a_port_that_the_guest_does_not_release_is_kept(owner: Owner, monkeypatc
         raise TimedOut("The guest does not let go of the NIC.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attach_interface, "_unplug", unplugged)
+        patch.setattr(interface_attach, "_unplug", unplugged)
         refused = _delete(owner, port)
     assert (refused.status, refused.json["NeutronError"]["type"]) == (409, "PortInUse")
     assert "does not let go" in refused.json["NeutronError"]["message"]
@@ -71,7 +72,7 @@ def test_a_port_that_the_guest_does_not_release_is_kept(owner: Owner, monkeypatc
 
 
 def test_a_host_that_says_nothing_deletes_it_later(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, away, unplug = new_port(owner), threading.Event(), attach_interface._unplug
+    port, away, unplug = new_port(owner), threading.Event(), interface_attach._unplug
     server = str(owner.server(networks=[{"port": port}])["id"])
     away.set()
 
@@ -80,7 +81,7 @@ def test_a_host_that_says_nothing_deletes_it_later(owner: Owner, monkeypatch: py
             raise HostDown("kvm1")
         unplug(*args)
 
-    monkeypatch.setattr(attach_interface, "_unplug", unplugged)
+    monkeypatch.setattr(interface_attach, "_unplug", unplugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
         monkeypatch.setattr(retry, name, value)
     monkeypatch.setattr(interfaces, "DONE", 0.2)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor import attach_interface, retry
-from magnetar_control.conductor.work import HostDown
+from magnetar_control.conductor.flows import interface_attach
+from magnetar_control.conductor.worker import retry
+from magnetar_control.conductor.worker.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
 from tests.waiting import eventually
 
@@ -104,7 +105,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
     def refused(*_args: Any, **_more: Any) -> Any:
         raise Conflict("The host has no room for a NIC.")
 
-    monkeypatch.setattr("magnetar_control.conductor.attach_interface.nics.networks", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.interface_attach.nics.networks", refused)
     reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
     assert reply.status == 500 and "no room" in reply.json["computeFault"]["message"]
     assert ports(owner) == before
@@ -114,7 +115,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
 def test_a_conductor_dies(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, net = server_on(owner), network(owner)
     before, fuse = ports(owner), Fuse(owner.cloud, monkeypatch)
-    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 120.0)
+    monkeypatch.setattr("magnetar_control.compute.attachments.interfaces.DONE", 120.0)
     for at in range(1, 100, 2):
         fuse.light(at)
         with ThreadPoolExecutor(1) as threads:
@@ -140,7 +141,7 @@ def test_a_nic_that_comes_too_late_is_taken_back(owner: Owner, monkeypatch: pyte
     """An answer of failure means that nothing will happen: who asks again has one NIC, not two."""
     server, net, before, go = server_on(owner), network(owner), ports(owner), threading.Event()
     unplugged: list[None] = []
-    real, unplug = attach_interface._plug, attach_interface._unplug
+    real, unplug = interface_attach._plug, interface_attach._unplug
 
     def late(*args: Any) -> Any:
         seen = real(*args)
@@ -148,20 +149,21 @@ def test_a_nic_that_comes_too_late_is_taken_back(owner: Owner, monkeypatch: pyte
         return seen
 
     if begun:
-        monkeypatch.setattr(attach_interface, "_plug", late)
+        monkeypatch.setattr(interface_attach, "_plug", late)
     else:  # another action of the server is in hand
-        monkeypatch.setattr("magnetar_control.conductor.attach_volume.connect", lambda *_args: go.wait(20) and "vdb")
+        monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect",
+                            lambda *_args: go.wait(20) and "vdb")
         assert owner.attach(server, owner.volume()).status == 200
-    monkeypatch.setattr(attach_interface, "_unplug", lambda *args: unplugged.append(unplug(*args)))
-    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 0.5)
+    monkeypatch.setattr(interface_attach, "_unplug", lambda *args: unplugged.append(unplug(*args)))
+    monkeypatch.setattr("magnetar_control.compute.attachments.interfaces.DONE", 0.5)
     reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
     assert reply.status == 503 and "will not" in str(reply.json) and reply.headers["retry-after"], reply
     go.set()
     eventually(lambda: ports(owner) == before)
     assert len(macs(owner, server)) == 1 and len(unplugged) == begun
     assert list(owner.call.server(server)["addresses"]) == ["default"]
-    monkeypatch.setattr(attach_interface, "_plug", real)
-    monkeypatch.setattr("magnetar_control.compute.interfaces.DONE", 9.0)
+    monkeypatch.setattr(interface_attach, "_plug", real)
+    monkeypatch.setattr("magnetar_control.compute.attachments.interfaces.DONE", 9.0)
     assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status == 200
     assert len(macs(owner, server)) == 2
 
@@ -169,7 +171,7 @@ def test_a_nic_that_comes_too_late_is_taken_back(owner: Owner, monkeypatch: pyte
 def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
         owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     server, net, before, tried, away = server_on(owner), network(owner), ports(owner), [], [True]
-    plug = attach_interface._plug
+    plug = interface_attach._plug
 
     def plugged(*args: Any) -> Any:
         seen = plug(*args)
@@ -181,11 +183,11 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
     def unplugged(*_args: Any) -> None:
         raise HostDown("The connection was cut.")
 
-    monkeypatch.setattr(attach_interface, "_plug", plugged)
+    monkeypatch.setattr(interface_attach, "_plug", plugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
         monkeypatch.setattr(retry, name, value)
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
-        patch.setattr(attach_interface, "_unplug", unplugged)
+        patch.setattr(interface_attach, "_unplug", unplugged)
         asked = threads.submit(owner.call.post, path(server), {"interfaceAttachment": {"net_id": net}})
         eventually(lambda: len(tried) > 3)
         [port] = set(ports(owner)) - set(before)
@@ -197,7 +199,7 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
 
 
 def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, net, before, plug = server_on(owner), network(owner), ports(owner), attach_interface._plug
+    server, net, before, plug = server_on(owner), network(owner), ports(owner), interface_attach._plug
 
     def plugged(*args: Any) -> None:
         plug(*args)
@@ -207,8 +209,8 @@ def test_a_port_whose_nic_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypa
         raise TimedOut("The guest does not let go of the NIC.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attach_interface, "_plug", plugged)
-        patch.setattr(attach_interface, "_unplug", unplugged)
+        patch.setattr(interface_attach, "_plug", plugged)
+        patch.setattr(interface_attach, "_unplug", unplugged)
         assert owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}}).status >= 400
     [port] = set(ports(owner)) - set(before)
     assert owner.call.delete(path(server, port)).status == 202

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.compute import networks, server_reservations
-from magnetar_control.conductor import audit, nics
+from magnetar_control.compute.proxies import networks
+from magnetar_control.compute.servers import server_reservations
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.steps import nics
 from magnetar_core.errors import Cancelled, Conflict
 from tests.waiting import eventually
 

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar_control import serve
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from tests.unit.control.cloud import Cloud
 
 

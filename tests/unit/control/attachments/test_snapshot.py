@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import attach_volume, retry
-from magnetar_control.conductor.periodic import remove_unused
-from magnetar_control.conductor.work import HostDown, Work
-from magnetar_control.store import servers, tables
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows import volume_attach
+from magnetar_control.conductor.periodic.periodic import remove_unused
+from magnetar_control.conductor.worker import retry
+from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.store.engine import tables
+from magnetar_control.store.servers import servers
 from magnetar_core.errors import Conflict, HypervisorDown
+from magnetar_core.http.client import Client
 from tests.waiting import eventually
 
 from .asking import Owner
@@ -133,7 +135,7 @@ def test_a_copy_that_fails_kills_the_image_only(maker: Owner, monkeypatch: pytes
     def refused(*_args: Any) -> None:
         raise Conflict("The host has no room for a copy.")
 
-    monkeypatch.setattr("magnetar_control.conductor.snapshot.upload", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload", refused)
     id = make(maker, server)
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
@@ -265,8 +267,8 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
         tried.append(1)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr("magnetar_control.conductor.snapshot.upload", away)
-    monkeypatch.setattr("magnetar_control.conductor.retry.AGAIN", pause)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload", away)
+    monkeypatch.setattr("magnetar_control.conductor.worker.retry.AGAIN", pause)
     id = make(maker, server)
     eventually(lambda: tried)
     maker.call.delete(f"/v2.1/servers/{server}")
@@ -347,7 +349,7 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
         raise HostDown(f"host {host or work.server.host} does not answer")
 
     patched.setattr(Work, "client", client)
-    patched.setattr(attach_volume, "connect", lambda work, host, _entry: client(work, host))
+    patched.setattr(volume_attach, "connect", lambda work, host, _entry: client(work, host))
     patched.setattr(retry, "AGAIN", 600.0)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import LeaseLost
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_control.services import Context
-from magnetar_control.store import actions
+from magnetar_control.store.actions import actions
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.moves.dying import Stall, ask, take, turn
 from tests.waiting import eventually
@@ -32,7 +32,7 @@ def stalls(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int,
     """A function of (act, number of an action, its key, how it is undone): whether the conductor stood still."""
     other, late = copy.copy(owner.cloud.parts.working), [0.0]
     other.holder = "another"
-    monkeypatch.setattr("magnetar_control.conductor.work.clock", lambda: time.monotonic() + late[0])
+    monkeypatch.setattr("magnetar_control.conductor.worker.work.clock", lambda: time.monotonic() + late[0])
 
     def stalled(at: int, number: int, key: str, undone: Callable[[], object]) -> bool:
         def meanwhile() -> None:

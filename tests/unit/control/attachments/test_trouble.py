@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from magnetar_control.conductor import attach_volume, block_devices, delete_server, retry
-from magnetar_control.conductor.work import HostDown, WrongHost
+from magnetar_control.conductor.flows import server_delete, volume_attach
+from magnetar_control.conductor.steps import block_devices
+from magnetar_control.conductor.worker import retry
+from magnetar_control.conductor.worker.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace, TimedOut
@@ -65,7 +67,7 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
     owner.attach(server, far)
     eventually(lambda: owner.state(far) == "in-use")
     with monkeypatch.context() as patch:
-        patch.setattr(delete_server, "_delete_on", lambda _work, _host, moves: None)  # nobody there hears of it
+        patch.setattr(server_delete, "_delete_on", lambda _work, _host, moves: None)  # nobody there hears of it
         owner.call.delete(f"/v2.1/servers/{server}")
         eventually(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(far) == "available"
@@ -143,7 +145,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
     """The host attaches it, and its answer is lost; then it is away, or its disk full, for longer than anything is
     asked again."""
     server, volume, tried, away = owner.server()["id"], owner.volume(), [], [True]
-    plug, unplug = attach_volume.connect, attach_volume.disconnect
+    plug, unplug = volume_attach.connect, volume_attach.disconnect
 
     def plugged(*args: Any) -> str:
         device = plug(*args)
@@ -157,8 +159,8 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
             raise trouble
         unplug(*args)
 
-    monkeypatch.setattr(attach_volume, "connect", plugged)
-    monkeypatch.setattr(attach_volume, "disconnect", unplugged)
+    monkeypatch.setattr(volume_attach, "connect", plugged)
+    monkeypatch.setattr(volume_attach, "disconnect", unplugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
         monkeypatch.setattr(retry, name, value)
     assert owner.attach(server, volume).status == 200
@@ -172,7 +174,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
 
 
 def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, volume, plug = owner.server()["id"], owner.volume(), attach_volume.connect
+    server, volume, plug = owner.server()["id"], owner.volume(), volume_attach.connect
 
     def plugged(*args: Any) -> str:
         plug(*args)
@@ -182,8 +184,8 @@ def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch
         raise TimedOut("The guest does not let go of the disk.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attach_volume, "connect", plugged)
-        patch.setattr(attach_volume, "disconnect", unplugged)
+        patch.setattr(volume_attach, "connect", plugged)
+        patch.setattr(volume_attach, "disconnect", unplugged)
         assert owner.attach(server, volume).status == 200
         eventually(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
             "message"] == "Error")

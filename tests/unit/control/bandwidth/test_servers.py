@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from magnetar_control import serve
-from magnetar_control.conductor.audit import findings, read_state
-from magnetar_control.services.network.fake_engine import FakeEngine
-from magnetar_control.store.hosts import child_id
+from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_control.store.hosts.hosts import child_id
 from tests.unit.control.api.test_placement import filled, get, holds
 from tests.unit.control.cloud import Cloud
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import yaml
 
 from magnetar_control import serve
-from magnetar_control.conductor.audit import findings, read_state
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import card, netdev, plugged, switched
 from tests.unit.control.moves.clouds import at
 from tests.unit.control.moves.inside import Inside

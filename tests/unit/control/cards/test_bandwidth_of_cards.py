@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_control.conductor.audit import findings, read_state
-from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.store.hosts import child_id
+from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.store.hosts.hosts import child_id
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.cards.made_up import card, netdev
 from tests.unit.control.api.test_placement import get

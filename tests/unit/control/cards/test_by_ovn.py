@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_agent.networks import IntegrationBridge
-from magnetar_control.services.network.engine import LogicalFunction
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_agent.host.networks import IntegrationBridge
+from magnetar_control.services.network.engine.engine import LogicalFunction
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import part, plugged
 from tests.unit.agent.test_pci import device
 from tests.unit.control.moves.clouds import at

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_control.store import hosts
+from magnetar_control.store.hosts import hosts
 from tests.unit.agent.cards.made_up import plugged
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at

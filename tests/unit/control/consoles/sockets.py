@@ -13,9 +13,9 @@ from sqlalchemy import update
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from magnetar_control.compute import consoles
-from magnetar_control.store.tables import console_tokens
-from magnetar_core.endpoint import CONSOLE_ERROR
+from magnetar_control.compute.servers import consoles
+from magnetar_control.store.engine.tables import console_tokens
+from magnetar_core.http.endpoint import CONSOLE_ERROR
 from tests.waiting import eventually
 
 LIMIT = 120.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_control.compute import consoles
+from magnetar_control.compute.servers import consoles
 from tests.waiting import eventually
 
 from .sockets import (

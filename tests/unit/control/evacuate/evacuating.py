@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.store import hosts, tables
-from magnetar_control.store.database import now
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.hosts import hosts
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Caller
 from tests.unit.control.engines import engines
@@ -37,7 +38,7 @@ class Evacuating(Owner):
         self.stopped.add(name)
         self.cloud.kvm[name].stop()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("magnetar_core.client.RETRY_FOR", 0.2)  # the watcher says it at once
+            patch.setattr("magnetar_core.http.client.RETRY_FOR", 0.2)  # the watcher says it at once
             eventually(lambda: self.state_of(name).problem)
         with self.cloud.parts.working.database.write() as connection:
             connection.execute(update(tables.host_states).where(tables.host_states.c.host == name).values(

@@ -3,7 +3,7 @@
 
 import pytest
 
-from magnetar_control.conductor import host_return
+from magnetar_control.conductor.hosts import host_return
 from magnetar_core.errors import HypervisorError
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.moves.dying import Died, Fate, through

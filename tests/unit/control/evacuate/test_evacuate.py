@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from magnetar_control.conductor import retry
+from magnetar_control.conductor.worker import retry
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.test_iso import read
 from tests.unit.control.attachments.test_build import block
@@ -99,7 +99,7 @@ def test_a_host_that_is_named(admin, dead, version, force):
 
 def test_a_forced_host_without_room_takes_nothing(admin, dead, monkeypatch):
     id, host = dead
-    monkeypatch.setattr("magnetar_control.store.allocations._raise", lambda *_args, **_more: False)
+    monkeypatch.setattr("magnetar_control.store.claims.allocations._raise", lambda *_args, **_more: False)
     assert admin.evacuated(id, "2.67", host=others(admin, host)[0], force=True)["status"] == "ACTIVE"
     monkeypatch.undo()
     assert [one[3] for one in admin.statuses(id)] == ["error"]
@@ -139,7 +139,7 @@ def test_a_target_that_dies_is_left_to_the_next_evacuation(admin, dead, monkeypa
         """From then on nobody is patient with it; before and afterwards a slow machine has its time."""
         admin.down(one)
         monkeypatch.setattr(retry, "TRIES", 0)
-        monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
+        monkeypatch.setattr("magnetar_core.http.client.RETRY_FOR", 0.2)
         dead_too.set()
         raise HypervisorError("the power is off")
 
@@ -183,7 +183,7 @@ def test_a_deletion_in_the_midst_of_it(admin, dead, monkeypatch):
         assert admin.call.delete(f"/v2.1/servers/{id}").status == 204
         raise HypervisorError("it was deleted meanwhile")
 
-    monkeypatch.setattr("magnetar_control.conductor.evacuate.make", asked)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_evacuate.make", asked)
     assert admin.evacuate(id).status == 200
     assert admin.call.settled(id) is None
     assert claims(admin.cloud, id) == {}

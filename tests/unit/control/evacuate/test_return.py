@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from magnetar_control.conductor import evacuate, host_return
-from magnetar_control.store.database import now
+from magnetar_control.conductor.flows import server_evacuate
+from magnetar_control.conductor.hosts import host_return
+from magnetar_control.store.engine.database import now
 from magnetar_core.errors import HypervisorError
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.test_specs import flavor
@@ -97,14 +98,14 @@ def test_a_host_counts_as_up_only_when_it_is_clean(admin, two, monkeypatch):
 
 def held_build(monkeypatch):
     """A build that waits for ``go``; ``begun`` is set when it has begun."""
-    go, begun, make = threading.Event(), threading.Event(), evacuate.make
+    go, begun, make = threading.Event(), threading.Event(), server_evacuate.make
 
     def slow(*args):
         begun.set()
         assert go.wait(60)
         return make(*args)
 
-    monkeypatch.setattr(evacuate, "make", slow)
+    monkeypatch.setattr(server_evacuate, "make", slow)
     return go, begun
 
 
@@ -136,14 +137,14 @@ def test_a_host_that_returns_meanwhile(admin, two, monkeypatch, fails, boots):
 def test_a_host_that_is_up_again_before_it_has_begun_keeps_its_server(admin, two, monkeypatch):
     gone, _kept, host = two
     admin.down(host)
-    choose = evacuate.Evacuation.choose
+    choose = server_evacuate.Evacuation.choose
 
     def slow(move):
         found = choose(move)
         admin.up(host)
         return found
 
-    monkeypatch.setattr(evacuate.Evacuation, "choose", slow)
+    monkeypatch.setattr(server_evacuate.Evacuation, "choose", slow)
     server = admin.evacuated(gone)
     assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host)
     assert "still in use" in row(admin.cloud, gone).fault

@@ -10,12 +10,13 @@ import uuid
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.periodic import Periodic, remove_unused
-from magnetar_control.conductor.repair import REPAIRS
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.periodic import Periodic, remove_unused
+from magnetar_control.conductor.periodic.repair import REPAIRS
 from magnetar_control.services import Context
-from magnetar_control.store import allocations, tables
-from magnetar_control.store.database import now
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import now
 from magnetar_core.errors import Conflict
 from tests.unit.control.cloud import Cloud
 
@@ -285,7 +286,7 @@ def test_images_go_from_hosts_that_have_not_needed_them_for_a_day(cloud, periodi
         other = cloud.admin.image("other")
         cloud.parts.delivery.image(client, "kvm1", other)
         assert remove_unused(periodic.conductor) == 0
-        monkeypatch.setattr("magnetar_control.conductor.periodic.UNUSED", -60.0)
+        monkeypatch.setattr("magnetar_control.conductor.periodic.periodic.UNUSED", -60.0)
         assert remove_unused(periodic.conductor) == 1
         left = {image["id"] for image in client.list("image")}
         assert other not in left and cloud.admin.image() in left

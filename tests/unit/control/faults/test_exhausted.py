@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from magnetar_core import client
+from magnetar_core.http import client
 from tests.support.silence import hanging
 from tests.unit.control.cloud import Caller, Cloud, Reply
 from tests.unit.control.v1 import test_servers

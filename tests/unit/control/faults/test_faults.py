@@ -14,14 +14,15 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.conductor.flows.flows import FLOWS
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.periodic import audit
 from magnetar_control.services.volume import worker as volume_work
-from magnetar_control.store import actions as queue
-from magnetar_control.store import bell, servers, tables
-from magnetar_control.store import database as database_module
-from magnetar_control.store.database import Database
+from magnetar_control.store.actions import actions as queue
+from magnetar_control.store.engine import bell, tables
+from magnetar_control.store.engine import database as database_module
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.servers import servers
 from tests.unit.control.cloud import Cloud
 from tools import postgres as postgresql
 
@@ -108,8 +109,8 @@ def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypat
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setitem(FLOWS["cell"], "os-stop", broken)
-    monkeypatch.setattr("magnetar_control.conductor.conductor.AGAIN", 0.0)
-    monkeypatch.setattr("magnetar_control.conductor.conductor.TRIES", 3)
+    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 0.0)
+    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.TRIES", 3)
     id = cloud.admin.boot("unlucky")["id"]
     assert cloud.admin.act(id, "os-stop").status == 202
     found = cloud.admin.settled(id)

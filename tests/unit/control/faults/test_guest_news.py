@@ -8,9 +8,9 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor import guest_news
-from magnetar_control.conductor.guest_news import GuestNews
-from magnetar_control.store.tables import servers
+from magnetar_control.conductor.hosts import guest_news
+from magnetar_control.conductor.hosts.guest_news import GuestNews
+from magnetar_control.store.engine.tables import servers
 from magnetar_core.errors import Conflict, Unreachable
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually

@@ -18,14 +18,16 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.conductor.conductor import Conductor
-from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.conductor.flows.flows import FLOWS
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.health import Health
-from magnetar_control.store import actions, servers, tables, timeouts
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import host_states
-from magnetar_control.store.timeouts import statement_timeout
+from magnetar_control.store.actions import actions
+from magnetar_control.store.engine import tables, timeouts
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import host_states
+from magnetar_control.store.engine.timeouts import statement_timeout
+from magnetar_control.store.servers import servers
 from tests.unit.control.api.compute import Compute
 from tests.waiting import eventually
 from tools import postgres as server
@@ -179,7 +181,7 @@ def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
 
 
 def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
-    monkeypatch.setattr("magnetar_control.conductor.host_watch.LOOK", TIMEOUT)
+    monkeypatch.setattr("magnetar_control.conductor.hosts.host_watch.LOOK", TIMEOUT)
     monkeypatch.setattr("magnetar_control.health.PATIENCE", TIMEOUT)
     for cell in ("cell1", "cell2"):
         compute.host(f"kvm-{cell}", cell=cell)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.conductor.host_watch import HostWatch
-from magnetar_control.store import servers
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.store.servers import servers
 from magnetar_core.power import number
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar_control.store import host_removals
+from magnetar_control.store.hosts import host_removals
 from tests.support.silence import silent
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store.tables import actions
-from magnetar_core import client
+from magnetar_control.store.engine.tables import actions
+from magnetar_core.http import client
 from tests.support.silence import HOST, hanging
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud, Reply
@@ -126,7 +126,7 @@ def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: C
 
 
 def test_a_host_that_is_down_has_a_quarter() -> None:
-    from magnetar_control.conductor.host_shares import HostShares
+    from magnetar_control.conductor.worker.host_shares import HostShares
 
     up: Callable[[str], bool] = lambda host: host == "kvm1"  # noqa: E731
     shares = HostShares(8, up)
@@ -142,7 +142,7 @@ def test_a_host_that_is_down_has_a_quarter() -> None:
 
 
 def test_who_asks_another_host_counts_there_while_he_does() -> None:
-    from magnetar_control.conductor.host_shares import HostBusy, HostShares
+    from magnetar_control.conductor.worker.host_shares import HostBusy, HostShares
 
     shares = HostShares(4, lambda _host: True)
     for number in range(4):

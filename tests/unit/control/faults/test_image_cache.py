@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import image_cache
-from magnetar_control.conductor.image_cache import ATTEMPTS, ImageCache
-from magnetar_control.store import tables
-from magnetar_core.client import Client
+from magnetar_control.conductor.hosts import image_cache
+from magnetar_control.conductor.hosts.image_cache import ATTEMPTS, ImageCache
+from magnetar_control.store.engine import tables
 from magnetar_core.errors import Conflict, HypervisorDown
+from magnetar_core.http.client import Client
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines
 from tests.waiting import eventually

@@ -13,9 +13,11 @@ from functools import partial
 import pytest
 from sqlalchemy import func, select
 
-from magnetar_control.conductor import audit
-from magnetar_control.store import actions, servers, stopped_actions, tables
-from magnetar_control.store.database import Database, now
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.store.actions import actions, stopped_actions
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.servers import servers
 from tests.unit.control.cloud import Cloud
 
 LIMIT = 120.0
@@ -77,8 +79,8 @@ def test_a_crash_before_cell0_has_forgotten_it(cloud, monkeypatch):
     arrived, usual, inner = [], Database.write, servers.arrive
     monkeypatch.setattr(Database, "write", write)
     monkeypatch.setattr(servers, "arrive", arrive)
-    monkeypatch.setattr("magnetar_control.conductor.conductor.AGAIN", 2.0)
-    monkeypatch.setattr("magnetar_control.store.actions.LEASE", 1.0)
+    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 2.0)
+    monkeypatch.setattr("magnetar_control.store.actions.actions.LEASE", 1.0)
     id = made(cloud, "quickly")
     assert cloud.admin.settled(id)["status"] == "ACTIVE" and died
     cloud.admin.delete(f"/v2.1/servers/{id}")

@@ -10,11 +10,12 @@ import time
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import build, schedule
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import HostDown
-from magnetar_control.store import allocations
-from magnetar_control.store.tables import actions
+from magnetar_control.conductor.flows import server_create
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.steps import schedule
+from magnetar_control.conductor.worker.work import HostDown
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.tables import actions
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.dying import take
 
@@ -74,7 +75,7 @@ def test_it_does_not_begin_its_own_work_again(cloud, monkeypatch):
 
 
 def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
-    real, hosts = build.make, []
+    real, hosts = server_create.make, []
 
     def make(work, host, nics):
         if hosts:
@@ -85,7 +86,7 @@ def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
         CELL["create"](take(cloud, work.action.id, other))
         raise HostDown("the connection was cut meanwhile")
 
-    monkeypatch.setattr(build, "make", make)
+    monkeypatch.setattr(server_create, "make", make)
     id = asked(cloud, "built")
     found = cloud.admin.settled(id)
     assert (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", hosts[0])

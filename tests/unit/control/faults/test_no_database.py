@@ -16,8 +16,8 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control import serve
 from magnetar_control.api.v1.operations import error_of
 from magnetar_control.settings_file import make
-from magnetar_control.store import database
-from magnetar_control.store.database import Database
+from magnetar_control.store.engine import database
+from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import NoSpace
 from tests.unit.control.cloud import Cloud
 

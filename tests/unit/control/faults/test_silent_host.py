@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar_control.conductor import retry
-from magnetar_core import client
+from magnetar_control.conductor.worker import retry
 from magnetar_core.errors import HypervisorDown
+from magnetar_core.http import client
 from tests.support.silence import HOST, hanging
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud

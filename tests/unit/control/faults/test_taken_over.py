@@ -9,9 +9,9 @@ import time
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store.actions import LEASE
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import actions, host_states
+from magnetar_control.store.actions.actions import LEASE
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import actions, host_states
 from tests.ports import free_port
 from tests.unit.control.spread import Spread
 

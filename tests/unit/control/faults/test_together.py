@@ -12,10 +12,13 @@ from collections import Counter
 import pytest
 from sqlalchemy import func, select
 
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.store import actions, allocations, servers, tables
-from magnetar_control.store.database import Database
+from magnetar_control.conductor.flows.flows import FLOWS
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.store.actions import actions
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.servers import servers
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
 
@@ -218,8 +221,8 @@ def test_a_crash_at_each_transaction(cloud, asked, begun, monkeypatch, name, mom
 
     begun.within = within
     monkeypatch.setattr(Database, "write", write)
-    monkeypatch.setattr("magnetar_control.conductor.conductor.AGAIN", 0.2)
-    monkeypatch.setattr("magnetar_control.store.actions.LEASE", 1.0)
+    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 0.2)
+    monkeypatch.setattr("magnetar_control.store.actions.actions.LEASE", 1.0)
     with asked(one={}, two={}, three={}) as ids:
         pass
     found = settled(cloud, ids)

@@ -10,7 +10,8 @@ from itertools import islice
 
 import pytest
 
-from magnetar_control.compute import interfaces, waiting
+from magnetar_control.compute import waiting
+from magnetar_control.compute.attachments import interfaces
 from magnetar_control.compute.waiting import Shares
 from magnetar_core.errors import Unavailable
 from tests.support.silence import hanging

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control import delivery
-from magnetar_control.conductor import build
-from magnetar_control.store import tables
+from magnetar_control.conductor.flows import server_create
+from magnetar_control.store.engine import tables
 from tests.unit.agent.test_cloud_init import SCHEMA
 from tests.unit.agent.test_iso import read
 from tests.unit.control.cloud import Caller, Cloud
@@ -243,9 +243,9 @@ def test_what_a_host_could_not_write_is_in_the_actions_message(cloud: Cloud) -> 
     with database.read() as connection:
         number = connection.execute(select(tables.actions.c.id).where(tables.actions.c.server_id == id)).scalar_one()
     work: Any = SimpleNamespace(action=SimpleNamespace(id=number), end_writes=[])
-    build.warned(work, {"warnings": []})
+    server_create.warned(work, {"warnings": []})
     assert work.end_writes == []
-    build.warned(work, {"warnings": ["No key.", "No password."]})
+    server_create.warned(work, {"warnings": ["No key.", "No password."]})
     for _time in range(2):
         with database.write() as connection:
             for write in work.end_writes:

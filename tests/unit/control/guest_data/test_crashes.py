@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store import tables
+from magnetar_control.store.engine import tables
 from tests.unit.agent.test_iso import read
 from tests.unit.control.moves.clouds import check, flavors
 from tests.unit.control.moves.dying import Fate, through

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_agent.guest_data import Guest, ec2_meta_data
+from magnetar_agent.metadata.guest_data import Guest, ec2_meta_data
 from magnetar_control import serve
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from tests.northbound import external
 from tests.unit.control.cloud import Cloud
 from tests.waiting import eventually

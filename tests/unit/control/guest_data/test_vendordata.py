@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor.vendordata import Vendordata, VendordataFailed
+from magnetar_control.conductor.worker.vendordata import Vendordata, VendordataFailed
 from magnetar_control.settings_file import make
 from magnetar_core.errors import Cancelled, InvalidSettings
 from tests.ports import free_port

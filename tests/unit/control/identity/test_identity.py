@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from magnetar_control.api.identity.app import Elsewhere, application
-from magnetar_control.conductor.vendordata_auth import VendordataAuth
+from magnetar_control.conductor.worker.vendordata_auth import VendordataAuth
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.keystone import Keystone, of
 from magnetar_control.settings_file import make

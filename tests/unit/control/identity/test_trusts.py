@@ -6,7 +6,7 @@ import time
 import pytest
 
 from magnetar_control.services.identity import trusts
-from magnetar_control.store.database import now
+from magnetar_control.store.engine.database import now
 
 ABSENT = "8c7d3c0e5d0f4a2b9d0e0c6c8a1f2b3d"
 

@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from magnetar_control.conductor import periodic
+from magnetar_control.conductor.periodic import periodic
 from magnetar_control.services.image.boot_parts import command_line, named_parts
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.image.glance import PATCH

@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_control.delivery import Delivery
 from magnetar_control.services import Context, Document, Images
-from magnetar_core.client import Client
+from magnetar_core.http.client import Client
 
 KERNEL, MACHINE = str(uuid.uuid4()), str(uuid.uuid4())
 

@@ -17,7 +17,7 @@ from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.services.image import members
 from magnetar_control.services.image.tables import images
 from magnetar_control.services.image.tables import members as rows
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.engine.database import Database, now
 
 from .glance import Glance
 

@@ -11,7 +11,9 @@ import orjson
 from sqlalchemy import insert, select
 
 from magnetar_control.scheduler.request_spec import amounts_of
-from magnetar_control.store import allocations, hosts, tables
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine import tables
+from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import NotFound
 from tests.unit.control.cloud import Cloud
 

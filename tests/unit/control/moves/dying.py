@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import Work
-from magnetar_control.store import servers
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import actions
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.worker.work import Work
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import actions
+from magnetar_control.store.servers import servers
+from magnetar_core.http.client import Client
 from tests.unit.control.cloud import Cloud
 
 from .clouds import FLAVORS, row

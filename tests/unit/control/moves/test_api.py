@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from magnetar_control.store import migrations, servers
+from magnetar_control.store.servers import migrations, servers
 from tests.unit.control.cloud import Cloud
 
 from .clouds import flavors, row
@@ -141,7 +141,7 @@ def test_one_that_waits_in_the_queue_is_aborted_at_once(cloud):
     """Before 2.65 it cannot be."""
     from sqlalchemy import update
 
-    from magnetar_control.store.tables import actions
+    from magnetar_control.store.engine.tables import actions
 
     database, path = cloud.parts.working.database, f"/v2.1/servers/{cloud.id}/migrations"
     with database.write() as connection:

@@ -10,7 +10,7 @@ import os
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store.tables import actions, migrations
+from magnetar_control.store.engine.tables import actions, migrations
 
 from .clouds import at, claims, flavors
 from .dying import Died, Fate, Stall

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.conductor import audit, repair
-from magnetar_control.store import cell_moves, servers
-from magnetar_control.store.database import Database
+from magnetar_control.conductor.periodic import audit, repair
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.servers import cell_moves, servers
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.engines import engines
 from tests.unit.control.v1.test_servers import ensure
@@ -201,7 +201,7 @@ def test_who_may_not(cloud, member):
 def test_which_host_may_be_named(cloud, id, monkeypatch):
     reply = cloud.admin.act(id, "migrate", {"host": "kvm9"}, "2.56")
     assert reply.status == 400 and "could not be found" in reply.content.decode()
-    monkeypatch.setattr("magnetar_control.compute.server_actions._cells", lambda _caller, _target: {})
+    monkeypatch.setattr("magnetar_control.compute.servers.server_actions._cells", lambda _caller, _target: {})
     reply = cloud.admin.act(id, "migrate", {"host": "kvm2"}, "2.56")
     assert reply.status == 400 and "Compute host kvm2 could not be found in the cell" in reply.content.decode()
     reply = cloud.admin.act(id, "os-migrateLive", {"host": "kvm2", "block_migration": "auto"}, "2.30")

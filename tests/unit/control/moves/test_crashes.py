@@ -10,9 +10,9 @@ import os
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import LeaseLost
-from magnetar_control.store.tables import action_events, actions
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.worker.work import LeaseLost
+from magnetar_control.store.engine.tables import action_events, actions
 
 from .clouds import at, check, claims, disabled, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn

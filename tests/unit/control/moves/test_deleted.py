@@ -9,13 +9,14 @@ import itertools
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor import audit, delete_server
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.migration import MigrationTask
-from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.conductor.repair import repair
-from magnetar_control.conductor.work import HostDown
-from magnetar_control.store.tables import actions
+from magnetar_control.conductor.flows import server_delete
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.conductor.periodic.repair import repair
+from magnetar_control.conductor.steps.migration import MigrationTask
+from magnetar_control.conductor.worker.work import HostDown
+from magnetar_control.store.engine.tables import actions
 from magnetar_core.flows.migrate import Migrate
 from tests.unit.agent.pair import WAY
 
@@ -49,7 +50,7 @@ def test_what_a_move_has_left(cloud, monkeypatch, done, kind, first):
     steps = Migrate(cloud.kvm[here].side(), cloud.kvm[there].side(), id, {"type": kind}).steps()
     list(itertools.islice(steps, done + 1))  # the last of them is not done
     with monkeypatch.context() as patch:
-        patch.setattr(delete_server, "_delete_on", lambda *_host, **_more: None)
+        patch.setattr(server_delete, "_delete_on", lambda *_host, **_more: None)
         assert turn(cloud, ask(cloud, id, "delete"))
     assert row(cloud, id).deleted_at
     found = [nothing_left(cloud, id, name) for name in ((here, there) if first == "source" else (there, here))]

@@ -9,10 +9,11 @@ import os
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor import audit, retry
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.store import tables
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.conductor.worker import retry
+from magnetar_control.store.engine import tables
 from tests.unit.agent.full import FullDisk
 
 from .clouds import at, check, claims, row

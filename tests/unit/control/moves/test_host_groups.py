@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from magnetar_control.conductor import host_groups
-from magnetar_control.conductor.host_groups import GroupNews
+from magnetar_control.conductor.steps import host_groups
+from magnetar_control.conductor.steps.host_groups import GroupNews
 from magnetar_core.errors import InvalidField, Unreachable
 from tests.waiting import eventually
 

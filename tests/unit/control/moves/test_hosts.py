@@ -8,9 +8,11 @@ import time
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import confirm_resize, retry
-from magnetar_control.store import hosts, tables
-from magnetar_control.store.database import now
+from magnetar_control.conductor.flows import server_confirm_resize
+from magnetar_control.conductor.worker import retry
+from magnetar_control.store.engine import tables
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import HypervisorError, Unreachable
 
 from .clouds import at, check, claims, disabled, moves, row
@@ -23,7 +25,7 @@ LARGE, SMALL = (2, 512, 2, 0), (1, 128, 1, 0)
 def hasty(monkeypatch):
     """A conductor that does not wait for hosts that are down."""
     monkeypatch.setattr(retry, "TRIES", 0)
-    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
+    monkeypatch.setattr("magnetar_core.http.client.RETRY_FOR", 0.2)
 
 
 def host_of(cloud, id):
@@ -196,13 +198,13 @@ def test_hosts_that_are_down_end_a_move_and_leave_the_server(cloud, server, hast
 def test_what_nobody_confirms_is_confirmed_after_the_window(cloud, server, monkeypatch):
     id, conductor = server["id"], cloud.parts.working
     assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
-    assert confirm_resize.confirm_expired(conductor) == 0
+    assert server_confirm_resize.confirm_expired(conductor) == 0
     object.__setattr__(conductor.settings, "resize_confirm_window", 60)
-    assert confirm_resize.confirm_expired(conductor) == 0
+    assert server_confirm_resize.confirm_expired(conductor) == 0
     with conductor.database.write() as connection:
         connection.execute(update(tables.migrations).values(updated_at="2026-01-01T00:00:00.000000"))
-    assert confirm_resize.confirm_expired(conductor) == 1
-    assert confirm_resize.confirm_expired(conductor) == 0
+    assert server_confirm_resize.confirm_expired(conductor) == 1
+    assert server_confirm_resize.confirm_expired(conductor) == 0
     object.__setattr__(conductor.settings, "resize_confirm_window", 0)
     for _at in range(6000):
         if cloud.admin.server(id)["status"] == "ACTIVE":

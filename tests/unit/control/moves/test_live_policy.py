@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from magnetar_control.conductor import live_policy
+from magnetar_control.conductor.steps import live_policy
 from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidSettings, TimedOut
 from tests.unit.agent.pair import Held

@@ -9,10 +9,10 @@ import time
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.store import stopped_actions
-from magnetar_control.store.tables import actions
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.store.actions import stopped_actions
+from magnetar_control.store.engine.tables import actions
+from magnetar_core.http.client import Client
 from magnetar_core.power import HARD_REBOOT, SOFT_REBOOT
 
 from .clouds import check, flavors, row

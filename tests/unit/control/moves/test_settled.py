@@ -3,13 +3,14 @@
 
 from types import SimpleNamespace
 
-from magnetar_control.conductor import resize
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.allocations import Amounts, Ratios
-from magnetar_control.store.database import now
-from magnetar_control.store.joint_claims import join
-from magnetar_control.store.tables import allocations as table
-from magnetar_control.store.tables import cells
+from magnetar_control.conductor.flows import server_resize
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import Amounts, Ratios
+from magnetar_control.store.claims.joint_claims import join
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import allocations as table
+from magnetar_control.store.engine.tables import cells
+from magnetar_control.store.hosts import hosts
 
 OLD, NEW, GROWN = Amounts(2, 512, 10), Amounts(1, 256, 20), Amounts(2, 512, 20)
 
@@ -77,6 +78,6 @@ def settle(database, monkeypatch, host, amounts):
     """Settle the claims of s1 and its move m1, whose old flavor needs *amounts*."""
     move = SimpleNamespace(work=SimpleNamespace(id="s1"), id="m1", source="kvm1", api=database, read_hosts=lambda: None,
                            conductor=SimpleNamespace(host=lambda _name: {"id": host}))
-    monkeypatch.setattr(resize, "needed", lambda *_of: SimpleNamespace(
+    monkeypatch.setattr(server_resize, "needed", lambda *_of: SimpleNamespace(
         amounts=amounts, devices={}, resources={}, nics=()))
-    resize.settle_claims(move, "kvm1", {})
+    server_resize.settle_claims(move, "kvm1", {})

@@ -13,13 +13,15 @@ import orjson
 from sqlalchemy import select, update
 
 from magnetar_control import serve
-from magnetar_control.conductor import audit
-from magnetar_control.conductor.conductor import Conductor
+from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.scheduler.request_spec import amounts_of
 from magnetar_control.settings_file import make
-from magnetar_control.store import actions, schema, servers
-from magnetar_control.store import tables as t
-from magnetar_control.store.tables import CELL
+from magnetar_control.store.actions import actions
+from magnetar_control.store.engine import schema
+from magnetar_control.store.engine import tables as t
+from magnetar_control.store.engine.tables import CELL
+from magnetar_control.store.servers import servers
 from tests.unit.control.cloud import Cloud
 
 from .clouds import at, claims

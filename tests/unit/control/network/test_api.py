@@ -10,10 +10,10 @@ from sqlalchemy import insert, update
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.security_groups import default_id
+from magnetar_control.services.network.security.security_groups import default_id
 from magnetar_control.settings import Settings
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import server_mappings
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import server_mappings
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from tests.unit.control.counting import counted

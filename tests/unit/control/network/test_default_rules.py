@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.services.network import default_rules, tables
+from magnetar_control.services.network import tables
+from magnetar_control.services.network.security import default_rules
 from magnetar_core.errors import Conflict
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER

@@ -10,8 +10,10 @@ from contextlib import suppress
 
 import pytest
 
-from magnetar_control.services.network import EmbeddedNetworks, host_groups, ipam
-from magnetar_control.services.network.security_groups import default_id
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.security import host_groups
+from magnetar_control.services.network.security.security_groups import default_id
+from magnetar_control.services.network.subnets import ipam
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.network import MOST_GROUPS
 from tests.unit.control.counting import counted

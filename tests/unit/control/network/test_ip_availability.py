@@ -9,8 +9,8 @@ import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.fake_engine import FakeEngine
-from magnetar_control.store.database import Database
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_control.store.engine.database import Database
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, Asker, authenticate
 

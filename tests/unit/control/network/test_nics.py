@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.security_groups import default_id
-from magnetar_control.store.database import Database
+from magnetar_control.services.network.security.security_groups import default_id
+from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ALICE, BOB
 

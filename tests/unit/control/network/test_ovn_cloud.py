@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_core.kinds import Server
 from tests.northbound import LabCentral, missing
 from tests.unit.control.cloud import Caller, Cloud

@@ -11,7 +11,7 @@ import ovs.json
 import pytest
 from ovs import jsonrpc
 
-from magnetar_control.services.network import ovn, ovn_messages  # noqa: F401 - ovn has it registered
+from magnetar_control.services.network.ovn import ovn, ovn_messages  # noqa: F401 - ovn has it registered
 
 MESSAGES = [
     {"id": 1, "result": [{}], "error": None},

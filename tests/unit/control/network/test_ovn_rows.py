@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from magnetar_control.api.network.attributes import PROTOCOLS
-from magnetar_control.services.network.engine import (
+from magnetar_control.services.network.engine.engine import (
     LogicalFunction,
     LogicalNetwork,
     LogicalPort,
     LogicalRule,
     LogicalSubnet,
 )
-from magnetar_control.services.network.ovn_rows import ACL, DHCP, NUMBERS, PORT, match, rows
+from magnetar_control.services.network.ovn.ovn_rows import ACL, DHCP, NUMBERS, PORT, match, rows
 
 RULES = yaml.safe_load((Path(__file__).parents[3] / "cases/ovn_rules.yml").read_text(encoding="utf-8"))
 LAN = LogicalSubnet("s1", "10.1.0.0/24", "10.1.0.1", dns=("192.0.2.1", "192.0.2.2"),

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from magnetar_control.services.network import ovn_servers
+from magnetar_control.services.network.ovn import ovn_servers
 
 LEADS, FOLLOWS, WANTS = ({"connected": True, "leader": True}, {"connected": True, "leader": False},
                          {"connected": False, "leader": False})

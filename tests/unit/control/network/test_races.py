@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.services.network import (
-    EmbeddedNetworks,
-    floating_ips,
-    resources,
-    routers,
-    security_groups,
-    sharing,
-    subnets,
-    trunks,
-)
-from magnetar_control.services.network.fake_engine import FakeEngine
-from magnetar_control.store import database
-from magnetar_control.store.database import Database
+from magnetar_control.services.network import EmbeddedNetworks, resources, sharing
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_control.services.network.ports import trunks
+from magnetar_control.services.network.routers import floating_ips, routers
+from magnetar_control.services.network.security import security_groups
+from magnetar_control.services.network.subnets import subnets
+from magnetar_control.store.engine import database
+from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 from tests.unit.control.serving import ADMIN, ALICE
 

@@ -10,10 +10,10 @@ import pytest
 from ovsdbapp.backend.ovs_idl import connection
 from ovsdbapp.exceptions import TimeoutException
 
-from magnetar_control.services.network import ovn_servers
-from magnetar_control.services.network.ovn import OvnEngine
-from magnetar_control.services.network.ovn_rows import TABLES
-from magnetar_control.services.network.southbound import Southbound
+from magnetar_control.services.network.ovn import ovn_servers
+from magnetar_control.services.network.ovn.ovn import OvnEngine
+from magnetar_control.services.network.ovn.ovn_rows import TABLES
+from magnetar_control.services.network.ovn.southbound import Southbound
 from magnetar_core.errors import Unavailable
 
 

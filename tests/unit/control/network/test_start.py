@@ -12,10 +12,10 @@ from unittest.mock import patch
 import pytest
 
 from magnetar_control import serve
-from magnetar_control.conductor import block_devices, nics
+from magnetar_control.conductor.steps import block_devices, nics
 from magnetar_control.services.network import Wait
-from magnetar_control.services.network.fake_engine import FakeEngine
-from magnetar_core.client import Client
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_core.http.client import Client
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted

@@ -12,10 +12,10 @@ import orjson
 import pytest
 import yaml
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.host_watch import HostWatch
-from magnetar_control.conductor.work import HostDown
-from magnetar_control.store import tables
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.worker.work import HostDown
+from magnetar_control.store.engine import tables
 from magnetar_core.actions import ACTIONS
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from sqlalchemy import delete, select
 
-from magnetar_control.store import outbox
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import CELL
+from magnetar_control.store.actions import outbox
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import CELL
 from tests.unit.control.api.compute import Compute
 
 CASES: list[dict[str, Any]] = yaml.safe_load(

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor.notification_sender import NotificationSender, drop_old
-from magnetar_control.conductor.periodic import TASKS, Periodic
+from magnetar_control.conductor.periodic.notification_sender import NotificationSender, drop_old
+from magnetar_control.conductor.periodic.periodic import TASKS, Periodic
 from magnetar_control.notifications import message
 from magnetar_control.notifications.receivers import receivers_of
 from magnetar_control.settings_file import make
-from magnetar_control.store import outbox
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.actions import outbox
+from magnetar_control.store.engine.database import Database, now
 
 from .receiving import Receiving, receiving
 
@@ -146,7 +146,7 @@ def test_one_conductor_sends_at_a_time_and_another_goes_on_when_it_has_died(
     tell(database, "a", "b")
     first, second = sender(database, receiver), sender(database, receiver, "two")
     with monkeypatch.context() as dying:
-        dying.setattr("magnetar_control.store.outbox.settle", die)
+        dying.setattr("magnetar_control.store.actions.outbox.settle", die)
         with pytest.raises(Died):
             first.send(database, outbox.CELL)
     assert not second.send(database, outbox.CELL)  # nobody knows yet that the first is dead

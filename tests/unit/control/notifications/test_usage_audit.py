@@ -14,12 +14,12 @@ import orjson
 import pytest
 from sqlalchemy import delete, insert, select
 
-from magnetar_control.conductor import usage_audit
+from magnetar_control.conductor.periodic import usage_audit
 from magnetar_control.notifications import Notifications
 from magnetar_control.settings_file import make
-from magnetar_control.store import outbox
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import servers
+from magnetar_control.store.actions import outbox
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import servers
 from tests.unit.control.counting import counted
 
 BOX = outbox.CELL.waiting

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import update
 
-from magnetar_agent.servers import encryption
-from magnetar_control.store import tables
+from magnetar_agent.servers.disks import encryption
+from magnetar_control.store.engine import tables
 from tests.unit.control.moves.clouds import flavors
 from tests.unit.control.moves.dying import Died, Fate, through
 from tests.unit.control.moves.inside import Inside

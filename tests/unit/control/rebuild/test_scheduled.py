@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_control.store import servers
+from magnetar_control.store.servers import servers
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.moves.dying import Fate, ask, through
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from magnetar_control.conductor import block_devices
-from magnetar_core.client import Client
+from magnetar_control.conductor.steps import block_devices
+from magnetar_core.http.client import Client
 from tests.waiting import eventually
 
 from .rebuilding import ENGINES

@@ -6,8 +6,8 @@ import orjson
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.weighers import sum_of, weights
-from magnetar_control.store.aggregates import Aggregate
-from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
+from magnetar_control.store.claims.allocations import RESOURCES, USUAL, Amounts, limits
+from magnetar_control.store.hosts.aggregates import Aggregate
 
 INFO = {"virt_types": ["kvm", "qemu"], "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22", "cpu_model": "EPYC"}
 

@@ -9,8 +9,9 @@ import pytest
 
 from magnetar_control.scheduler.place import hold_ports, place
 from magnetar_control.scheduler.request_spec import bandwidth_of_nics, isolates, nics_of
-from magnetar_control.store import allocations, hosts, inventories
-from magnetar_control.store.nic_bandwidth import asking, shares
+from magnetar_control.store.claims import allocations, inventories
+from magnetar_control.store.claims.nic_bandwidth import asking, shares
+from magnetar_control.store.hosts import hosts
 from magnetar_core import bandwidth
 
 from .test_place import a_memory, fleet, race, raced

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from magnetar_control.compute.candidates import CandidateRequest, RequestGroup, _of_tree
-from magnetar_control.compute.provider_tree import Provider
-from magnetar_control.store.allocations import RESOURCES, Ratios
+from magnetar_control.compute.placement.candidates import CandidateRequest, RequestGroup, _of_tree
+from magnetar_control.compute.placement.provider_tree import Provider
+from magnetar_control.store.claims.allocations import RESOURCES, Ratios
 
 GPU, DEVICES = "CUSTOM_GPU", 16
 

@@ -12,7 +12,7 @@ from magnetar_control.scheduler.filters import OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
-from magnetar_control.store.allocations import Amounts, Group
+from magnetar_control.store.claims.allocations import Amounts, Group
 
 from .fleet import aggregate, plainly, request, row, states
 

@@ -14,7 +14,7 @@ from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.settings_file import make
-from magnetar_control.store.cell_look import CellLook
+from magnetar_control.store.hosts.cell_look import CellLook
 from magnetar_core.errors import InvalidSettings
 
 from .fleet import aggregate, request, row, states

@@ -9,7 +9,7 @@ from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import amounts_of, hinted
 from magnetar_control.scheduler.rules import DEFAULT_RULES, Rules, rules_of
 from magnetar_control.settings_file import make
-from magnetar_control.store.allocations import Amounts, Group
+from magnetar_control.store.claims.allocations import Amounts, Group
 from magnetar_core.hardware.numa import needs
 from magnetar_core.matching import matches
 

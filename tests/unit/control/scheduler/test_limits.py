@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.compute.placement import Placement
-from magnetar_control.compute.providers import Providers
-from magnetar_control.conductor.environment import Environment
-from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.compute.placement.placement import Placement
+from magnetar_control.compute.placement.providers import Providers
+from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.worker.environment import Environment
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import read_host, read_hosts
-from magnetar_control.store import aggregates, hosts
-from magnetar_control.store.allocations import Ratios
-from magnetar_control.store.database import Database
+from magnetar_control.store.claims.allocations import Ratios
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.hosts import aggregates, hosts
 from tests.unit.control.api.compute import Compute, emptied
 from tests.unit.control.conftest import tables
 

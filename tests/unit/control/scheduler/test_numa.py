@@ -11,7 +11,7 @@ from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
-from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.claims.allocations import Amounts
 from magnetar_core.hardware.numa import needs
 
 from .fleet import plainly, request, row, states, told_cell

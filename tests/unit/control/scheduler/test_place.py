@@ -14,11 +14,10 @@ from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.rules import Rules
-from magnetar_control.store import aggregates as store_aggregates
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.allocations import Amounts, Ratios
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import (
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import Amounts, Ratios
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import (
     aggregate_hosts,
     aggregates,
     cells,
@@ -26,6 +25,8 @@ from magnetar_control.store.tables import (
     server_groups,
     server_mappings,
 )
+from magnetar_control.store.hosts import aggregates as store_aggregates
+from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware.numa import needs
 from tests.unit.control.counting import counted
 

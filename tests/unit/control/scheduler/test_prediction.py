@@ -9,17 +9,20 @@ import pytest
 from sqlalchemy import insert
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.scheduling import predicted_host
-from magnetar_control.conductor.conductor import Conductor
-from magnetar_control.conductor.flows import FLOWS
-from magnetar_control.conductor.schedule import schedule
-from magnetar_control.conductor.work import Work
+from magnetar_control.compute.placement.scheduling import predicted_host
+from magnetar_control.conductor.flows.flows import FLOWS
+from magnetar_control.conductor.steps.schedule import schedule
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.conductor.worker.work import Work
 from magnetar_control.services import Context, Services
 from magnetar_control.settings import USUAL_FILTERS
-from magnetar_control.store import actions, aggregates, allocations, hosts, server_groups, servers
-from magnetar_control.store.allocations import Amounts, Ratios
-from magnetar_control.store.database import Database, now
-from magnetar_control.store.tables import server_group_members
+from magnetar_control.store.actions import actions
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import Amounts, Ratios
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import server_group_members
+from magnetar_control.store.hosts import aggregates, hosts
+from magnetar_control.store.servers import server_groups, servers
 from magnetar_core.errors import NoSpace, NotFound
 from tests.unit.control.api.compute import CELL1, Compute, emptied
 from tests.unit.control.conftest import tables
@@ -186,7 +189,7 @@ def chosen(cloud, row):
 @pytest.mark.parametrize("case", CASES)
 def test_a_dry_run_predicts_what_the_conductor_does(cloud, monkeypatch, case):
     columns, host = CASES[case]
-    monkeypatch.setattr("magnetar_control.conductor.schedule.RANDOM", None)
+    monkeypatch.setattr("magnetar_control.conductor.steps.schedule.RANDOM", None)
     row = row_of(columns)
     found = predicted(cloud, row)
     assert found == chosen(cloud, row)

@@ -8,7 +8,8 @@ import pytest
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request_spec import amounts_of, offered, resources_of
-from magnetar_control.store import allocations, hosts, inventories
+from magnetar_control.store.claims import allocations, inventories
+from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware import groups
 from tests.unit.control.counting import counted
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from magnetar_control.store import allocations
+from magnetar_control.store.claims import allocations
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines

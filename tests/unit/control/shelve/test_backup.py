@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from magnetar_control.conductor import snapshot
+from magnetar_control.conductor.flows import server_create_image
 from magnetar_control.services import Context
 from magnetar_core.errors import Conflict, Unavailable
 from tests.unit.control.attachments.test_snapshot import queued, unreachable
@@ -98,7 +98,7 @@ def test_one_that_fails_costs_none_of_those_before(owner, monkeypatch):
     for name in ("d1", "d2"):
         backup(owner, id, name)
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot, "upload", failing(Conflict("The host has no room for a copy."), 9))
+        patched.setattr(server_create_image, "upload", failing(Conflict("The host has no room for a copy."), 9))
         for rotation in (2, 1, 0):
             failed = backup(owner, id, "d3", rotation)
             assert owner.call.get(f"/image/v2/images/{failed}").json["status"] == "killed"

@@ -9,8 +9,8 @@ import uuid
 
 import pytest
 
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import LeaseLost
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_core.image_format import qcow2_header
 from magnetar_core.power import OFFLOADED, SHELVED
 from tests.unit.control.attachments.test_build import block

@@ -4,13 +4,14 @@
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.conductor import block_devices, build, nics, snapshot
-from magnetar_control.conductor.periodic import remove_unused
-from magnetar_control.conductor.shelve import offload_expired
-from magnetar_control.conductor.work import Work
-from magnetar_control.store import tables
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows import server_create, server_create_image
+from magnetar_control.conductor.flows.server_shelve import offload_expired
+from magnetar_control.conductor.periodic.periodic import remove_unused
+from magnetar_control.conductor.steps import block_devices, nics
+from magnetar_control.conductor.worker.work import Work
+from magnetar_control.store.engine import tables
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, NoSpace
+from magnetar_core.http.client import Client
 from tests.unit.control.attachments.test_snapshot import go_on, queued, unreachable
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
 from tests.waiting import eventually
@@ -40,7 +41,7 @@ def test_a_shelving_that_fails_leaves_the_server_as_it_was(owner, monkeypatch, b
     if before:
         owner.act(id, before)
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot, "upload", failing(NoSpace("The host has no room for a copy.")))
+        patched.setattr(server_create_image, "upload", failing(NoSpace("The host has no room for a copy.")))
         found = owner.act(id, "shelve")
     assert found["status"] == after and "no room" in str(owner.last_action(id)["events"])
     assert check(owner.cloud, id)["power_state"] == power
@@ -206,7 +207,7 @@ def test_a_reset_of_the_state_leaves_nothing_behind(owner, state):
     owner.call.act(id, "os-resetState", {"state": "active"})
     owner.act(id, "shelve")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(build, "make", failing(Conflict("No."), 9))
+        patched.setattr(server_create, "make", failing(Conflict("No."), 9))
         with disabled(owner.cloud, "kvm1"), disabled(owner.cloud, "kvm2"):
             owner.cloud.parts.working.settling, kept = (lambda: True), owner.cloud.parts.working.settling
             assert owner.call.act(id, "unshelve").status == 202

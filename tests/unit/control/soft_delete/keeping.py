@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_control.store import servers
-from magnetar_control.store.database import now
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.servers import servers
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.shelve.shelving import ENGINES, Shelving
 from tests.waiting import eventually

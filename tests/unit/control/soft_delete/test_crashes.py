@@ -9,10 +9,10 @@ import copy
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor import soft_delete
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.conductor.work import LeaseLost
-from magnetar_control.store.tables import actions
+from magnetar_control.conductor.flows import server_soft_delete
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.worker.work import LeaseLost
+from magnetar_control.store.engine.tables import actions
 from magnetar_core.power import SOFT_DELETED
 from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Died, Stall, ask, take, through, turn
@@ -74,9 +74,9 @@ def test_reclaiming(owner):
         owner.delete(id)
         owner.age(id, HOUR + 1)
         with contextlib.suppress(Died), fate.looms():
-            soft_delete.reclaim_expired(cloud.parts.working)
+            server_soft_delete.reclaim_expired(cloud.parts.working)
         if fate.died:
-            soft_delete.reclaim_expired(cloud.parts.working)
+            server_soft_delete.reclaim_expired(cloud.parts.working)
         owner.gone(id)
         assert claims(cloud, id) == {} and at(cloud, id) == {}
         with cloud.parts.working.database.read() as connection:

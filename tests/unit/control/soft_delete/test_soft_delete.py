@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from magnetar_control.conductor import soft_delete
-from magnetar_control.conductor.audit import run_with_state
-from magnetar_control.conductor.flows import CELL
-from magnetar_control.store import servers
+from magnetar_control.conductor.flows import server_soft_delete
+from magnetar_control.conductor.flows.flows import CELL
+from magnetar_control.conductor.periodic.audit import run_with_state
+from magnetar_control.store.servers import servers
 from magnetar_core.power import SOFT_DELETED
 from tests.unit.control.counting import counted
 from tests.unit.control.moves.clouds import at, check, claims, row
@@ -105,25 +105,25 @@ def test_its_time_is_over(owner):
     owner.delete(young)
     owner.age(old, HOUR + 1)
     with settings(owner.cloud, reclaim_instance_interval=0):
-        assert soft_delete.reclaim_expired(owner.cloud.parts.working) == 0
-    assert soft_delete.reclaim_expired(owner.cloud.parts.working) == 1
-    assert soft_delete.reclaim_expired(owner.cloud.parts.working) == 0
+        assert server_soft_delete.reclaim_expired(owner.cloud.parts.working) == 0
+    assert server_soft_delete.reclaim_expired(owner.cloud.parts.working) == 1
+    assert server_soft_delete.reclaim_expired(owner.cloud.parts.working) == 0
     owner.gone(old)
     assert claims(owner.cloud, old) == {} and at(owner.cloud, old) == {}
     assert owner.call.act(old, "restore").status == 404
     assert owner.act(young, "restore")["status"] == "ACTIVE"
     owner.age(young, HOUR + 1)
-    assert soft_delete.reclaim_expired(owner.cloud.parts.working) == 0, "it is not soft-deleted any more"
+    assert server_soft_delete.reclaim_expired(owner.cloud.parts.working) == 0, "it is not soft-deleted any more"
 
 
 def test_where_nothing_is_over_one_look_is_all(owner):
     id, working = owner.server(flavorRef="small")["id"], owner.cloud.parts.working
     owner.delete(id)
     with counted(here=True, cell=working.database) as seen:
-        assert soft_delete.reclaim_expired(working) == 0
+        assert server_soft_delete.reclaim_expired(working) == 0
     assert len(seen) == 1, seen
     with settings(owner.cloud, reclaim_instance_interval=0), counted(here=True, cell=working.database) as seen:
-        assert soft_delete.reclaim_expired(working) == 0
+        assert server_soft_delete.reclaim_expired(working) == 0
     assert seen == []
 
 

@@ -8,10 +8,11 @@ from types import MappingProxyType
 import pytest
 from sqlalchemy import select, update
 
-from magnetar_control.store import actions as queue
-from magnetar_control.store import servers, stopped_actions
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import action_events, actions
+from magnetar_control.store.actions import actions as queue
+from magnetar_control.store.actions import stopped_actions
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import action_events, actions
+from magnetar_control.store.servers import servers
 
 NO_LIMITS = MappingProxyType({})
 

@@ -10,12 +10,13 @@ import orjson
 import pytest
 from sqlalchemy import select, text, update
 
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.allocations import Amounts, Group, Ratios
-from magnetar_control.store.database import now
-from magnetar_control.store.nic_bandwidth import WantedResources
-from magnetar_control.store.tables import cells, server_group_members, server_groups, server_mappings
-from magnetar_control.store.tables import hosts as table
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import Amounts, Group, Ratios
+from magnetar_control.store.claims.nic_bandwidth import WantedResources
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import cells, server_group_members, server_groups, server_mappings
+from magnetar_control.store.engine.tables import hosts as table
+from magnetar_control.store.hosts import hosts
 
 SMALL = Amounts(1, 512, 2)
 

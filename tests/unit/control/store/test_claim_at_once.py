@@ -6,12 +6,13 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store import allocations, hosts
-from magnetar_control.store.allocations import Amounts, Claim
-from magnetar_control.store.claim_at_once import claim_at_once
-from magnetar_control.store.tables import allocations as claimed
-from magnetar_control.store.tables import hosts as table
-from magnetar_control.store.tables import server_mappings
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims.allocations import Amounts, Claim
+from magnetar_control.store.claims.claim_at_once import claim_at_once
+from magnetar_control.store.engine.tables import allocations as claimed
+from magnetar_control.store.engine.tables import hosts as table
+from magnetar_control.store.engine.tables import server_mappings
+from magnetar_control.store.hosts import hosts
 from tests.unit.control.counting import counted
 
 from .test_allocations import a_cell, a_host, claim

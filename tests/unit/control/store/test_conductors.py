@@ -3,8 +3,8 @@
 
 from sqlalchemy import select, update
 
-from magnetar_control.store import conductors as noun
-from magnetar_control.store.tables import conductors
+from magnetar_control.store.engine.tables import conductors
+from magnetar_control.store.hosts import conductors as noun
 
 
 def rows(database):

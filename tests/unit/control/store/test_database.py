@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.database import Database, filled, moment, now, passing
-from magnetar_control.store.tables import flavors
+from magnetar_control.store.engine.database import Database, filled, moment, now, passing
+from magnetar_control.store.engine.tables import flavors
 from tests.waiting import eventually
 
 BACKEND = text("SELECT pg_backend_pid()")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor.periodic import empty_logs
-from magnetar_control.store.database import Database
-from magnetar_control.store.sqlite import empty_log
+from magnetar_control.conductor.periodic.periodic import empty_logs
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.sqlite import empty_log
 from magnetar_control.store.store import CELL0
 
 SECRET = "Adm1n-Pass-of-a-server"

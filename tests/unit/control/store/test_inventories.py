@@ -6,13 +6,14 @@ import orjson
 import pytest
 from sqlalchemy import insert, select, update
 
-from magnetar_control.store import aggregates, allocations, hosts, inventories
-from magnetar_control.store.allocations import Amounts, Ratios
-from magnetar_control.store.database import now
-from magnetar_control.store.tables import allocations as held_table
-from magnetar_control.store.tables import cells
-from magnetar_control.store.tables import hosts as hosts_table
-from magnetar_control.store.tables import inventories as table
+from magnetar_control.store.claims import allocations, inventories
+from magnetar_control.store.claims.allocations import Amounts, Ratios
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import allocations as held_table
+from magnetar_control.store.engine.tables import cells
+from magnetar_control.store.engine.tables import hosts as hosts_table
+from magnetar_control.store.engine.tables import inventories as table
+from magnetar_control.store.hosts import aggregates, hosts
 
 from .test_allocations import race
 

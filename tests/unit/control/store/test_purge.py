@@ -6,9 +6,9 @@ import json
 import pytest
 from sqlalchemy import func, insert, select
 
-from magnetar_control.store import purge as old
+from magnetar_control.store.engine.tables import action_events, actions, migrations, server_mappings, servers
+from magnetar_control.store.servers import purge as old
 from magnetar_control.store.store import CELL0, Store
-from magnetar_control.store.tables import action_events, actions, migrations, server_mappings, servers
 
 LONG_AGO, BEFORE, LATELY = "2026-01-01T00:00:00.000000", "2026-06-01T00:00:00.000000", "2026-11-01T00:00:00.000000"
 TABLES = (servers, actions, action_events, migrations)

@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 
-from magnetar_control.store.regex import LONGEST, Pattern, PatternRefused, regexp, search
+from magnetar_control.store.engine.regex import LONGEST, Pattern, PatternRefused, regexp, search
 from tools import postgres as server
 
 TEXTS = ("", "a", "b", "ab", "ba", "aab", "web1", "my-web", "a.b", "aXb", "10.0.0.7", "x_y", "é", "a]b", "a-b", "{1}",

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from sqlalchemy.exc import OperationalError
 
+from magnetar_control.store.engine.timeouts import CircuitBreaker
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0
-from magnetar_control.store.timeouts import CircuitBreaker
 
 
 def fake(kind, name):

@@ -14,9 +14,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import insert, inspect, select
 
 from magnetar_control import services
-from magnetar_control.store import schema
-from magnetar_control.store.database import Database
-from magnetar_control.store.tables import API, CELL, cells
+from magnetar_control.store.engine import schema
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import API, CELL, cells
 from tools import postgres as server
 
 for found in pkgutil.walk_packages(services.__path__, "magnetar_control.services."):

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_control.conductor import snapshot
-from magnetar_core import login
-from magnetar_core.client import Client
+from magnetar_control.conductor.flows import server_create_image
 from magnetar_core.errors import Conflict, InvalidField, Unauthenticated
 from magnetar_core.fields import Kind
+from magnetar_core.http import login
+from magnetar_core.http.client import Client
 from magnetar_core.kinds import ComputeService, Flavor, Hypervisor, Image, Network, Server, Volume
 from magnetar_core.query import reader
 from tests.unit.control.cloud import Cloud
@@ -124,8 +124,8 @@ def test_actions(cloud: Cloud, folder: Path) -> None:
 
 
 def test_an_image_that_an_earlier_task_is_making(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, real = threading.Event(), snapshot._make
-    monkeypatch.setattr(snapshot, "_make", lambda work: (go.wait(60), real(work)))
+    go, real = threading.Event(), server_create_image._make
+    monkeypatch.setattr(server_create_image, "_make", lambda work: (go.wait(60), real(work)))
     task = {"name": "web1", "action": "create_image", "image_name": "under way", "wait": False}
     tasks: list[dict[str, Any]] = [
         {"server_action": task}, {"server_action": task}, {"server_action": task, "check_mode": True}]
@@ -145,7 +145,7 @@ def test_an_image_whose_making_failed(cloud: Cloud, folder: Path, monkeypatch: p
     """There is an image of that name, which has no content and never will."""
     task = {"server_action": {"name": "web1", "action": "create_image", "image_name": "failed"}}
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "_make", lambda _work: (_ for _ in ()).throw(Conflict("The disk is bad.")))
+        patch.setattr(server_create_image, "_make", lambda _work: (_ for _ in ()).throw(Conflict("The disk is bad.")))
         (failed,) = play(folder, [{**task, "ignore_errors": True}], {"cloud": "mycloud"})
     assert "The disk is bad." in failed["msg"], failed
     assert [one["changed"] for one in play(folder, [task, task], {"cloud": "mycloud"})] == [True, False]

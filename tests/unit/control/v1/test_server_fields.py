@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.nova.servers.server_fields import FIELDS
 from magnetar_core.options import CONNECTION, WAITING
 from tests.modules.conftest import specification
 from tests.unit.control.cloud import Cloud

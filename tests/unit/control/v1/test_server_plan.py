@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_control.api.v1 import server_plan
+from magnetar_control.api.v1.servers import server_plan
 from magnetar_core.errors import MagnetarError
 
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/plans/server_of_cloud.yml").read_text())

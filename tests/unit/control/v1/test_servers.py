@@ -64,8 +64,8 @@ def test_no_room_is_said_as_in_check_mode(cloud: Cloud) -> None:
 
 
 def test_migrations_are_reported(cloud: Cloud) -> None:
-    from magnetar_control.store import migrations
-    from magnetar_control.store import servers as rows
+    from magnetar_control.store.servers import migrations
+    from magnetar_control.store.servers import servers as rows
 
     assert cloud.admin.get("/v1/migration").json == {"migrations": []}
     id = ensure(cloud.admin, "server/moving", WEB).json["resource"]["id"]

@@ -19,7 +19,7 @@ from magnetar_control.agents import Agents
 from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.store.database import Database
+from magnetar_control.store.engine.database import Database
 from tests.unit.agent.serving import served
 from tests.unit.control.serving import Asker, authenticate
 

@@ -151,7 +151,7 @@ def test_a_making_that_ends_within_a_deletion(ask, service, cloud, monkeypatch):
 
 
 def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask, service, cloud, monkeypatch):
-    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
+    monkeypatch.setattr("magnetar_core.http.client.RETRY_FOR", 0.0)
     cloud.up = {"kvm2"}
     volume = _volume(ask)
     assert work(service) == 6
@@ -165,7 +165,7 @@ def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask,
 
 
 def test_a_deletion_waits_for_its_host(ask, service, cloud, monkeypatch):
-    monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.0)
+    monkeypatch.setattr("magnetar_core.http.client.RETRY_FOR", 0.0)
     monkeypatch.setattr(service.worker, "pause", 0.05)
     volume = _volume(ask)
     work(service)

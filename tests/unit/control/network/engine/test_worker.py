@@ -12,8 +12,9 @@ import orjson
 import pytest
 from sqlalchemy import insert
 
-from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, wanted
-from magnetar_control.services.network.engine import Wanted
+from magnetar_control.services.network import EmbeddedNetworks, Wait
+from magnetar_control.services.network.engine import changes, wanted
+from magnetar_control.services.network.engine.engine import Wanted
 from magnetar_control.services.network.tables import changes as changes_table
 from magnetar_control.services.network.tables import ports
 from magnetar_core.errors import Unavailable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network import subnets
+from magnetar_control.services.network.subnets import subnets
 from tests.unit.control.serving import ADMIN, BOB, Asker
 
 TOP, POOLS = "/v2.0/address-scopes", "/v2.0/subnetpools"

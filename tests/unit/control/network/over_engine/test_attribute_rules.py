@@ -15,7 +15,7 @@ from magnetar_control.api.network.app import application
 from magnetar_control.services import Context
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.quotas import OF_ENGINE, RESOURCES
-from magnetar_control.store.database import Database
+from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import Unauthenticated
 from tests.support.neutron_rules import NOUNS, PERSONAS, RULE, SHARED
 from tests.unit.control.serving import Asker

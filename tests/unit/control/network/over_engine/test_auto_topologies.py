@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network import EmbeddedNetworks, subnet_pools
-from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from magnetar_control.services.network.subnets import subnet_pools
 from magnetar_core.errors import InvalidRequest
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker

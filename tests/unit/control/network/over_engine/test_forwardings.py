@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_control.services.network.engine import LogicalForwarding
+from magnetar_control.services.network.engine.engine import LogicalForwarding
 from tests.unit.control.serving import ADMIN, BOB
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from magnetar_control.services.network.engine import LogicalLimit
+from magnetar_control.services.network.engine.engine import LogicalLimit
 from tests.unit.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/qos/policies"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from magnetar_control.services.network import EmbeddedNetworks, static_routes
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.routers import static_routes
 from magnetar_core.errors import Conflict, MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker
 

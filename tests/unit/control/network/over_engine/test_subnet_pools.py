@@ -10,8 +10,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from magnetar_control.services.network import subnet_pools
-from magnetar_control.services.network.subnet_pools import first_free
+from magnetar_control.services.network.subnets import subnet_pools
+from magnetar_control.services.network.subnets.subnet_pools import first_free
 from tests.unit.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/subnetpools"

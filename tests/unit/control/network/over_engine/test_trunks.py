@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from magnetar_control.services.network import tables, trunks
-from magnetar_control.services.network.engine import LogicalPort
-from magnetar_control.services.network.trunks import documents
+from magnetar_control.services.network import tables
+from magnetar_control.services.network.engine.engine import LogicalPort
+from magnetar_control.services.network.ports import trunks
+from magnetar_control.services.network.ports.trunks import documents
 from magnetar_core.errors import Conflict
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may do what: peer credentials on the unix socket; client certificates and bearer tokens over TLS."""
+
+from __future__ import annotations
+
+import functools
+import grp
+import hashlib
+import hmac
+import os
+import pwd
+import re
+import secrets
+import socket
+import ssl
+import stat
+import struct
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.link.relay import ALPN, common_name
+from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_agent.setting_values import SCOPES
+from magnetar_agent.settings import AgentSettings
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
+from magnetar_core.operations import now
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+    from pathlib import Path
+
+READ, OPERATE = SCOPES
+#: Linux: the supplementary groups of the process at the other end of a unix socket; Python has no name for it.
+SO_PEERGROUPS = 59
+#: Python takes no more: 256 groups. A member of more is told that the kernel cannot say.
+PEER_GROUPS_BYTES = 1024
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+#: What stands for the method of a WebSocket: who has a console types in it.
+WEBSOCKET = "opening a console"
+PREFIX = "mag_"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
+
+
+class InvalidTokens(MagnetarError):
+    """The file of tokens cannot be used."""
+
+    code = "invalid-tokens"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end. *scope* is read, operate, or ``None`` with the reason in *refusal*."""
+
+    name: str
+    scope: str | None = None
+    refusal: str | None = None
+    via: str = "socket"
+
+
+NOBODY = Peer("nobody", None, None, "tls")
+
+
+# The unix socket ------------------------------------------------------------------------------------------------
+def peer(sock: Any, group: str) -> Peer:
+    """The caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
+    _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    name = _user(uid)
+    if uid in (0, os.geteuid()):
+        return Peer(name, OPERATE)
+    allowed = group_id(group)
+    if allowed is not None and (gid == allowed or allowed in _peer_groups(sock)):
+        return Peer(name, OPERATE)
+    return Peer(name, None, f"User {name} is neither root nor in group {group}. Run as root, or add the user to the "
+                              f"group (usermod -aG {group} {name}) and log in again.")
+
+
+def _peer_groups(sock: Any) -> tuple[int, ...]:
+    found = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, PEER_GROUPS_BYTES)
+    return struct.unpack(f"{len(found) // struct.calcsize('i')}i", found)
+
+
+@functools.lru_cache(256)
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def group_id(name: str) -> int | None:
+    """The number of group *name*, ``None`` when there is no such group."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+# TLS ------------------------------------------------------------------------------------------------------------
+def tls(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
+    """The context of the TCP listener; ``None`` when TCP must not be offered, since nobody could be told apart."""
+    if not settings.listen or not settings.tls_cert or not settings.tls_key:
+        return None
+    if not settings.tls_client_ca and not tokens.list():
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1", ALPN])
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        if settings.tls_client_ca:
+            context.load_verify_locations(settings.tls_client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL if tokens.list() else ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise MagnetarError(f"The TLS files of the settings cannot be used: {error}. Check tls_cert, tls_key and "
+                            "tls_client_ca.") from error
+    return context
+
+
+def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
+    """The caller with the verified client certificate of *tls_object*; nobody when it has shown none."""
+    if not tls_object.getpeercert():
+        return NOBODY
+    name = common_name(tls_object)
+    scope = scopes.get(name)
+    refusal = None if scope else (f"The client certificate for {name!r} is not listed under client_certs in the "
+                                  "agent's settings. Add it there with the scope read or operate.")
+    return Peer(f"cert:{name}", scope, refusal, "tls")
+
+
+def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
+    """The caller of a connection that uvicorn has just accepted."""
+    tls_object = transport.get_extra_info("ssl_object")
+    if tls_object is not None:
+        return certificate(tls_object, settings.client_certs)
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return Peer("nobody", None, "Plain TCP is not offered.", "tcp")
+    try:
+        return peer(sock, settings.socket_group)
+    except OSError as error:
+        return Peer("nobody", None, f"The kernel does not say who is calling: {error.strerror or error}.")
+
+
+# Requests -------------------------------------------------------------------------------------------------------
+def admit(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
+    """The caller of a request, or ``Unauthenticated`` or ``Forbidden`` saying what to do."""
+    if caller.via == "tls" and b"authorization" in headers:
+        caller = tokens.caller(headers[b"authorization"])
+    if caller.refusal:
+        raise Forbidden(caller.refusal, caller=caller.name)
+    if caller.scope is None and b"x-auth-token" in headers:
+        raise Unauthenticated("This is the agent of one host, and X-Auth-Token is a token of a cloud: ask the cloud's "
+                              "API with it, or this agent with a token of its own.")
+    if caller.scope is None:
+        raise Unauthenticated("The agent does not know who asks. Send a client certificate that it trusts, or "
+                              "'Authorization: Bearer TOKEN' with a token made by `magnetar token create` on its host.")
+    if caller.scope == READ and method not in SAFE:
+        raise Forbidden(f"{caller.name} has the scope read, and {method} changes something. Use a token or a "
+                        "certificate with the scope operate.", caller=caller.name, scope=READ)
+    origin = headers.get(b"origin")
+    if origin and method not in SAFE and origin.partition(b"://")[2] != headers.get(b"host"):
+        raise Forbidden("A page of another site sent this request; browsers may not change anything from there.")
+    return caller
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class BearerToken:
+    """A bearer token as it is kept: never itself, only its SHA-256, which is enough for 256 random bits."""
+
+    name: str
+    scope: str
+    sha256: str
+    created_at: str
+
+
+class BearerTokens:
+    """The tokens of the file *path*, read again whenever it changes, so that a revoked one stops working at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, ...] | None = None
+        self._tokens: list[BearerToken] = []
+        self._lock = threading.Lock()
+
+    def list(self) -> list[BearerToken]:
+        """All tokens, by name. Raises ``InvalidTokens`` when others may read the file, or it makes no sense."""
+        with self._lock:
+            try:
+                found = self.path.stat()
+            except FileNotFoundError:
+                self._seen, self._tokens = None, []
+                return []
+            seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+            if seen != self._seen:
+                self._tokens = _read_tokens(self.path, found)
+                self._seen = seen
+            return [*self._tokens]
+
+    def caller(self, header: bytes) -> Peer:
+        """The caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
+        scheme, _space, given = header.decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")
+        digest = _digest(given.strip())
+        found = None
+        for token in self.list():  # all of them, so that the time does not tell which one nearly fits
+            if hmac.compare_digest(token.sha256, digest):
+                found = token
+        if found is None:
+            raise Unauthenticated("This token is not known here: mistyped, revoked, made on another host, or one of a "
+                                  "cloud (whose API is elsewhere). `magnetar token list` on the agent's host shows the "
+                                  "names of its tokens.")
+        return Peer(f"token:{found.name}", found.scope, None, "tls")
+
+    def create(self, name: str, scope: str) -> str:
+        """Make a token and return it: the only time that it is seen."""
+        if not _NAME.fullmatch(name):
+            raise InvalidField("name", "must be 1 to 63 letters, digits and . _ @ -", name)
+        if scope not in SCOPES:
+            raise InvalidField("scope", f"must be one of {', '.join(SCOPES)}", scope)
+        tokens = self.list()
+        if any(token.name == name for token in tokens):
+            raise Conflict(f"There is a token called {name!r} already. Revoke it first, or choose another name.")
+        secret = PREFIX + secrets.token_urlsafe(32)
+        self._write([*tokens, BearerToken(name, scope, _digest(secret), now())])
+        return secret
+
+    def revoke(self, name: str) -> None:
+        """Forget a token. Raises ``NotFound``."""
+        tokens = self.list()
+        left = [token for token in tokens if token.name != name]
+        if len(left) == len(tokens):
+            known = ", ".join(token.name for token in tokens) or "none"
+            raise NotFound(f"There is no token called {name!r}; there are: {known}.")
+        self._write(left)
+
+    def _write(self, tokens: Iterable[BearerToken]) -> None:
+        content = yaml.safe_dump({"tokens": [asdict(token) for token in sorted(tokens, key=lambda t: t.name)]})
+        make_folder(self.path.parent, 0o755)
+        write_atomically(self.path, content.encode())
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _read_tokens(path: Path, found: os.stat_result) -> list[BearerToken]:
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise InvalidTokens(f"{path} can be read by others than its owner. Run: chmod 600 {path}")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {"tokens": []}
+        tokens = [BearerToken(**{key: str(value) for key, value in token.items()}) for token in content["tokens"]]
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidTokens(f"{path} makes no sense ({type(error).__name__}). Make it anew with `magnetar token`.") \
+            from error
+    if any(token.scope not in SCOPES for token in tokens):
+        raise InvalidTokens(f"{path}: each scope must be one of {', '.join(SCOPES)}.")
+    return tokens

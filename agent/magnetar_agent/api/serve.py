@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run an agent: one per state folder, uvicorn on the unix socket and, if allowed, on TCP, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import stat
+import threading
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from magnetar_agent.agent import Agent
+from magnetar_agent.hardware import pci, pmem
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.sockets import bound
+from magnetar_agent.link import ALPN, TCP
+from magnetar_agent.servers.hardware import cpu_modes, machines
+from magnetar_agent.settings import AgentSettings
+from magnetar_core import bandwidth, garbage
+from magnetar_core.errors import InvalidSettings, MagnetarError
+from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, open_more
+from magnetar_core.http.deadline import Deadline
+from magnetar_core.http.websockets import WebSocketProtocol
+
+from . import access
+from .app import AgentApplication
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from magnetar_agent.host.hypervisor import LocalHypervisor
+
+log = logging.getLogger(__name__)
+
+#: How long the line and headers of a request may take to come; their size is h11's matter.
+PATIENCE = 60
+#: Bytes a second that come of a body, at the least, and that a client takes of an answer.
+RATE = 1024
+#: How long a client whose connection is idle may take to part with an agent that stops.
+FAREWELL = 0.5
+#: Most bytes of one message of a console.
+LONGEST = 1 << 20
+#: How long answers that are under way may take once no operation runs any more.
+LAST_ANSWERS = 5
+
+
+class CannotStart(MagnetarError):
+    """The agent cannot start."""
+
+    code = "cannot-start"
+
+
+@contextlib.contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of *state_dir*; the kernel drops it when the process ends, however it ends."""
+    try:
+        make_folder(state_dir)
+        descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotStart(f"The state folder {state_dir} cannot be used: {error.strerror}.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise CannotStart(f"Another agent (process {holder}) works in {state_dir}. Stop it, or give this one "
+                              "another folder with --state-dir.") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def unix_socket(path: Path, group: str) -> socket.socket:
+    """Listen on *path*, mode 0660, for *group*. A socket that nobody answers on is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+            probe.connect(str(path))
+            raise CannotStart(f"Somebody answers on {path} already. Stop that agent, or set another socket.")
+        path.unlink()
+    gid = access.group_id(group)
+    if gid is None:
+        log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
+    try:
+        make_folder(path.parent, 0o755)
+        listener = bound(path, -1 if gid in (None, os.getegid()) else gid)
+        listener.listen(128)
+    except OSError as error:
+        raise CannotStart(f"The agent cannot listen on {path}: {error.strerror or error}.") from error
+    return listener
+
+
+def tcp_socket(address: tuple[str, int]) -> socket.socket:
+    """Listen on *address*. What is accepted has the options of the listener (tcp(7), socket(7))."""
+    try:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        found = socket.create_server(address, family=family, backlog=128)
+    except OSError as error:
+        raise CannotStart(f"The agent cannot listen on {address[0]}:{address[1]}: {error.strerror or error}. "
+                          "Correct the setting listen.") from error
+    for option in TCP:
+        found.setsockopt(*option)
+    return found
+
+
+def websocket(**given: Any) -> Any:
+    """uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from websockets.exceptions import InvalidState
+
+    class Protocol(WebSocketProtocol, WebSocketsSansIOProtocol):
+        invalid_state = InvalidState
+
+    return Protocol(**given)
+
+
+class HttpServer(uvicorn.Server):
+    """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals alone."""
+        yield
+
+
+class TimelyHttp(H11Protocol):
+    """Ends a connection on which a request is awaited for ``PATIENCE``. uvicorn limits how long one is idle after an
+    answer, and not how long a request may take to come."""
+
+    late: Deadline
+    #: Bytes of a body that came after its answer, since the wait began.
+    rest = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.late = Deadline(self._end)
+        self.late.begin(self.loop, PATIENCE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.late.end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before, inside = self.cycle, self.conn.their_state is h11.SEND_BODY
+        super().data_received(data)
+        if self.cycle is not before:
+            self.late.end()
+        elif before is None or before.response_complete:
+            self.rest = self.rest + len(data) if inside else 0
+            if self.rest >= RATE * PATIENCE:  # the rest of a body that has its answer already
+                self.late.end()
+                self.rest = 0
+            self.late.begin(self.loop, PATIENCE)
+
+    def _end(self) -> None:
+        if self.transport.get_protocol() is self:  # and no WebSocket
+            self.transport.abort()
+
+
+def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
+             connections: Connections | None = None) -> HttpServer:
+    """A server for *application*; each of its connections has a place, and knows its caller."""
+
+    class Known(TimelyHttp):
+        place: ConnectionPlace
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            tls_object = transport.get_extra_info("ssl_object")
+            if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
+                application.agent.host.links.accept(transport, self.place.free)
+                return
+            super().connection_made(transport)  # type: ignore[arg-type]
+            self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
+                              "abort": transport.abort}  # type: ignore[attr-defined]
+
+        def shutdown(self) -> None:
+            """Close, and do not wait for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
+            idle = self.cycle is None or self.cycle.response_complete
+            super().shutdown()
+            if idle:
+                self.loop.call_later(FAREWELL, self.transport.abort)
+
+    class Protocol(Admitting, Known):
+        places = connections or Connections(0)
+
+    Protocol.tls = tls  # its own: uvicorn does none
+    config = uvicorn.Config(
+        application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
+        ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=LAST_ANSWERS)
+    return HttpServer(config)
+
+
+async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
+    """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
+    changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
+    ends that at once."""
+    loop, stopping = asyncio.get_running_loop(), False
+
+    def end() -> None:
+        application.feed.close()
+        for server, _thread in servers:
+            server.should_exit = True
+
+    def wind_up() -> None:
+        agent.host.operations.close(agent.host.settings.grace)
+        with contextlib.suppress(RuntimeError):  # a second signal has ended the loop
+            loop.call_soon_threadsafe(end)
+
+    def stop() -> None:
+        nonlocal stopping
+        if stopping:
+            end()
+            return
+        stopping = True
+        log.info("stopping; running operations have %s s", agent.host.settings.grace)
+        tell_systemd("STOPPING=1")
+        threading.Thread(target=wind_up, name="wind-up", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    tell_systemd("READY=1")
+    await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
+
+
+def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
+    """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours.
+
+    Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    places = Connections(min(settings.connections_per_address, open_more() // SHARE))
+    pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
+    with only_one(settings.state_dir), contextlib.ExitStack() as ending:
+        hypervisor = connect()
+        ending.callback(hypervisor.close)
+        cpu_modes.check(settings, hypervisor)
+        machines.check(settings, hypervisor)
+        agent = Agent(settings, hypervisor)
+        ending.callback(agent.close)
+        application = AgentApplication(agent)
+        unix = unix_socket(settings.socket, settings.socket_group)
+        ending.callback(settings.socket.unlink, missing_ok=True)
+        servers = [(listener(application, settings, None), unix)]
+        if settings.address:
+            tls = access.tls(settings, application.tokens)
+            if tls is None:
+                log.warning(NO_TCP)
+            else:
+                servers.append((listener(application, settings, tls, places), tcp_socket(settings.address)))
+        agent.start()
+        garbage.began()
+        log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
+        asyncio.run(_serve(agent, application, servers))
+        log.info("stopped", extra={"left": agent.host.operations.running()})
+
+
+NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nobody could be told apart: the agent "
+          "does not listen on TCP. Make a token with `magnetar token create NAME --scope operate` and start it again.")
+
+
+def check_settings(settings: AgentSettings) -> list[str]:
+    """Warnings about *settings* before an agent runs with them. Raises when it could not start."""
+    said = []
+    tokens = access.BearerTokens(settings.tokens_file)
+    if settings.address and access.tls(settings, tokens) is None:
+        said.append(NO_TCP)
+    if access.group_id(settings.socket_group) is None:
+        said.append(f"There is no group {settings.socket_group}; only root could use the socket. "
+                    f"Make it: groupadd --system {settings.socket_group}")
+    if settings.client_certs and not settings.tls_client_ca:
+        raise InvalidSettings("client_certs needs tls_client_ca, or no certificate could be believed.")
+    said.extend(f"{path} is not a folder yet; nothing can be imported from it."
+                for path in settings.image_paths if not path.is_dir())
+    pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
+    said.extend(pmem.warnings(settings.sysfs, settings.pmem_namespaces))
+    said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types,
+                             bandwidth.of_setting(settings.resource_provider_bandwidths)))
+    return said
+
+
+def tell_systemd(state: str) -> None:
+    """Tell systemd (unit of Type=notify) how we are; nobody else is told."""
+    where: Any = os.environ.get("NOTIFY_SOCKET")
+    if where:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+            sock.connect("\0" + where[1:] if where.startswith("@") else where)
+            sock.sendall(state.encode())

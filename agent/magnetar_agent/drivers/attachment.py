@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_attachment: a volume in a server. The domain is composed with them in ``servers.spec``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.hardware import devices
+from magnetar_agent.host import hypervisor as hv
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
+from magnetar_agent.reconcile.documents import Document
+from magnetar_agent.servers import rescue, seen, spec
+from magnetar_agent.volumes import attaching, finished, holders, remote, swapping
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+from magnetar_core.fields import SHOW
+from magnetar_core.hardware.architectures import check_bus
+from magnetar_core.hardware.machines import architecture
+from magnetar_core.hardware.merge import PREFIX
+from magnetar_core.kinds import VolumeAttachment
+from magnetar_core.operations import now
+from magnetar_core.plan import Step
+from magnetar_core.power import LIVE, SUSPENDED
+from magnetar_core.reconcile import missing
+from magnetar_core.server_plan import hardware
+from magnetar_core.values import Uuid
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+    from magnetar_agent.reconcile.task import Task, Verb
+
+MISSING = "missing"
+ROOT = 0
+ASLEEP = ("The server is suspended to disk and would wake up to other disks than it fell asleep with. Start it, or "
+          "stop it, then repeat the call.")
+
+
+class AttachmentDriver(DocumentDriver):
+    """One attachment for each pair of server and volume; see ``volumes.attaching``."""
+
+    unique_names = False
+
+    def __init__(self) -> None:
+        super().__init__(VolumeAttachment)
+        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release,
+                                          "swap": swapping.swap, "abandon": swapping.abandon}
+
+    def locate(self, host: LocalHost, key: str) -> str:
+        """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
+        if ":" not in key:
+            return key
+        pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
+        for first, second in pairs:
+            server, volume = host.documents.look_for("server", first), host.documents.look_for("volume", second)
+            if server and volume:
+                return attaching.identity(server.id, volume.id)
+            for one in attaching.of_server(host, server.id, leaving=True) if server else ():
+                if (one.want.get("origin") or {}).get("volume_name") == second:
+                    return one.id
+        return attaching.identity(*pairs[0])
+
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
+        """Resolve server and volume, choose the device name, and refuse what cannot be attached."""
+        server = _named(host, "server", want["server"], document)
+        refuse_while_it_moves(host, host.documents.get("server", server.id))
+        volume = _remote_volume(host, want, document) if want.get("origin") else \
+            _named(host, "volume", want["volume"], document)
+        found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
+        if found["boot_index"] == -1:
+            found["boot_index"] = None
+        if "device" in found:
+            found["device"] = found["device"].removeprefix("/dev/")
+        if document is not None:
+            for name in ("replaces", "serial"):  # said once, when it was made
+                found.pop(name, None)
+                if name in document.want:
+                    found[name] = document.want[name]
+        elif found.get("replaces"):
+            _check_new(host, found, server, volume)
+            swapping.complete(host, found, server, self._replaced(host, server, found["replaces"]), volume)
+        else:
+            _check_new(host, found, server, volume)
+            taken = spec.targets(host, server)
+            if found.setdefault("device", attaching.draw(found["bus"], taken)) in taken:
+                raise Conflict(f"device: server {server.name!r} has a disk {found['device']} already. Leave it out to "
+                               "have a free one drawn.", field="device")
+        return found
+
+    def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
+        """The attachment of the *volume*, a name or uuid, that another one is to replace."""
+        return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
+
+    def release(self, host: LocalHost, document: Document) -> None:
+        """Refuse to detach the root disk, volumes of a server that is migrating, and one that another one replaces."""
+        if document.state.get(attaching.REPLACED):
+            return
+        if any(one.want["replaces"] == document.want["volume"]
+               for one in swapping.swaps(host, document.want["server"])):
+            raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel its "
+                           "operation.")
+        refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
+        if document.state.get(ARRIVING):
+            raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
+                           "). Wait until it has arrived.")
+        if document.want["boot_index"] == ROOT:
+            raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
+
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
+        """All domains in one pass."""
+        return host.hypervisor.domains() if document is None else seen(host, document.want["server"])
+
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
+        """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
+        the latter is not looked at in lists."""
+        id, target = document.want["server"], document.want["device"]
+        if not attaching.is_current(host, document) or document.want.get("replaces"):
+            swaps = bool(document.want.get("replaces"))
+            return {**document.want, "power": MISSING, "defined": False, "plugged": False, "swaps": swaps}
+        domain = host.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
+        if domain is None or not domain.owned or _rescued(host, id):
+            return {**document.want, "power": MISSING, "defined": False, "plugged": False}
+        defined = plugged = _there(document, domain, target)
+        if snapshot is None and domain.state in LIVE:
+            runs = host.hypervisor.running(id)
+            plugged = runs is not None and _there(document, runs, target)
+        return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """See ``plan``."""
+        return plan(want, have)
+
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """The document with the names of server and volume."""
+        server = host.documents.get("server", document.want["server"])
+        have, state = have or {}, document.state
+        runs = have.get("power") in LIVE
+        there = not have.get("swaps") and (have.get("power") == MISSING or (
+            have.get("defined") and (have.get("plugged") or not runs)))
+        known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
+                 "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
+                 "serial": attaching.serial(document)[:20],
+                 "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
+                 "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+
+def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """From *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict`` for a server that
+    is suspended: it would wake up to other disks than it fell asleep with."""
+    if want is not None and want.get("replaces"):
+        yield Step("swap", "copy the old volume and go on with the new one")
+        return
+    if want is None and have and have.get("swaps"):
+        yield Step("abandon", "stay with the old volume")
+    have = have or {"power": MISSING, "defined": False, "plugged": False}
+    runs = have["power"] in LIVE
+    attached = have["defined"] and (have["plugged"] or not runs)
+    loose = not have["defined"] and not (have["plugged"] and runs)
+    if have["power"] == SUSPENDED and not (attached if want else loose):
+        raise Conflict(ASLEEP)
+    if want is None and not loose:
+        yield Step("detach", "detach the volume")
+    if want is None and have.get("origin"):
+        yield Step("release", "tell the volume's host")
+    elif want is not None and not attached and (have["power"] != MISSING or not have.get("server")):
+        yield Step("attach", "attach the volume")
+
+
+def _rescued(host: LocalHost, server: str) -> bool:
+    """A rescued server is without its volumes until it is unrescued, but for stable devices: see
+    ``servers.spec.disks``."""
+    found = host.documents.get("server", server)
+    return found is not None and bool(found.want.get("rescue")) and not rescue.keeps_disks(found)
+
+
+def _there(document: Document, domain: hv.Domain, target: str) -> bool:
+    return any(one.target == target and one.serial == attaching.serial(document) for one in domain.disks)
+
+
+def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
+    """The server or volume *key*; what an attachment has already may be going."""
+    kept = document.want[noun] if document else None
+    found = host.documents.find(noun, key) if kept else host.documents.standing(noun, key)
+    if found is None and kept == key:
+        return Document(noun, key, key, {})
+    if found is None:
+        missing(InvalidField(noun, f"must name a {noun} of this host", key), noun, key)
+        return Document(noun, key, key, {"multiattach": False, "format": "raw", "size": 1}, {"made": True})
+    return found
+
+
+def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
+    """A stand-in for the document of a volume of another host."""
+    Uuid().check(want["volume"], "volume")
+    origin = want["origin"]
+    remote.check_origin(host, origin)
+    if document and not document.want.get("origin"):
+        raise Conflict("The volume is attached as one of this host. Detach it first.", field="origin")
+    return Document("volume", want["volume"], origin["volume_name"], {
+        "multiattach": origin["multiattach"], "format": origin["format"], "size": origin["size"]}, {"made": True})
+
+
+def _check_new(host: LocalHost, found: Fields, server: Document, volume: Document) -> None:
+    """Refuse what a new attachment cannot be."""
+    real = host.documents.get("server", server.id) and host.documents.get("volume", volume.id)
+    if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)) and real:
+        raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
+    domain = host.hypervisor.domain(server.id)
+    if _rescued(host, server.id):
+        raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
+    if domain and domain.state == SUSPENDED:
+        raise Conflict(ASLEEP)
+    check_bus(found["bus"], architecture(server.want.get("machine", "")), "bus")
+    if domain and domain.state in LIVE and found["bus"] == "sata":
+        raise Conflict(attaching.SATA)
+    if found["readonly"] and found["bus"] == "sata":
+        raise InvalidField("readonly", attaching.SATA_WRITES)
+    if found["boot_index"] == ROOT:
+        raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
+    if not finished(volume):
+        raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
+    if "device" in found and not found["device"].startswith(PREFIX[found["bus"]]):
+        raise InvalidField("device", f"must begin with {PREFIX[found['bus']]} on bus {found['bus']}",
+                           found["device"])
+    others = [one for one in holders(host, volume.id) if one.want["server"] != server.id]
+    if others and not volume.want["multiattach"]:
+        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(host, others[0])!r} and "
+                       "can be in one server only. Detach it there first, or use a volume made with multiattach.",
+                       uuids=[others[0].want["server"]])
+
+
+def _attach(task: Task) -> None:
+    """Plug it in where the server runs, and into the definition for its later starts."""
+    host, want = task.host, task.document.want
+    with attaching.still(host, want["server"], want["volume"]):
+        server = host.documents.get("server", want["server"])
+        disk = attaching.disk(host, task.document)
+        if server is None or server.deleting or disk is None:
+            raise Conflict("The server or the volume was removed meanwhile.")
+        disk = devices.disk(hardware(server.want), disk)
+        if want.get("origin"):
+            remote.open(host, task.document)
+        if attaching.plug(host, server.id, disk):
+            host.hypervisor.define(spec.domain(host, server))
+
+
+def _detach(task: Task) -> None:
+    """Unplug it from the running guest, which has to release it, and remove it from the definition."""
+    host, document, want = task.host, task.document, task.document.want
+    with attaching.still(host, want["server"], want["volume"]):
+        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.serial(document))
+        with suppress(MagnetarError):  # its pool may not run; the device name is enough
+            disk = attaching.disk(host, document) or disk
+        try:
+            attaching.unplug(host, want["server"], disk, f"Volume {_volume_name(host, document)!r}", task.operation)
+        except Exception as error:
+            if document.deleting:  # it stays attached, also after a restart of the agent
+                document.deleting = False
+                document.state["fault"] = {"code": getattr(error, "code", "internal"), "message": str(error)[:1024],
+                                           "created": now()}
+                task.keep()
+            raise
+        server = host.documents.get("server", want["server"])
+        seen = host.hypervisor.domain(want["server"])
+        if server and seen and seen.owned:
+            made = spec.domain(host, server)
+            left = tuple(one for one in made.disks
+                         if (one.target, one.serial) != (want["device"], attaching.serial(document)))
+            host.hypervisor.define(replace(made, disks=left))
+
+
+def _release(task: Task) -> None:
+    """Tell the volume's host that the attachment has ended. ``RemoteVolumes`` repeats it while that host is away."""
+    try:
+        remote.release(task.host, task.document)
+    except Unreachable as error:
+        raise Unreachable(f"The server is without the volume, and {task.document.want['origin']['host'] or 'its host'} "
+                          f"cannot be told so; until it is, the volume counts as attached there. {error}") from error
+
+
+def _volume_name(host: LocalHost, document: Document) -> str:
+    found = host.documents.get("volume", document.want["volume"])
+    if document.want.get("origin"):
+        return str(document.want["origin"]["volume_name"])
+    return found.name if found else ""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""migration: this host's half of a migration, source or target; see ``migrations``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.migrations import NATIVE, source, source_cleanup, target
+from magnetar_agent.reconcile.documents import Fields
+from magnetar_agent.reconcile.task import Verb
+from magnetar_core.errors import InUse
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Migration
+from magnetar_core.kinds.migration import PHASES
+from magnetar_core.plan import Step
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document
+
+#: For each side: phase, the note in the document's state when it is reached, and the verb that reaches it.
+PHASE_VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "source": (("prepared", "claimed", "claim"), ("moved", "moved", "move"), ("settled", "left", "leave")),
+    "target": (("prepared", "prepared", "prepare"), ("settled", "settled", "settle")),
+}
+TEXT = {
+    "claim": "keep others from the server", "move": "send the server", "leave": "remove the server from this host",
+    "prepare": "let the server in", "settle": "close the way", "recover": "take the server back",
+    "abandon": "forget what has come",
+}
+ABORT_VERBS = {"source": "recover", "target": "abandon"}
+VERBS: Mapping[str, Callable[..., None]] = {
+    "claim": source.claim, "move": source.move, "leave": source_cleanup.leave, "recover": source_cleanup.recover,
+    "prepare": target.prepare, "settle": target.settle, "abandon": target.abandon,
+}
+#: Ended migrations that are kept as a record.
+KEPT = 1000
+
+
+def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """Yield the steps from *have* to *want*. *have*: the document's fields and ``done``, what has been reached.
+
+    Phases are reached in order, and what is reached is not undone by asking for less."""
+    if want is None:
+        have = have or {"done": (), "side": "source"}
+        if PHASE_VERBS[have["side"]][-1][1] not in have["done"] and have["done"]:
+            yield Step(ABORT_VERBS[have["side"]], TEXT[ABORT_VERBS[have["side"]]])
+        return
+    done = (have or {}).get("done", ())
+    for phase, mark, verb in PHASE_VERBS[want["side"]]:
+        if PHASES.index(phase) <= PHASES.index(want["phase"]) and mark not in done:
+            yield Step(verb, TEXT[verb])
+
+
+class MigrationDriver:
+    """A migration is a document here and one on the other host; what they do is in ``migrations``."""
+
+    kind = Migration
+    unique_names = False
+    verbs: Mapping[str, Verb] = VERBS
+
+    def locate(self, host: LocalHost, key: str) -> str:
+        """Keys are uuids."""
+        return key
+
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
+        """Refuse what cannot be done, before anything is. Phases never go back."""
+        if document is None or (want["side"] == "source" and not document.state.get("claimed")
+                                and not document.state.get("moved")):
+            host.links.required()
+            id = document.id if document else want.get("id")
+            if want["side"] == "source":
+                want = {**want, "manifest": source.manifest(host, source.check_source(host, want, id))}
+            else:
+                target.check_target(host, want)
+        elif document.state.get("claimed") or want["side"] == "target":
+            least = max(want["phase"], document.want["phase"], key=PHASES.index)
+            want = {**want, "phase": least}
+        return want
+
+    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
+        """A migration is never recreated."""
+
+    def release(self, host: LocalHost, document: Document) -> None:
+        """What has arrived must be settled first."""
+        if document.state.get("moved") and not document.state.get("left"):
+            raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
+                        "goes on where it was.")
+        if document.state.get("arrived") and not document.state.get("settled"):
+            raise InUse("The server has arrived here, and this half is not settled. Run the migration again; it goes "
+                        "on where it was.")
+
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
+        """Nothing to look at."""
+        return None
+
+    def sweep(self, host: LocalHost) -> None:
+        """Forget the oldest records of ended migrations."""
+        ended = sorted((d for d in host.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
+        for document in ended[:-KEPT]:
+            host.documents.remove(document)
+
+    def left(self, host: LocalHost) -> list[str]:
+        """Records lie in no file but their document's."""
+        return []
+
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
+        """What has been reached."""
+        done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
+        return {**document.want, "done": done}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """See ``plan`` of this module."""
+        return plan(want, have)
+
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """The document, and how far it is."""
+        progress = host.progress.get(document.id)
+        known = {**document.want, "id": document.id, "name": document.name, "host": host.name,
+                 "created_at": document.created_at, "updated_at": document.updated_at,
+                 "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
+                 NATIVE: document.state.get(NATIVE)}
+        return {f.name: known.get(f.name) for f in Migration.fields if SHOW in f.on}
+
+
+def _ended(document: Document) -> bool:
+    return bool(document.state.get("left") or document.state.get("settled"))
+
+
+def _status(document: Document, progress: Fields | None) -> str:
+    state = document.state
+    if _ended(document):
+        return "completed"
+    if state.get("moved") or state.get("arrived"):
+        return "moved"
+    if progress is not None or state.get("decided"):  # the server is the target's, which only has to say so
+        return "running"
+    unready = document.want["side"] == "target" and not state.get("prepared")
+    return "failed" if unready or state.get("failed") or state.get("fault") else "prepared"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""network: an existing bridge of the host, or a libvirt network (nat, isolated) that the agent makes.
+
+The libvirt network has the document's name and uuid. One that the agent did not make is never adopted; servers may use
+it by its name without a document.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.networks import NetworkSeen, NetworkSpec
+from magnetar_agent.servers.nics.addresses import dhcp_hosts
+from magnetar_core import addresses
+from magnetar_core.errors import Conflict, InUse, InvalidField
+from magnetar_core.kinds import Network
+from magnetar_core.plan import Step
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_agent.reconcile.task import Task, Verb
+
+MTU_MIN = 576
+_DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+
+
+@dataclass(frozen=True)
+class HostNetworks:
+    """One look at the host: libvirt networks by name, and bridges."""
+
+    networks: Mapping[str, NetworkSeen]
+    bridges: frozenset[str]
+
+
+class NetworkDriver(DocumentDriver):
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__(Network)
+        self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
+
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
+        """Fill in addresses, draw the name of the bridge, and refuse what cannot work on this host."""
+        want = _renewed(want, document.want) if document else dict(want)
+        if want["mode"] == "ovn":
+            raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
+                                       "it. Ask the cloud for it", "ovn")
+        if want.get("qos_policy"):
+            raise InvalidField("qos_policy", "is for networks of a cloud with OVN, which has QoS policies",
+                               want["qos_policy"])
+        if document is None:
+            _check_name(want["name"], host.hypervisor.networks())
+        if want["mode"] == "bridge":
+            return _existing(host, want)
+        net = addresses.network(want)
+        if document is None or want["cidr"] != document.want.get("cidr"):
+            _check_free(host, want, net, document)
+        if document is None or want.get("bridge") != document.want.get("bridge"):
+            want["bridge"] = _bridge(host, want.get("bridge"), document)
+        _dhcp(want, net)
+        _check_rest(want)
+        return want
+
+    def release(self, host: LocalHost, document: Document) -> None:
+        """Refused while a server has a NIC on it."""
+        users = [server.name for server in host.documents.list("server")
+                 if any(nic.get("network") in (document.id, document.name) for nic in server.want.get("networks", []))]
+        if users:
+            raise InUse(f"Network {document.name!r} is used by {', '.join(users)}. Remove these servers, or their NICs "
+                        "on it, first.", users=users)
+
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> HostNetworks:
+        """Networks and bridges of the host."""
+        return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
+
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
+        """The document, and whether it is *made* (in libvirt, by us), *active*, and starts by itself."""
+        seen: HostNetworks = snapshot or self.snapshot(host)
+        if document.want["mode"] == "bridge":
+            return {**document.want, "made": False, "active": document.want["bridge"] in seen.bridges}
+        network = seen.networks.get(document.name)
+        made = network is not None and network.owned and network.uuid == document.id
+        return {**document.want, "made": made, "active": bool(made and network and network.active),
+                "autostart": bool(made and network and network.autostart)}
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Make it, or start it again; a bridge of the host is left as it is."""
+        made = bool(have and have["made"])
+        if want is None:
+            if made:
+                yield Step("remove", "remove the libvirt network")
+        elif want["mode"] != "bridge" and not (have and made and have["active"] and have["autostart"]):
+            yield Step("make", "start the libvirt network" if made else "make the libvirt network")
+
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """The document, and whether it is up. Before it is made: as it will be."""
+        shown = super().show(host, document, have, snapshot)
+        active = (have or {}).get("active", True)
+        return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}
+
+
+def _make(task: Task) -> None:
+    want = task.document.want
+    net = IPv4Network(want["cidr"])
+    task.host.hypervisor.make_network(NetworkSpec(
+        uuid=task.document.id, name=want["name"], mode=want["mode"], bridge=want["bridge"],
+        address=str(net.network_address + 1), prefix=net.prefixlen, dhcp_start=want["dhcp_start"],
+        dhcp_end=want["dhcp_end"], domain=want["domain"], mtu=want["mtu"],
+        hosts=dhcp_hosts(task.host, task.document) if want["dhcp"] else ()))
+
+
+def _remove(task: Task) -> None:
+    task.host.hypervisor.remove_network(task.document.name)
+
+
+def _renewed(want: Fields, old: Fields) -> Fields:
+    """*want* without what was only computed for another mode or other addresses."""
+    want = dict(want)
+    follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
+    if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):
+        follow += ("dhcp_start", "dhcp_end")
+    for name in follow:
+        if name in want and want[name] == old.get(name):
+            del want[name]
+    return want
+
+
+def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
+    if name in networks:
+        raise Conflict(f"The host has a libvirt network {name!r} already, which is no document of this agent; it is "
+                       "not adopted. Servers can use it by its name as it is; for a network of your own choose another "
+                       "name, or remove that one with virsh net-destroy and net-undefine.")
+
+
+def _existing(host: LocalHost, want: Fields) -> Fields:
+    """Mode bridge: the bridge must be there, and its addresses are not ours to set."""
+    if not want.get("bridge"):
+        raise InvalidField("bridge", "is required with mode bridge")
+    for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):
+        if want.get(name):
+            raise InvalidField(name, "is for the modes nat and isolated; an existing bridge is used as it is")
+    bridges = host.hypervisor.bridges()
+    if want["bridge"] not in bridges:
+        there = f"has {', '.join(sorted(bridges))}" if bridges else "has none"
+        raise InvalidField("bridge", f"must be an existing bridge of the host, which {there}", want["bridge"])
+    return {**want, "dhcp": False, "dhcp_start": None, "dhcp_end": None}
+
+
+def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
+    """Refuse addresses of another network, ours or libvirt's, and those that the host has itself or has a route to:
+    all that it sends there would end at the guests."""
+    for other in host.documents.list("network"):
+        cidr = other.want.get("cidr")
+        if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
+            raise InvalidField("cidr", f"overlaps with {cidr} of network {other.name!r}", want["cidr"])
+    for network in host.hypervisor.networks().values():
+        taken = next((cidr for cidr in network.cidrs if net.overlaps(IPv4Network(cidr))), None)
+        if taken and network.name != want["name"]:
+            raise InvalidField("cidr", f"overlaps with {taken} of libvirt's network {network.name!r}", want["cidr"])
+    own = document.want.get("bridge") if document else None
+    for device, route in host.hypervisor.routes():
+        if device != own and net.overlaps(route):
+            raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device or 'no device'}",
+                               want["cidr"])
+
+
+def _bridge(host: LocalHost, given: str | None, document: Document | None) -> str:
+    """The name of the bridge to make: *given* if it is free, else the first free ``magbr<N>``."""
+    others = [other.want.get("bridge") for other in host.documents.list("network")
+              if document is None or other.id != document.id]
+    taken = {*host.hypervisor.bridges(), *filter(None, others),
+             *(network.bridge for network in host.hypervisor.networks().values() if network.bridge)}
+    if given in taken:
+        raise InvalidField("bridge", "must be a name that no bridge of the host has; leave it out to have one drawn",
+                           given)
+    return given or next(name for name in map("magbr{}".format, range(len(taken) + 1)) if name not in taken)
+
+
+def _dhcp(want: Fields, net: IPv4Network) -> None:
+    """Fill in the range of DHCP: all addresses but the host's, which is the first."""
+    given = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
+    want.setdefault("dhcp", True)
+    if not want["dhcp"]:
+        for name, value in given.items():
+            if value:
+                raise InvalidField(name, "needs dhcp to be true", value)
+        want.update(dict.fromkeys(given))
+        return
+    addresses.span(want, net)
+
+
+def _check_rest(want: Fields) -> None:
+    if want["domain"] is not None and not (len(want["domain"]) <= 253 and _DOMAIN.fullmatch(want["domain"])):
+        raise InvalidField("domain", "must be a DNS domain such as lab.example", want["domain"])
+    if 0 < want["mtu"] < MTU_MIN:
+        raise InvalidField("mtu", f"must be 0 (the default) or at least {MTU_MIN}", want["mtu"])

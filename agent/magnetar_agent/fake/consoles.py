@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Consoles of the fake. Its guests are a terminal that says again what is typed, and a VNC server that says who it is,
+and then again what it hears, as a SPICE server does from the first word on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from magnetar_agent.host.hypervisor import NO_GRAPHICS
+from magnetar_core.errors import Conflict
+from magnetar_core.power import LIVE
+
+from .domains import Domains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar_agent.host.hypervisor import DomainEvent
+
+#: How a VNC server begins.
+GREETING = b"RFB 003.008\n"
+BREAK = "[break]"
+
+
+class Consoles(Domains):
+    """The protocol's methods for consoles."""
+
+    def open_graphics(self, uuid: str, type: str) -> socket.socket:
+        with self._call("open_graphics"):
+            self._check_runs(uuid)
+            if ET.fromstring(self._domains[uuid].live).find(f"devices/graphics[@type='{type}']") is None:  # noqa: S314
+                raise Conflict(NO_GRAPHICS[type])
+            return self._console(uuid, lambda guest, heard: guest.sendall(heard), GREETING if type == "vnc" else b"")
+
+    def open_serial(self, uuid: str) -> int:
+        with self._call("open_serial"):
+            line = self._console(uuid, lambda guest, heard: self._say(uuid, heard, guest))
+            line.setblocking(False)
+            return line.detach()
+
+    def send_break(self, uuid: str) -> None:
+        with self._call("send_break"):
+            self._active(uuid, "send a break to")
+            self.guest_says(uuid, BREAK)
+
+    def guest_says(self, uuid: str, text: str) -> None:
+        """The guest says something on its serial console."""
+        self._say(uuid, text.encode(), *self._consoles.get(uuid, ()))
+
+    def _say(self, uuid: str, said: bytes, *lines: socket.socket) -> None:
+        log = ET.fromstring(self._domains[uuid].live).find("devices/serial/log")  # noqa: S314 (we wrote it)
+        if log is not None:
+            Path(log.get("file", "")).touch(0o600)
+            with Path(log.get("file", "")).open("ab") as file:
+                file.write(said)
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.sendall(said)
+
+    def _check_runs(self, uuid: str) -> None:
+        if self._ours(uuid).state not in LIVE:
+            raise Conflict("The guest does not run, so it has no console. Start the server.")
+
+    def _console(self, uuid: str, answer: Callable[[socket.socket, bytes], None], greeting: bytes = b"") -> \
+            socket.socket:
+        self._check_runs(uuid)
+        ours, theirs = socket.socketpair()
+        self._consoles.setdefault(uuid, []).append(theirs)
+        threading.Thread(target=self._guest, args=(uuid, theirs, answer, greeting), daemon=True).start()
+        return ours
+
+    def _guest(self, uuid: str, line: socket.socket, answer: Callable[[socket.socket, bytes], None],
+               greeting: bytes) -> None:
+        with contextlib.suppress(OSError):
+            line.sendall(greeting)
+            while heard := line.recv(1 << 16):
+                answer(line, heard)
+        with self._lock:
+            there = self._consoles.get(uuid, [])
+            if line in there:
+                there.remove(line)
+            if not there:
+                self._consoles.pop(uuid, None)
+        line.close()
+
+    def _happened(self, event: DomainEvent) -> None:
+        """Consoles end with their domain."""
+        if event.what in ("stopped", "crashed"):
+            for line in self._consoles.pop(event.uuid, ()):
+                with contextlib.suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Domains of the fake, which obey at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from xml.etree import ElementTree as ET
+
+from magnetar_agent.host.hypervisor import Domain, DomainEvent, DomainSpec
+from magnetar_agent.host.storage import DiskKey
+from magnetar_agent.virt.domain.domain import render
+from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+
+from .state import FakeDomain, State, parse
+
+
+def _variables(xml: str) -> Path | None:
+    """The file with the variables of a domain's UEFI; ``None`` for BIOS."""
+    found = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
+    return Path(found) if found else None
+
+
+class Domains(State):
+    """The protocol's methods for domains."""
+
+    def domains(self) -> dict[str, Domain]:
+        with self._call("domains"):
+            # A copy: who looks does not hold the lock, and others define meanwhile.
+            return {uuid: domain.seen() for uuid, domain in list(self._domains.items())}
+
+    def domain(self, uuid: str) -> Domain | None:
+        with self._call("domain"):
+            found = self._domains.get(uuid)
+            return found.seen() if found else None
+
+    def render(self, spec: DomainSpec) -> str:
+        return render(spec)
+
+    def define(self, spec: DomainSpec) -> None:
+        with self._call("define", f"domain {spec.uuid}"):
+            for uuid, there in self._domains.items():
+                seen = parse(there.xml)
+                if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
+                    raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
+                                   "touched. Rename or remove it, or choose another uuid.")
+            domain = self._domains.setdefault(spec.uuid, FakeDomain(""))
+            domain.xml, domain.persistent = render(spec), True
+            self._events.append(DomainEvent(spec.uuid, "defined"))
+
+    def undefine(self, uuid: str) -> None:
+        with self._call("undefine", f"domain {uuid}"):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state in LIVE:
+                raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
+            if domain:
+                if variables := _variables(domain.xml):
+                    variables.unlink(missing_ok=True)
+                del self._domains[uuid]
+                self._events.append(DomainEvent(uuid, "undefined"))
+
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
+        with self._call("start", f"domain {uuid}"):
+            domain = self._ours(uuid)
+            if domain.state in LIVE:
+                return
+            self._check_parts(domain.seen())
+            for disk in domain.seen().disks:
+                if disk.key and disk.key.id not in [key.id for key in keys if key.secret]:
+                    raise HypervisorError(f"libvirt could not start the domain {uuid}: there is no secret "
+                                          f"{disk.key.id}.")
+            if "<tpm " in domain.xml:
+                domain.tpm = domain.tpm or f"{secret} {uuid4()}"
+                if secret is None or not domain.tpm.startswith(secret):
+                    raise HypervisorError(f"libvirt could not start the domain {uuid}: swtpm cannot read what is in "
+                                          "its TPM with this secret.")
+            variables = _variables(domain.xml)
+            if variables and not variables.exists():
+                variables.touch(0o600)
+                variables.write_bytes(b"as the firmware's template\n")
+            if domain.state != SUSPENDED or not domain.live:
+                domain.live = domain.xml
+            domain.state, domain.reason, domain.mirrors = PAUSED if paused else RUNNING, "unknown", {}
+            self._events.append(DomainEvent(uuid, "started"))
+            if self._talks(uuid):
+                self._events.append(DomainEvent(uuid, "agent"))
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        with self._call("save_tpm"):
+            kept = self._domains[uuid].tpm if uuid in self._domains else ""
+            path.unlink(missing_ok=True)
+            if kept:
+                path.touch(0o600)
+                path.write_text(kept)
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        with self._call("load_tpm", f"domain {uuid}"):
+            if path.exists():
+                self._ours(uuid).tpm = path.read_text()
+
+    def shutdown(self, uuid: str) -> None:
+        with self._call("shutdown", f"domain {uuid}"):
+            domain = self._ours(uuid)
+            self._must_answer(uuid, "shut down")
+            if domain.state == RUNNING and uuid not in self.deaf:
+                self._stop(uuid, domain, OFF, "guest")
+
+    def destroy(self, uuid: str) -> None:
+        with self._call("destroy", f"domain {uuid}"):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state in (*LIVE, CRASHED):
+                self._stop(uuid, domain, OFF, "outside")
+
+    def pause(self, uuid: str) -> None:
+        with self._call("pause", f"domain {uuid}"):
+            domain = self._active(uuid, "pause")
+            if domain.state == RUNNING:
+                domain.state = PAUSED
+                self._events.append(DomainEvent(uuid, "suspended"))
+
+    def resume(self, uuid: str) -> None:
+        with self._call("resume", f"domain {uuid}"):
+            domain = self._active(uuid, "resume")
+            if domain.state == PAUSED:
+                domain.state, domain.reason = RUNNING, "unknown"
+                self._events.append(DomainEvent(uuid, "resumed"))
+
+    def save(self, uuid: str) -> None:
+        with self._call("save", f"domain {uuid}"):
+            if self._ours(uuid).state != SUSPENDED:
+                self._stop(uuid, self._active(uuid, "suspend"), SUSPENDED, "saved")
+
+    def discard_save(self, uuid: str) -> None:
+        with self._call("discard_save", f"domain {uuid}"):
+            domain = self._ours(uuid, missing_is_fine=True)
+            if domain and domain.state == SUSPENDED:
+                domain.state, domain.reason = OFF, "saved"
+
+    def reboot(self, uuid: str) -> None:
+        with self._call("reboot", f"domain {uuid}"):
+            self._active(uuid, "reboot")
+            if uuid not in self.deaf:
+                self._events.append(DomainEvent(uuid, "rebooted"))
+
+    def _ours(self, uuid: str, missing_is_fine: bool = False) -> Any:
+        domain = self._domains.get(uuid)
+        if domain is None and not missing_is_fine:
+            raise Conflict(f"The domain {uuid} was undefined from outside. Repeat the call, and the agent makes it "
+                           "again.")
+        if domain and not domain.seen().owned:
+            raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
+        return domain
+
+    def _active(self, uuid: str, what: str) -> FakeDomain:
+        domain: FakeDomain = self._ours(uuid)
+        if domain.state not in LIVE:
+            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
+        self._must_answer(uuid, what)
+        return domain
+
+    def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
+        domain.state, domain.reason = state, reason
+        self.goes_on(uuid)
+        if not domain.persistent:
+            del self._domains[uuid]
+        self._events.append(DomainEvent(uuid, "stopped", reason))
+
+    def _check_parts(self, domain: Domain) -> None:
+        """QEMU does not start without its disks and networks."""
+        for disk in domain.disks:
+            files = [disk.path, *([disk.backing.path] if disk.backing else [])]
+            for path in files if disk.remote is None else ():
+                if not path.exists():
+                    raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
+        for nic in (one for one in domain.nics if not one.device):
+            network = self._networks.get(nic.network or "")
+            there = not self.ovn_lacks if nic.port else (
+                nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active))
+            if not there:
+                raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no network "
+                                      f"{nic.network or nic.bridge}.")

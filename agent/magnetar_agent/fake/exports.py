@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Disks that the fake serves to other hosts: who connects is told the name of the export, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent.host.storage import Disk
+from magnetar_core.errors import HypervisorError
+
+from .state import State
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.storage import Export, NetworkSource
+
+
+class Exports(State):
+    """The protocol's methods for disks of other hosts."""
+
+    _served: dict[str, tuple[Export, _Server]] | None = None
+    #: What stands for QEMU's connections.
+    _joined: dict[Path, socket.socket] | None = None
+
+    def serve(self, export: Export) -> None:
+        with self._call("serve", needs_libvirt=False):
+            if self.serving(export.id) == export:
+                return
+            if not export.disk.path.exists():
+                raise HypervisorError(f"qemu-nbd does not serve the disk {export.disk.path}: there is no such file.")
+            self.unserve(export.id)
+            server = _Server(export)
+            if self._served is None:
+                self._served = {}
+            self._served[export.id] = (export, server)
+
+    def serving(self, id: str) -> Export | None:
+        found = (self._served or {}).get(id)
+        return found[0] if found else None
+
+    def unserve(self, id: str) -> None:
+        found = (self._served or {}).pop(id, None)
+        if found:
+            found[1].end()
+
+    def rejoin(self, uuid: str, socket: Path) -> None:
+        with self._call("rejoin"), self._lock:
+            if self._joined is None:
+                self._joined = {}
+            if socket in self._joined:
+                self._joined.pop(socket).close()
+            self._joined[socket] = client = _socket()
+            client.connect(str(socket))
+
+    def _behind(self, remote: NetworkSource) -> Disk:
+        """The disk that is served at a socket, or the image of a pool of Ceph."""
+        if remote.protocol == "rbd":
+            return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
+        for export, _server in (self._served or {}).values():
+            if export.socket == remote.socket:
+                return export.disk
+        raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
+
+    def _unlocked(self, path: Path) -> None:
+        """qemu-nbd keeps others from the file that it serves, and a stand-in from nothing."""
+        if any(one.disk.path == path and not one.stand_in and not one.disk.shareable
+               for one, _server in (self._served or {}).values()):
+            raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
+
+    def close_exports(self) -> None:
+        """The agent's process has ended, and its servers with it."""
+        for id in list(self._served or {}):
+            self.unserve(id)
+        with self._lock:
+            for client in (self._joined or {}).values():
+                client.close()
+            self._joined = None
+
+
+class _Server:
+    """Says the name to whoever connects, and keeps the connection until its end."""
+
+    def __init__(self, export: Export) -> None:
+        self.export = export
+        self._clients: list[socket.socket] = []
+        export.socket.unlink(missing_ok=True)
+        self._listener = _socket()
+        self._listener.bind(str(export.socket))
+        self._listener.listen()
+        threading.Thread(target=self._answer, name="fake-export", daemon=True).start()
+
+    def end(self) -> None:
+        """Cut all."""
+        for sock in (self._listener, *self._clients):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self.export.socket.unlink(missing_ok=True)
+
+    def _answer(self) -> None:
+        words = f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n".encode()
+        while True:
+            try:
+                sock, _address = self._listener.accept()
+            except OSError:
+                return
+            self._clients.append(sock)
+            with contextlib.suppress(OSError):  # it has gone already
+                sock.sendall(words)
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Guests of the fake from inside, and copies of their disks. A guest agent answers in those in ``talking``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent.host.hypervisor import DomainEvent
+from magnetar_agent.host.storage import DiskSeen
+from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.power import LIVE
+
+from .disks import read, write
+from .domains import Domains
+from .exports import Exports
+from .state import parse
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.storage import DiskKey, Progress
+
+
+class GuestAgent(Domains, Exports):
+    """The protocol's methods for what is inside of a guest, and for copies of its disks."""
+
+    def freeze(self, uuid: str) -> bool:
+        with self._call("freeze"):
+            self._active(uuid, "freeze the file systems of")
+            if self._talks(uuid):
+                self.frozen.add(uuid)
+            return self._talks(uuid)
+
+    def thaw(self, uuid: str) -> None:
+        with self._call("thaw"):
+            self.frozen.discard(uuid)
+
+    def set_password(self, uuid: str, user: str, password: str) -> None:
+        with self._call("set_password"):
+            self._active(uuid, "set a password in")
+            if not self._talks(uuid):
+                raise Conflict("No guest agent answers in the guest, so its passwords cannot be set. Install and "
+                               "start qemu-guest-agent there, then repeat the call.")
+            self.passwords[uuid, user] = password
+
+    def agent_connected(self, uuid: str) -> bool:
+        with self._call("agent_connected"):
+            return uuid in self._domains and self._domains[uuid].state in LIVE and self._talks(uuid)
+
+    def agent_comes_up(self, uuid: str) -> None:
+        """The guest starts its guest agent."""
+        with self._change():
+            self.talking.add(uuid)
+            self._events.append(DomainEvent(uuid, "agent"))
+
+    def inject_nmi(self, uuid: str) -> None:
+        with self._call("inject_nmi"):
+            self._active(uuid, "send an NMI to")
+            self.interrupted.append(uuid)
+
+    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
+        with self._call("begin_copy", "copies"):
+            self._active(uuid, "copy a disk of")
+            if uuid in self._copies:
+                raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: a copy runs already.")
+            seen = parse(self._domains[uuid].live)
+            disk = next((disk for disk in seen.disks if disk.target == target), None)
+            if disk and disk.remote:
+                disk = self._behind(disk.remote)
+            there = read(disk.path, disk.format) if disk else None
+            if there is None:
+                raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no {target}.")
+            part = path.with_name(path.name + ".part")
+            part.unlink(missing_ok=True)
+            write(part, DiskSeen(format, there.virtual_size))
+            self._copies.add(uuid)
+
+    def backup_outside(self, uuid: str) -> None:
+        """Somebody else copies a disk of the domain, until it stops."""
+        with self._change("copies"):
+            self._copies.add(uuid)
+
+    def copying(self, uuid: str) -> bool:
+        """Whether anybody does."""
+        return uuid in self._copies
+
+    def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
+        part = path.with_name(path.name + ".part")
+        try:
+            with self._call("finish_copy"):
+                total = (read(part) or DiskSeen("raw", 0)).virtual_size
+                for tenth in range(11):
+                    self._active(uuid, "copy a disk of")
+                    progress(total * tenth // 10, total)
+                    time.sleep(self.delay / 10)
+                if uuid not in self._copies:
+                    raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no copy.")
+                part.rename(path)
+                with self._change("copies"):
+                    self._copies.discard(uuid)
+        except BaseException:
+            self.abort_copy(uuid, path)
+            raise
+
+    def abort_copy(self, uuid: str, path: Path) -> None:
+        with self._call("abort_copy", "copies"):
+            if path.with_name(path.name + ".part").exists():
+                self._copies.discard(uuid)
+            for name in (path.name, path.name + ".part"):
+                path.with_name(name).unlink(missing_ok=True)

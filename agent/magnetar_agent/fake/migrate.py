@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Migration between two fakes: state and disks go as one JSON line over the socket that stands for libvirt's."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.hypervisor import DomainEvent
+from magnetar_agent.virt.domain.migrated_xml import local_disks, there
+from magnetar_core.errors import HypervisorError
+from magnetar_core.power import LIVE, OFF, PAUSED
+
+from .state import FakeDomain, State, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.host.storage import DiskKey
+
+#: Bytes that the path of a unix socket may have (sockaddr_un).
+LONGEST = 107
+
+
+class Migrations(State):
+    """The protocol's methods for migration. *lose* makes the next one end as a broken connection would: ``answer``:
+    it has arrived, and the source does not know and goes on; ``end``: it has arrived, and the source only fails."""
+
+    lose: str | None = None
+    #: A CPU that the host cannot give.
+    alien_cpu: str | None = None
+    _listener: socket.socket | None = None
+
+    def libvirt_socket(self) -> Path:
+        with self._lock:
+            if self._listener is None:
+                self._listener = socket.socket(socket.AF_UNIX)
+                self._where = self._place()
+                self._where.unlink(missing_ok=True)
+                self._listener.bind(str(self._where))
+                self._listener.listen()
+                threading.Thread(target=self._serve, args=(self._listener,), name="fake-libvirt", daemon=True).start()
+        return self._where
+
+    def _place(self) -> Path:
+        """Where its socket is: in the host's own folder, which goes with what is in it, unless the path is too long."""
+        name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
+        if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return self._folder / name
+        where = Path(tempfile.gettempdir()) / f"magnetar-fake-{name}"
+        atexit.register(where.unlink, missing_ok=True)
+        return where
+
+    def close_socket(self) -> None:
+        """Nobody comes any more."""
+        if self._listener is not None:
+            self._where.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+
+    def cpu(self, uuid: str) -> str | None:
+        return "<cpu>fake</cpu>"
+
+    def cpu_lacks(self, cpu: str) -> str:
+        return "fake: Host CPU does not provide required features: avx512f" if cpu == self.alien_cpu else ""
+
+    def arrived(self, uuid: str) -> bool:
+        with self._call("arrived"):
+            found = self._domains.get(uuid)
+            return bool(found and found.persistent and found.state in LIVE)
+
+    def stray(self, uuid: str) -> None:
+        with self._call("stray"):
+            return
+
+    def post_copy(self, uuid: str) -> bool:
+        with self._call("post_copy", f"domain {uuid}"):
+            self.post_copied.append(uuid)
+            return True
+
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
+        with self._call("migrate"):
+            domain = self._domains[uuid]
+        if domain.state not in LIVE:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
+        self._must_answer(uuid, "migrate")
+        disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
+        for tenth in range(11):
+            going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
+        here, folder = passage.folder
+        sent = {"uuid": uuid, "tpm": domain.tpm, "live": there(domain.live, passage), "xml": passage.persistent,
+                "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
+                          for path in disks}}
+        answer = b""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(passage.libvirt))
+            with sock.makefile("rwb") as talk:
+                talk.write(json.dumps(sent).encode() + b"\n")
+                talk.flush()
+                answer = talk.readline()
+        if not answer:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: the other side does not answer.")
+        lost, self.lose = self.lose, None
+        if lost != "answer":
+            with self._change(f"domain {uuid}"):
+                domain.state, domain.reason = OFF, "unknown"
+                self._events.append(DomainEvent(uuid, "stopped"))
+        if lost:
+            raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
+        gone()
+
+    def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
+        with self._call("lend_keys"):
+            self.lent.update({key.id: key.secret for key in keys})
+            if secret is not None:
+                self.lent[uuid] = secret
+
+    def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
+        with self._call("take_back_keys"):
+            for id in (uuid, *ids):
+                self.lent.pop(id, None)
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _address = listener.accept()
+            except OSError:
+                return
+            with sock, sock.makefile("rwb") as talk:
+                line = talk.readline()
+                if line:
+                    try:
+                        self._come(json.loads(line))
+                    except HypervisorError:  # a key is lacking: the other side hears nothing of it
+                        continue
+                    talk.write(b"{}\n")
+
+    def _come(self, sent: dict[str, Any]) -> None:
+        if any(disk.key and not self.lent.get(disk.key.id) for disk in parse(sent["live"]).disks) or (
+                sent["tpm"] and not sent["tpm"].startswith(self.lent.get(sent["uuid"], "-"))):
+            raise HypervisorError("There is no secret.")
+        for path, content in sent["disks"].items():
+            Path(path).write_bytes(base64.b64decode(content))
+        with self._change(f"domain {sent['uuid']}"):
+            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"], tpm=sent["tpm"])
+            self._events.append(DomainEvent(sent["uuid"], "started"))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pools of Ceph of the fake: a storage pool's folder, with a file for each image. ``NAME@base`` beside one says that it
+is a base, ``NAME@of`` of which base it is a clone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from magnetar_agent.host.storage import NetworkSource
+from magnetar_core.errors import Conflict, HypervisorError
+
+#: Where all of them are, for QEMU.
+MONITORS = (("ceph1", "6789"),)
+USER, SECRET = "magnetar", "2f6d8c5e-5d3b-4a53-9c0e-6f6c2f1f7a10"
+
+
+class FakeRbdPool:
+    """``RbdPool`` in *folder*; *call* is ``State._call``."""
+
+    def __init__(self, folder: Path, call: Callable[[str], AbstractContextManager[list[str]]]) -> None:
+        self.folder, self._call = folder, call
+
+    def source(self, name: str) -> NetworkSource:
+        return NetworkSource("rbd", f"{self.folder.name}/{name}", hosts=MONITORS, user=USER, secret=SECRET)
+
+    def names(self) -> list[str]:
+        with self._call("rbd_names"):
+            return sorted(path.name for path in self.folder.iterdir() if "@" not in path.name and path.name != "room")
+
+    def size(self, name: str) -> int | None:
+        with self._call("rbd_size"):
+            path = self.folder / name
+            return path.stat().st_size if path.exists() else None
+
+    def make(self, name: str, size: int) -> None:
+        with self._call("rbd_make"), self._new(name).open("wb") as file:
+            file.truncate(size)
+
+    def clone(self, base: str, name: str) -> None:
+        with self._call("rbd_clone"):
+            if not (self.folder / f"{base}@base").exists():
+                raise HypervisorError(f"rbd could not clone {base}: (2) No such file or directory.")
+            shutil.copyfile(self.folder / base, self._new(name))
+            (self.folder / f"{name}@of").write_text(base)
+
+    def grow(self, name: str, size: int) -> None:
+        with self._call("rbd_grow"):
+            path = self.folder / name
+            if not path.exists():
+                raise HypervisorError(f"The image {name} is gone from the pool {self.folder.name!r} of Ceph.")
+            if path.stat().st_size < size:
+                with path.open("r+b") as file:
+                    file.truncate(size)
+
+    def remove(self, name: str) -> None:
+        with self._call("rbd_remove"):
+            for end in ("", "@of"):
+                (self.folder / f"{name}{end}").unlink(missing_ok=True)
+
+    def is_base(self, name: str) -> bool:
+        with self._call("rbd_is_base"):
+            return (self.folder / f"{name}@base").exists()
+
+    def protect(self, name: str) -> None:
+        with self._call("rbd_protect"):
+            (self.folder / f"{name}@base").touch()
+
+    def remove_base(self, name: str) -> None:
+        with self._call("rbd_remove_base"):
+            if not any(path.read_text() == name for path in self.folder.glob("*@of")):
+                for end in ("", "@base"):
+                    (self.folder / f"{name}{end}").unlink(missing_ok=True)
+
+    def _new(self, name: str) -> Path:
+        path = self.folder / name
+        if path.exists():
+            raise Conflict(f"The pool {self.folder.name!r} of Ceph has an image called {name} already.")
+        return path

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Power sync: documents follow what guests and people do to domains. After a start of agent, libvirt or host it
+finishes what a crash cut short and starts the servers that ran.
+
+The agent never fights the user: a guest that powers itself off is off, and its document says so and why (Nova's
+SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After a
+reboot of the host, servers that ran run again, unless their document says otherwise. Those of a cloud wait for its word
+first (``HELD``): the cloud may have evacuated them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent.migrations import moving
+from magnetar_agent.reconcile import reconcile
+from magnetar_agent.reconcile.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
+from magnetar_agent.servers import quiesce, verbs
+from magnetar_agent.servers.disks import snapshot
+from magnetar_agent.servers.hardware import tpm
+from magnetar_agent.volumes import remote
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
+from magnetar_core.operations import RUNNING as IN_HAND
+from magnetar_core.operations import Operation, now
+from magnetar_core.power import CRASHED, LIVE, OFF
+from magnetar_core.server_plan import volume_items
+
+from . import hypervisor as hv
+from .boot import boot_id
+
+if TYPE_CHECKING:
+    from magnetar_agent.drivers import Drivers
+    from magnetar_core.fields import Kind
+
+log = logging.getLogger(__name__)
+
+#: A server that crashes more often than this within CRASH_SPAN seconds stays crashed.
+CRASHES, CRASH_SPAN = 3, 300.0
+REASONS = {
+    "guest": "The guest shut itself down.",
+    "outside": "It was stopped from outside Magnetar.",
+    "failed": "Its QEMU process died.",
+    "panic": "The guest crashed.",
+    "io-error": "It is paused: a disk had an input/output error; look at the host's storage.",
+    "rebooted": "The host was rebooted.",
+}
+CRASHED_BY = ("failed", "panic")
+#: Kinds that have content, and note in ``made`` (but for images) that it is there.
+CONTENT = ("image", "volume", "volume_snapshot")
+#: Seconds between two looks whether a server is free whose event has to wait.
+AGAIN = 0.2
+#: Seconds between two checks for a cancel while an operation waits for another one.
+LOOK = 0.5
+
+
+class PowerSync:
+    """A thread that handles events of domains one after the other and updates the documents."""
+
+    def __init__(self, drivers: Drivers) -> None:
+        self.host, self.drivers = drivers.host, drivers
+        self._todo: queue.SimpleQueue[hv.DomainEvent | str | None] = queue.SimpleQueue()
+        self._crashes: dict[str, deque[float]] = {}
+        #: Events of servers that an operation is changing, which may wait for its guest. They are handled afterwards.
+        self._later: list[hv.DomainEvent] = []
+        self._busy = False
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+        #: Set after the first round of ``settle``.
+        self.settled = threading.Event()
+
+    def hold(self) -> None:
+        """After a boot of the host, before anything starts: servers of a cloud that ran wait for its word."""
+        for document in self.host.documents.list("server") if self._rebooted() else ():
+            if CLOUD in document.state and not document.deleting and (
+                    document.state.get("unfinished") or _resumes(document)):
+                document.state[HELD] = True
+                document.state.pop(remote.AWAITED, None)
+                self.host.documents.write(document)
+
+    def start(self) -> None:
+        """Start the thread; it begins with ``settle``."""
+        self.host.hypervisor.on_event(self._event)
+        self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
+        self._thread.start()
+        self._todo.put("connected")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._todo.put(None)
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _event(self, event: hv.DomainEvent) -> None:
+        if event.what != "agent":  # which guests can have happen thousands of times a second
+            self.host.changes.tell(event.uuid)
+        if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
+            self._todo.put(event)
+
+    def _run(self) -> None:
+        while (todo := self._next()) is not None:
+            self._busy = True
+            try:
+                if isinstance(todo, hv.DomainEvent):
+                    self._follow_if_free(todo)
+                else:
+                    self.settle()
+            except MagnetarError as error:
+                log.warning("following %s: %s", todo, error)
+            except Exception:
+                log.exception("following %s", todo)
+            self._busy = not self._todo.empty()
+
+    def _next(self) -> hv.DomainEvent | str | None:
+        """Return the next event: a new one, or one that had to wait for its server."""
+        while True:
+            try:
+                return self._todo.get(timeout=AGAIN if self._later else None)
+            except queue.Empty:
+                waiting, self._later = self._later, []
+                for event in waiting:
+                    self._todo.put(event)
+
+    def idle(self) -> bool:
+        """Whether all events so far have been handled."""
+        return not self._busy and self._todo.empty() and not self._later
+
+    # One domain ---------------------------------------------------------------------------------------------------
+    def follow(self, id: str, reason: str) -> None:
+        """Write into the document of server *id* which power state its domain has, unless the agent is changing it."""
+        if self.host.documents.get("server", id) is None:
+            return
+        with self.host.locks.hold("server", id):
+            self._follow(id, reason)
+
+    def _follow_if_free(self, event: hv.DomainEvent) -> None:
+        """As ``follow``, or later where somebody is changing the server: no guest holds up the others' events."""
+        if self.host.documents.get("server", event.uuid) is None:
+            return
+        with self.host.locks.hold_if_free("server", event.uuid) as is_free:
+            if is_free:
+                self._follow(event.uuid, event.reason)
+            elif event not in self._later:
+                self._later.append(event)
+
+    def _follow(self, id: str, reason: str) -> None:
+        document = self.host.documents.get("server", id)
+        domain = self.host.hypervisor.domain(id)
+        if document is None or domain is None or not domain.owned or document.deleting:
+            return
+        if document.state.get("unfinished") or moving(self.host, document):
+            return
+        if document.state.get(HELD) and domain.state not in LIVE:
+            return
+        if domain.reason != "unknown":
+            reason = domain.reason  # the current reason; the event may be an old one
+        crashed = domain.state == CRASHED or (domain.state == OFF and reason in CRASHED_BY)
+        if domain.state == document.want["power"] and not crashed:
+            self._forget_reason(document, domain, reason)
+            return
+        if crashed and self._restart(document, reason):
+            return
+        self._write(document, domain.state, reason, crashed)
+
+    def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
+        """It runs again: forget why it stopped."""
+        if domain.state in LIVE and reason != "io-error" and (
+                document.state.pop("crashed", None) or document.state.pop("reason", None)):
+            document.state.pop("reason", None)
+            self.host.documents.write(document)
+
+    def _write(self, document: Document, state: str, reason: str, crashed: bool) -> None:
+        document.want["power"] = OFF if crashed or state == CRASHED else state
+        document.state["reason"] = REASONS.get(reason, "") + ("" if reason not in REASONS else f" ({now()})")
+        document.state["crashed"] = crashed
+        if state in LIVE and reason not in REASONS:
+            document.state.pop("reason")
+        document.updated_at = now()
+        self.host.documents.write(document)
+        log.info("server %s is %s: %s", document.name, "crashed" if crashed else state, reason,
+                 extra={"server": document.id})
+
+    def _restart(self, document: Document, reason: str) -> bool:
+        """Start a crashed server again where that is wanted, unless it crashes too often."""
+        if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
+            return False
+        if tpm.is_away(document.want):
+            log.warning("server %s crashed and stays off: its cloud has the secret of its TPM", document.name,
+                        extra={"server": document.id})
+            return False
+        long_ago = time.monotonic() - CRASH_SPAN
+        self._crashes = {id: times for id, times in self._crashes.items() if times[-1] > long_ago}
+        times = self._crashes.setdefault(document.id, deque(maxlen=CRASHES))
+        if len(times) == CRASHES and time.monotonic() - times[0] < CRASH_SPAN:
+            log.warning("server %s crashed %d times within %d s and stays off", document.name, CRASHES + 1, CRASH_SPAN,
+                        extra={"server": document.id})
+            return False
+        times.append(time.monotonic())
+        self.host.hypervisor.destroy(document.id)
+        verbs.settle(self.host, document, partial(self.host.documents.write, document))
+        tpm.start(self.host, document)
+        log.warning("server %s crashed (%s) and was started again", document.name, reason,
+                    extra={"server": document.id})
+        return True
+
+    # The whole host -----------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
+        rebooted = self._rebooted()
+        quiesce.thaw_left(self.host)
+        later = self._finish()
+        if rebooted:
+            for network in self.host.documents.list("network"):
+                self._again(Network, network, {})
+        for document in self.host.documents.list("server"):
+            if any(one.id == document.id for one in later):
+                continue  # its power state is set when the rest is finished
+            if rebooted:
+                self._after_reboot(document)
+            else:
+                self.follow(document.id, "unknown")
+        for driver in self.drivers:
+            driver.sweep(self.host)
+        self._remember_boot()
+        self._begin(later)
+        self.settled.set()
+
+    def _finish(self) -> list[Document]:
+        """Finish what a crash cut short: images of disks, then deletions, then what was being made or changed. Returns
+        what may take hours: only servers that need it wait for it."""
+        for document in self.host.documents.list("server"):
+            if document.state.get("imaging"):
+                self._clear(document.id)
+        for driver in reversed(list(self.drivers)):
+            for document in self.host.documents.list(driver.kind.noun):
+                if document.deleting:
+                    self._again(driver.kind, document, None)
+        later: list[Document] = []
+        for driver in self.drivers:
+            for document in self.host.documents.list(driver.kind.noun):
+                if document.state.get("unfinished") and not document.state.get(HELD):
+                    later += self._finish_change(driver.kind, document)
+        return later
+
+    def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
+        """Finish one change now, or return it when that may take long."""
+        if kind is Migration:
+            self._in_background(document, [])
+        elif _lasts(document):
+            return [document]
+        else:
+            self._again(kind, document, {})
+        return []
+
+    def _clear(self, id: str) -> None:
+        with self.host.locks.hold("server", id):
+            document = self.host.documents.get("server", id)
+            if document is None or not document.state.get("imaging"):
+                return
+            try:
+                snapshot.clear(self.host, document)
+            except MagnetarError as error:
+                log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
+
+    def _begin(self, later: list[Document]) -> None:
+        """Finish *later* in the background; each waits for those before it that its document refers to."""
+        begun: dict[str, Operation] = {}
+        busy = {one.key for one in self.host.operations.list()
+                if one.name == "settle" and one.status == IN_HAND}
+        for document in later:
+            if document.id not in busy:  # else libvirt was away for a moment, and the operation still runs
+                text = json.dumps(document.want)
+                needed = [operation for id, operation in begun.items() if id in text]
+                begun[document.id] = self._in_background(document, needed)
+
+    def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
+        """As ``_again`` after *needed* have ended, as an operation that is listed and can be cancelled."""
+        def finish(operation: Operation) -> None:
+            for one in needed:  # begun before, so they already have threads
+                while not one.wait(LOOK):
+                    operation.raise_if_cancelled()
+            self._ensure(BY_NOUN[document.kind], document, {}, operation)
+
+        return self.host.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
+
+    def _after_reboot(self, document: Document) -> None:
+        wanted = document.want["power"]
+        if moving(self.host, document):
+            return  # its migration decides where it starts
+        if document.state.get(HELD):
+            log.info("server %s starts when its cloud says so", document.name, extra={"server": document.id})
+            return
+        if _resumes(document):
+            self._again(Server, document, {"power": wanted})
+        elif wanted in LIVE:
+            with self.host.locks.hold("server", document.id):
+                now_wanted = self.host.documents.get("server", document.id)
+                if now_wanted is not None and now_wanted.want["power"] == wanted and not now_wanted.deleting:
+                    self._write(now_wanted, OFF, "rebooted", False)
+
+    def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
+        Operation("settle", document.kind, document.id, caller="agent").run(
+            lambda operation: self._ensure(kind, document, want, operation))
+
+    def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
+                operation: Operation) -> None:
+        """Have what is documented be so, with *want*; ``None``: absent. What was removed since it was listed is left
+        alone: an ensure of it would make a new one, for which nothing says what it is to be."""
+        try:
+            if want is None:
+                reconcile.ensure(self.drivers, kind, document.id, None, Permissions.defaults(), False, operation)
+            else:
+                reconcile.revise(self.drivers, kind, document.id, lambda _document: want, False, operation)
+        except NotFound as error:
+            if self.host.documents.get(kind.noun, document.id) is not None:
+                log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
+                raise
+            log.info("%s %s was removed meanwhile", document.kind, document.name)
+        except MagnetarError as error:
+            log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
+            raise
+
+    # Has the host been rebooted? ----------------------------------------------------------------------------------
+    def _rebooted(self) -> bool:
+        try:
+            return self._file().read_text().strip() != boot_id()
+        except OSError:
+            return False
+
+    def _remember_boot(self) -> None:
+        try:
+            write_atomically(self._file(), boot_id().encode())
+        except OSError as error:
+            log.warning("the boot cannot be noted, so the next start of the agent takes it for a new one: %s", error)
+
+    def _file(self) -> Path:
+        return Path(self.host.settings.state_dir) / "boot_id"
+
+
+def _resumes(document: Document) -> bool:
+    """Whether it starts again by itself after a boot of the host: not where only its user can open its TPM."""
+    return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
+
+
+def _lasts(document: Document) -> bool:
+    """Whether finishing it may take hours: content is loaded or copied, a volume swapped, or a server made, which may
+    need content."""
+    state, replaced = document.state, REPLACEMENT in document.state
+    if document.kind == "volume_attachment":
+        return bool(document.want.get("replaces"))
+    if document.kind == "server":
+        return replaced or bool({"making", "rebuild"} & set(state)) or (
+            bool(volume_items(document.want)) and not state.get("volumes_made"))
+    return document.kind in CONTENT and (replaced or not state.get("made"))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The content of an image straight out of Ceph, where the image service keeps it there (Nova's enable_rbd_download): it
+does not pass through the control plane then. Whatever goes wrong with it, the image waits for its content as without.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.storage import CephImage
+from magnetar_agent.settings import CEPH_NAME
+from magnetar_core.errors import Cancelled, InvalidField, MagnetarError, NoSpace, TooLarge
+
+from . import importing
+from .store import check_length
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+    from magnetar_agent.reconcile.task import Task
+
+log = logging.getLogger(__name__)
+
+#: The key of a source that waits for its content, and may have it from there.
+FIELD = "location"
+#: What Glance says of an image in Ceph.
+_LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})/(?P<pool>{CEPH_NAME})/"
+                       f"(?P<name>{CEPH_NAME})/(?P<snapshot>{CEPH_NAME})")
+
+
+def source(host: LocalHost, want: Fields) -> dict[str, Any]:
+    """The source of an image whose content a client sends: with the location of *want*'s where this host has content
+    from there, and a checksum says whether it is the right one."""
+    location = want["source"].get(FIELD)
+    direct = location and host.settings.enable_rbd_download and want.get("checksum")
+    return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)
+
+
+def take(task: Task, location: str) -> None:
+    """Take the content in, or have the image wait for it."""
+    host, document = task.host, task.document
+    try:
+        with host.hypervisor.export_image(_image(host, document.id, location)) as (size, pieces):
+            check_length(size, host.settings.image_max_bytes)
+            with importing.store(host).part(document.id, size) as part:
+                advance = partial(importing.advance, task.operation, size, "download")
+                part.fill(pieces, size, host.settings.image_max_bytes, advance)
+                importing.take(host, document, part, importing.UPLOAD, None, task.operation)
+    except (Cancelled, NoSpace, TooLarge):
+        raise
+    except MagnetarError as error:
+        log.warning("image %s comes by HTTP, not out of Ceph: %s", document.name, error.message)
+        document.want["source"] = dict(importing.UPLOAD)
+
+
+def _image(host: LocalHost, id: str, location: str) -> CephImage:
+    """Raises ``InvalidField`` for a *location* that is not of the image *id*, or not in the settings' pool: who may
+    write into the image service could name what is not his."""
+    found, settings = _LOCATION.fullmatch(location), host.settings
+    if found is None:
+        raise InvalidField("source.location", "must be rbd://FSID/POOL/IMAGE/SNAPSHOT", location[:200])
+    if found["pool"] != settings.rbd_pool:
+        raise InvalidField("source.location", f"must be in the pool {settings.rbd_pool!r} of the agent's setting "
+                                              "rbd_pool", location)
+    if found["name"] != id:
+        raise InvalidField("source.location", f"must be of an RBD image with the image's own uuid {id}, as Glance "
+                                              "calls it", location)
+    return CephImage(settings.rbd_ceph_conf, str(settings.rbd_user), settings.rbd_connect_timeout, **found.groupdict())

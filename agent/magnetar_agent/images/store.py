@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the content of images is kept: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
+
+The name is the digest, and a file never changes. Servers keep hard links to it, so their backing files stay right when
+the image is removed, or recreated with other content under the same uuid. Content is written into a ``.part`` file,
+which its writer locks; one that nobody locks was left by a crash. Content that replaces other content waits as
+``.ready`` until the old content is removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import uuid
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from magnetar_agent.reconcile.documents import sync_folder
+from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
+from magnetar_core.image_format import HEAD
+
+from .sources import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from magnetar_agent.reconcile.locks import Locks
+
+#: Held by who sweeps, or puts content in place.
+SWEEP = ("", "images")
+#: Digests that are kept of all content, so that either tells whether it is the same.
+ALGORITHMS = ("sha256", "sha512")
+_ZEROS = bytes(CHUNK)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+#: Readable by QEMU's user through its group; written by nobody.
+MODE = 0o440
+
+
+class ContentPart:
+    """Content that is being written. *digests* are ready once ``fill`` has returned."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        self.size = 0
+        self.digests: dict[str, str] = {}
+
+    def fill(self, chunks: Iterable[bytes], length: int | None, limit: int, advance: Callable[[int], None]) -> None:
+        """Write all of *chunks*, sparsely. *length* is what was promised; *advance* is told the bytes done."""
+        hashes = {name: hashlib.new(name) for name in ALGORITHMS}
+        for chunk in chunks:
+            self.size += len(chunk)
+            check_length(self.size, limit)
+            if length is not None and self.size > length:
+                raise InvalidRequest(f"More content came than the {length} bytes that were announced.")
+            for digest in hashes.values():
+                digest.update(chunk)
+            self._write(chunk)
+            advance(self.size)
+        if length is not None and self.size < length:
+            raise InvalidRequest(f"The content ended after {self.size} of {length} bytes. Send it again.")
+        os.ftruncate(self.descriptor, self.size)
+        self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Find size and digests of content that is there already; *advance* is told the bytes read."""
+        hashes = {name: hashlib.new(name) for name in ALGORITHMS}
+        while chunk := os.pread(self.descriptor, CHUNK, self.size):
+            self.size += len(chunk)
+            for digest in hashes.values():
+                digest.update(chunk)
+            advance(self.size)
+        self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
+
+    def _write(self, chunk: bytes) -> None:
+        for at in range(0, len(chunk), CHUNK):
+            view = memoryview(chunk)[at:at + CHUNK]
+            if view == _ZEROS[:len(view)]:
+                os.lseek(self.descriptor, len(view), os.SEEK_CUR)
+                continue
+            while view:
+                view = view[os.write(self.descriptor, view):]
+
+    def replace(self, file: Path) -> None:
+        """Have *file* take the place of what was written. It is locked before it has the name of a part, so that no
+        sweep finds it without a writer. Raises ``OSError``, with nothing changed, where it cannot be moved."""
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            file.rename(self.path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(self.descriptor)
+        self.descriptor = descriptor
+        os.fchown(descriptor, os.geteuid(), os.getegid())
+
+    def head(self) -> bytes:
+        """The first bytes, as ``image_format.inspect`` wants them."""
+        return os.pread(self.descriptor, HEAD, 0)
+
+    def check_digests(self, checksum: str | None) -> None:
+        """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
+        check_digests(self.digests, checksum)
+
+    def settle(self) -> None:
+        """Flush to disk and make read-only: ready for ``ImageStore.commit``."""
+        os.fchmod(self.descriptor, MODE)
+        os.fsync(self.descriptor)
+
+
+def check_length(length: int, limit: int) -> None:
+    """Raises ``TooLarge`` for content that is longer than *limit*."""
+    if length > limit:
+        raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
+                       "image_max_bytes in the agent's settings if that is too little.")
+
+
+def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
+    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
+    if checksum is None:
+        return
+    name, _colon, wanted = checksum.partition(":")
+    if digests[name] != wanted:
+        raise ImageRefused(f"checksum: the content has {name}:{digests[name]}, and {checksum} was asked for. It was "
+                           "damaged on its way, or is another version.",
+                           field="checksum", expected=checksum, found=f"{name}:{digests[name]}")
+
+
+class ImageStore:
+    """The content of all images of a host."""
+
+    def __init__(self, root: Path, locks: Locks) -> None:
+        self.root, self.locks = root, locks
+
+    def path(self, image: str, digest: str) -> Path:
+        """Where content of image *image* with this sha256 is, or would be."""
+        return self.root / image / digest
+
+    def check_room(self, length: int, freed: int = 0) -> None:
+        """Raises ``NoSpace`` where there is none for so many bytes when others are *freed*."""
+        free = shutil.disk_usage(next(folder for folder in (self.root, *self.root.parents) if folder.exists())).free
+        if length > free + freed:
+            raise NoSpace(f"The image needs up to {length} bytes, and {free + freed} are free under {self.root}. Free "
+                          "some room there.")
+
+    @contextmanager
+    def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
+        """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
+        folder = self.root / image
+        part = None
+        try:
+            part = _create(folder)
+            if length is not None:
+                self.check_room(length)
+            yield part
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise NoSpace(f"No room is left for the image under {self.root} ({error.strerror}); nothing of it was "
+                          "kept. Free some, and try again.") from error
+        finally:
+            if part:
+                part.path.unlink(missing_ok=True)
+                os.close(part.descriptor)
+            with suppress(OSError):
+                folder.rmdir()  # only when nothing is in it
+
+    @contextmanager
+    def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
+        """*file*, which nobody else writes, as a part with its digests; it is moved where that is possible."""
+        size = file.stat().st_size
+        with self.part(image, None) as part:
+            try:
+                part.replace(file)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with file.open("rb") as stream:
+                    part.fill(iter(lambda: stream.read(CHUNK), b""), size, limit, advance)
+            else:
+                part.measure(advance)
+            yield part
+
+    def ready(self, image: str, checksum: str) -> Path:
+        """The path at which content with this checksum waits until the content that it replaces is removed."""
+        return self.root / image / f"{checksum.partition(':')[2]}.ready"
+
+    def keep_ready(self, part: ContentPart, path: Path) -> None:
+        """Put a settled part where ``ready`` says."""
+        part.path.rename(path)
+        sync_folder(path.parent)
+        sync_folder(self.root)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Keeps sweeps away while content gets its name and the document is written that names it."""
+        with self.locks.hold(*SWEEP):
+            yield
+
+    def commit(self, image: str, part: ContentPart) -> Path:
+        """Put a settled part in place, for good. The caller is ``still``, and has noted its path in the document:
+        ``sweep`` knows it by that."""
+        path = self.path(image, part.digests["sha256"])
+        part.path.rename(path)
+        sync_folder(path.parent)
+        sync_folder(self.root)
+        return path
+
+    def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
+        """Remove all content but what *keep* says, and parts that nobody writes."""
+        with self.still():
+            kept = set(keep())
+            for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
+                with suppress(FileNotFoundError):  # its last part has gone, and the folder with it
+                    for path in list(folder.iterdir()):
+                        if path not in kept:
+                            _remove(path)
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _create(folder: Path) -> ContentPart:
+    while True:
+        try:
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            path = folder / f"{uuid.uuid4()}.part"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # a sweep has removed the empty folder in between
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return ContentPart(path, descriptor)
+        os.close(descriptor)  # a sweep has removed it before it was locked
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, unless it is a part that somebody writes. A part stays locked until it is gone: who has just made
+    it and waits for the lock then sees that."""
+    if path.suffix != ".part":
+        path.unlink(missing_ok=True)
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # removed meanwhile
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
+
+The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
+*doors*, names of what is behind it: a unix socket of this host, or a function that gets a connected socket and the
+peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show
+their certificates; whether the peer may use the agent's API is another matter.
+
+On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
+accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes go both ways as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from magnetar_agent.host.sockets import bound, itself
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
+
+from .relay import ALPN, TCP, AcceptedEnd, DialledEnd, LocalEnd, common_name
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from magnetar_agent.settings import AgentSettings
+
+__all__ = ["ALPN", "TCP", "Door", "LinkAddress", "Links", "Offer"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds to connect to the other agent, including TLS and its answer.
+CONNECT = 10.0
+Door = Path | Callable[[socket.socket, str], None]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What *peers* may reach here through link *id*."""
+
+    id: str
+    peers: frozenset[str]
+    doors: Mapping[str, Door]
+
+
+@dataclass(frozen=True)
+class LinkAddress:
+    """Link *id* of the agent *peer* (common name of its certificate) at *host* and *port*."""
+
+    id: str
+    peer: str
+    host: str
+    port: int
+
+
+@dataclass
+class _Open:
+    """The listeners of a link on this host."""
+
+    servers: list[asyncio.AbstractServer] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+
+
+class Links:
+    """The links of an agent. All methods may be called from any thread; none of them changes a document."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self._offers: dict[str, Offer] = {}
+        self._forwards: dict[str, _Open] = {}
+        self._pipes: dict[str, set[LocalEnd]] = {}
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Who we are --------------------------------------------------------------------------------------------------
+    def name(self) -> str | None:
+        """The common name of our certificate, by which peers know us; ``None`` when links are not possible here."""
+        if not (self.settings.listen and self.settings.tls_cert and self.settings.tls_client_ca):
+            return None
+        try:
+            shown = x509.load_pem_x509_certificate(self.settings.tls_cert.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("the certificate %s cannot be read: %s", self.settings.tls_cert, error)
+            return None
+        names = shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(names[-1].value) if names else None
+
+    def required(self) -> str:
+        """``name``, or ``Conflict`` saying what to configure."""
+        found = self.name()
+        if found is None:
+            raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
+                           "tls_client_ca in /etc/magnetar/agent.yml (the role magnetar.compute.agent does), then "
+                           "repeat the call.")
+        return found
+
+    # The accepting side ------------------------------------------------------------------------------------------
+    def offer(self, offer: Offer, spare: str = "") -> None:
+        """Let the peers in from now on. This replaces an offer of the same id, and cuts connections of peers that are
+        not in this one, except at the door *spare*."""
+        with self._lock:
+            self._offers[offer.id] = offer
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
+
+    def offered(self, id: str) -> Offer | None:
+        """The offer with this id."""
+        return self._offers.get(id)
+
+    def withdraw(self, id: str, spare: str = "") -> None:
+        """Let nobody in any more, and cut connections, except at the door *spare*."""
+        with self._lock:
+            self._offers.pop(id, None)
+        self._cut(id, lambda end: not spare or end.door != spare)
+
+    def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
+        """Take over a TLS connection that asked for a link; called in the server's loop. *admitted* is called when the
+        link is one that is offered to this peer."""
+        end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
+        transport.set_protocol(end)
+        end.connection_made(transport)
+
+    def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
+        """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
+        with self._lock:
+            offer = self._offers.get(id)
+        if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
+            if id:
+                log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
+            raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
+        return self._enter(offer, peer, door)
+
+    async def _enter(self, offer: Offer, peer: str, name: str) -> LocalEnd:
+        loop, id, door = asyncio.get_running_loop(), offer.id, offer.doors[name]
+        end = self._local(id, loop, peer, name, accepted=True)
+        try:
+            if isinstance(door, Path):
+                with itself(door) as name_of_it:
+                    await loop.create_unix_connection(lambda: end, name_of_it)
+            else:
+                ours, theirs = socket.socketpair()
+                await loop.create_unix_connection(lambda: end, sock=ours)
+                threading.Thread(target=_behind, args=(door, theirs, peer), name=f"link {id[:8]}", daemon=True).start()
+        except OSError as error:
+            end.close()
+            raise Unreachable(f"Nobody answers behind the door {name}: {error.strerror or error}.") from None
+        return end
+
+    # The connecting side -----------------------------------------------------------------------------------------
+    def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
+        """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
+        path.unlink(missing_ok=True)
+        self._run(self._serve(remote, door, path, bound(path, gid)))
+
+    def call(self, remote: LinkAddress, door: str) -> socket.socket:
+        """A socket, connected to *door* of *remote*. Raises ``Unreachable``, or what the other agent says."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._run(self._join(remote, door, theirs))
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def connected(self, id: str, door: str) -> bool:
+        """Whether anything is connected to *door* through link *id*."""
+        with self._lock:
+            return any(end.door == door for end in self._pipes.get(id, ()))
+
+    def forwards(self, id: str) -> bool:
+        """Whether there is a listener for link *id*."""
+        with self._lock:
+            return id in self._forwards
+
+    def greet(self, remote: LinkAddress) -> None:
+        """Return when the other agent can be reached and both believe the other's certificate. Raises ``Conflict`` when
+        they do not, else as ``call``."""
+        try:
+            self.call(replace(remote, id=""), "").close()
+        except NotFound:  # it has answered: there is no link with an empty id
+            return
+        except Unreachable as error:
+            if isinstance(error.__cause__, (ssl.SSLError, ConnectionResetError)):
+                raise Conflict(str(error)) from error
+            raise
+
+    def close_forwards(self, id: str) -> None:
+        """Stop listening for link *id*; connections stay."""
+        with self._lock:
+            opened = self._forwards.pop(id, None)
+        if opened and self._loop:
+            for server in opened.servers:
+                self._loop.call_soon_threadsafe(server.close)
+            for path in opened.paths:
+                path.unlink(missing_ok=True)
+
+    def cut(self, id: str) -> None:
+        """Close all that was forwarded or called for link *id*."""
+        self.close_forwards(id)
+        self._cut(id)
+
+    def close(self) -> None:
+        """End everything."""
+        for id in [*self._forwards, *self._pipes]:
+            self.cut(id)
+        loop, self._loop = self._loop, None
+        if loop:
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _serve(self, remote: LinkAddress, door: str, path: Path, sock: socket.socket) -> None:
+        def arrived() -> LocalEnd:
+            end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, door)
+            task = asyncio.ensure_future(self._through(remote, door, end))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return end
+
+        tasks: set[asyncio.Task[None]] = set()
+
+        server = await asyncio.get_running_loop().create_unix_server(arrived, sock=sock)
+        with self._lock:
+            opened = self._forwards.setdefault(remote.id, _Open())
+            opened.servers.append(server)
+            opened.paths.append(path)
+
+    async def _through(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
+        try:
+            await self._dial(remote, door, end)
+        except MagnetarError as error:
+            log.warning("the link %s to %s (%s) cannot be used: %s", remote.id, remote.peer, door, error)
+            end.close()
+
+    async def _join(self, remote: LinkAddress, door: str, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        end = self._local(remote.id, loop, remote.peer, door)
+        await loop.create_unix_connection(lambda: end, sock=sock)
+        try:
+            await self._dial(remote, door, end)
+        except BaseException:
+            end.close()
+            raise
+
+    async def _dial(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
+        loop = asyncio.get_running_loop()
+        far = DialledEnd(remote.peer, json.dumps({"link": remote.id, "door": door}).encode() + b"\n", end)
+        try:
+            async with asyncio.timeout(CONNECT):
+                await loop.create_connection(lambda: far, remote.host, remote.port, ssl=self._context())
+                error = await far.answered
+        except (OSError, ssl.SSLError, TimeoutError) as failure:
+            far.close()
+            why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
+            # A TLS connection that is closed before an answer is a refused certificate rather than a restart.
+            lasting = isinstance(failure, (ssl.SSLError, ConnectionResetError))
+            raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
+                              f"{why}. Check that it runs, that its port is open to this host, and that both have "
+                              "certificates of one CA.", lasting=lasting) from failure
+        if error:
+            far.close()
+            raise from_dict(error)
+
+    def _context(self) -> ssl.SSLContext:
+        self.required()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False  # the common name must be the peer's instead; see DialledEnd
+        context.load_verify_locations(self.settings.tls_client_ca)
+        context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)  # type: ignore[arg-type]
+        context.set_alpn_protocols([ALPN])
+        return context
+
+    # Both --------------------------------------------------------------------------------------------------------
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
+               accepted: bool = False) -> LocalEnd:
+        """A new end on this host; known, so that it can be cut."""
+        end = LocalEnd(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
+        with self._lock:
+            self._pipes.setdefault(id, set()).add(end)
+        return end
+
+    def _gone(self, id: str, end: LocalEnd) -> None:
+        with self._lock:
+            pipes = self._pipes.get(id, set())
+            pipes.discard(end)
+            if not pipes:
+                self._pipes.pop(id, None)
+
+    def _cut(self, id: str, which: Callable[[LocalEnd], bool] = lambda _end: True) -> None:
+        with self._lock:
+            pipes = [end for end in self._pipes.get(id, ()) if which(end)]
+        for end in pipes:
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                end.loop.call_soon_threadsafe(end.abort)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_forever, args=(self._loop,), name="links", daemon=True).start()
+            loop = self._loop
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            waiting.result(2 * CONNECT)
+        except TimeoutError:  # the loop ends, or the machine is very busy
+            waiting.cancel()
+            raise Unreachable("The link could not be made in time. Repeat the call.") from None
+
+
+def _forever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.close()
+
+
+def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
+    """Give the socket to what is behind the door, and close it afterwards."""
+    with sock:
+        try:
+            door(sock, peer)
+        except (OSError, MagnetarError) as error:
+            log.warning("a link ended early: %s", error)
+        except Exception:
+            log.exception("what is behind a link failed")

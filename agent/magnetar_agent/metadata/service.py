@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's part of the metadata service: which tap belongs to which server, and what a guest is told.
+
+One thread keeps bridges, table and process as the domains that run need them. It looks at a domain when something
+happens to it, at all of them after a connection to libvirt, and every ``LOOK`` seconds whether the table was flushed or
+the process has died. Another thread answers the process. While no guest runs there is neither process nor device nor
+table.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.servers import guest_data
+from magnetar_core.errors import HypervisorError, MagnetarError
+
+from . import MOST_TAPS, addresses, guest_process, messages
+from .password import leave
+from .steering import SteeredTap, Steering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.host.hypervisor import DomainEvent
+    from magnetar_agent.host.networks import Tap
+    from magnetar_agent.reconcile.documents import Document
+
+    from .guest_process import GuestProcess
+    from .messages import Message
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at table and process.
+LOOK = 30.0
+#: Events after which a domain has other taps.
+_CHANGES = ("started", "stopped", "crashed", "resumed", "detached")
+#: What is to be done: look at the taps of a server, or of all; forget what a guest was told; end.
+TAPS, ALL, DATA, END = "taps", "all", "data", "end"
+#: How many of these are done together.
+AT_ONCE = 1000
+#: Seconds in which they gather: the operation that starts a guest ends meanwhile, and no guest asks that early.
+GATHER = 0.02
+#: How many passwords may wait for their servers' locks.
+WAITING = 8
+
+
+@dataclass
+class _Gate:
+    """What the service has on a bridge, or beside a tap that Open vSwitch has (*switched*); *mac*: that of the device
+    there, at its other end."""
+
+    bridge: str
+    switched: bool = False
+    mac: str = ""
+
+
+class MetadataService:
+    """See the head of this file."""
+
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
+        #: What is to be done, and of which server.
+        self._todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._ending = threading.Event()
+        self._process: GuestProcess | None = None
+        self._seal = ""
+        self._steering = Steering.of(host.settings.state_dir)
+        #: By the number of a bridge in the kernel; taps by their own.
+        self._gates: dict[int, _Gate] = {}
+        self._taps: dict[int, Tap] = {}
+        self._steered: dict[int, Tap] = {}
+        self._numbers: dict[int, int] = {}
+        self._leaving = threading.BoundedSemaphore(WAITING)
+        #: Why guests are not answered; "": they are.
+        self.reason = "" if host.settings.metadata_service else "The setting metadata_service is false."
+
+    def start(self) -> None:
+        """Follow domains from now on."""
+        if not self.host.settings.metadata_service:
+            return
+        self.host.hypervisor.on_event(self._happened)
+        self.host.hypervisor.on_connect(lambda: self._todo.put((ALL, "")))
+        self.host.documents.listen(self._written)
+        self._thread.start()
+        self._todo.put((ALL, ""))
+
+    def close(self) -> None:
+        """End, and leave nothing on the host."""
+        if self._thread.is_alive():
+            self._ending.set()
+            self._todo.put((END, ""))
+            self._thread.join(20)
+
+    def status(self) -> dict[str, Any]:
+        """The field ``metadata_service`` of ``kinds.Host``."""
+        return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
+                "reason": self.reason}
+
+    # What comes from other threads ----------------------------------------------------------------------------------
+    def _happened(self, event: DomainEvent) -> None:
+        if event.what in _CHANGES and self.host.documents.look("server", event.uuid):
+            self._todo.put((TAPS, event.uuid))
+
+    def _written(self, document: Document, removed: bool) -> None:
+        if document.kind == "server":  # also of the first one: a guest may have come running before its document
+            known = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
+            plugged = not removed and known == {nic["mac"] for nic in document.want["networks"]
+                                                if not nic.get("physical_network")}
+            self._todo.put((DATA if plugged else TAPS, document.id))
+
+    # The thread -----------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        with contextlib.suppress(MagnetarError):
+            if self._steering.loaded():  # an agent was killed; its devices went with its process
+                self._steering.unload()
+        while True:
+            todo = set[tuple[str, str]]()
+            with contextlib.suppress(queue.Empty):
+                todo.add(self._todo.get(timeout=LOOK))
+                self._ending.wait(GATHER)
+                while len(todo) < AT_ONCE:
+                    todo.add(self._todo.get_nowait())
+            if (END, "") in todo:
+                break
+            self._keep({(ALL, "")} if self.reason else todo)
+        self._end()
+
+    def _keep(self, todo: set[tuple[str, str]]) -> None:
+        """Make things as they have to be now."""
+        try:
+            if not todo or any(word != DATA for word, _id in todo):
+                self._see(todo)
+                self._steer(again=not todo)
+            said = ""
+            self._forget({id for _word, id in todo} - {""})
+        except MagnetarError as error:
+            said = error.message
+        except Exception as error:  # the thread must live: guests depend on it
+            log.exception("the metadata service")
+            said = str(error)
+        if said and said != self.reason:
+            log.warning("guests are not answered by the metadata service now: %s", said)
+        self.reason = said
+        if self._process is not None and (said or self._process.gone()):
+            self._end()  # and begin anew with the next look
+            self.reason = self.reason or "The process that speaks with guests has ended; it is started again."
+
+    def _forget(self, changed: set[str]) -> None:
+        """Tell the process of which servers something has changed."""
+        if changed and self._process is not None:
+            self._process.tell("forget", servers=sorted(changed))
+
+    def _see(self, todo: set[tuple[str, str]]) -> None:
+        """Look at the taps of the domains that something happened to."""
+        if (ALL, "") in todo:
+            found, kept = self.host.hypervisor.taps(), []
+        else:
+            changed = {id for word, id in todo if word == TAPS}
+            found = [tap for id in changed for tap in self.host.hypervisor.taps(id)]
+            kept = [tap for tap in self._taps.values() if tap.server not in changed]
+        self._taps = {tap.index: tap for tap in (*kept, *found) if self.host.documents.look("server", tap.server)}
+
+    def _steer(self, again: bool) -> None:
+        """Have the table, the devices and the process as the taps need them; *again*: try bridges that refused."""
+        now, taps = self._taps, list(self._taps.values())
+        if not taps:
+            if self._process is not None:
+                self._end()
+            return
+        if self._process is None:
+            self._begin()
+        assert self._process is not None
+        opened = self._open(taps, again)
+        if opened or now != self._steered or not self._steering.loaded():
+            self._numbers = {index: self._numbers[index] for index in now if index in self._numbers}
+            for index in now:
+                if index not in self._numbers:
+                    self._numbers[index] = self._number(index)
+            steered = [tap for tap in taps if self._gates[tap.bridge_index].mac]
+            self._process.tell("know", guests={
+                address: tap.server for tap in steered for address in addresses(self._numbers[tap.index])})
+            loaded = self._steering.load([SteeredTap(
+                tap.index, self._numbers[tap.index], self._gates[tap.bridge_index].mac,
+                tap.device if tap.switched else "") for tap in steered], self._seal)
+            self._steered = now if loaded else {}
+            if not loaded:
+                self._todo.put((ALL, ""))
+
+    def _number(self, index: int) -> int:
+        """A number for a tap that no other has."""
+        taken = set(self._numbers.values())
+        return next(one for one in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2)) if one not in taken)
+
+    def _open(self, taps: Iterable[Tap], again: bool) -> bool:
+        """Be on the bridges of *taps*, and on no others; whether something has changed."""
+        assert self._process is not None
+        bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
+        gone = [index for index in self._gates if index not in bridges]
+        for index in gone:
+            self._gates.pop(index)
+            self._process.tell("close", name=str(index))
+            self._steering.detach(index)
+        new = [index for index in bridges if index not in self._gates or (again and not self._gates[index].mac)]
+        for index in new:
+            self._gates[index] = bridges[index]
+            try:
+                self._join(self._process, index, self._gates[index])
+            except HypervisorError as error:  # such as a bridge of Open vSwitch; the others are served
+                log.warning("guests on the bridge %s are not answered by the metadata service: %s",
+                            bridges[index].bridge, error)
+        return bool(gone or new)
+
+    def _join(self, process: GuestProcess, index: int, gate: _Gate) -> None:
+        _answer, namespace = process.tell("make", name=str(index))
+        if namespace is None:
+            raise HypervisorError("The process of the metadata service has made no namespace.")
+        try:
+            self._steering.attach(None if gate.switched else gate.bridge, index, namespace)
+        finally:
+            os.close(namespace)
+        gate.mac = str(process.tell("listen", name=str(index), seal=self._seal)[0]["mac"])
+        log.info("guests on the bridge %s are answered at http://169.254.169.254", gate.bridge,
+                 extra={"bridge": gate.bridge})
+
+    def _begin(self) -> None:
+        self._seal = "02:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5))
+        self._process = process = guest_process.begin()
+        threading.Thread(target=self._answer, args=(process,), name="metadata-answers", daemon=True).start()
+
+    def _end(self) -> None:
+        """End the process, and remove what is on the host."""
+        process, self._process = self._process, None
+        gates = list(self._gates)
+        self._gates, self._steered, self._numbers = {}, {}, {}
+        if process is None:
+            return
+        process.end()
+        with contextlib.suppress(MagnetarError):
+            for index in gates:
+                self._steering.detach(index)
+            self._steering.unload()
+
+    # What the process asks ------------------------------------------------------------------------------------------
+    def _answer(self, process: GuestProcess) -> None:
+        sending = threading.Lock()
+
+        def send(answer: Message) -> None:
+            with sending, contextlib.suppress(OSError):
+                messages.send(process.questions, answer)
+
+        def keep(question: Message) -> None:
+            try:
+                status, why = leave(self.host, str(question["of"]), str(question["password"]))
+            except MagnetarError as error:
+                log.warning("a guest's password is not kept: %s", error)
+                status, why = 503, "Try again later."
+            finally:
+                self._leaving.release()
+            send({"number": question["number"], "status": status, "why": why})
+
+        while True:
+            try:
+                question, _none = messages.receive(process.questions)
+            except (EOFError, OSError, ValueError):
+                return
+            if "about" in question:
+                send({"number": question["number"], **self._told(str(question["about"]))})
+            elif self._leaving.acquire(blocking=False):
+                threading.Thread(target=keep, args=(question,), name="metadata-password", daemon=True).start()
+            else:
+                send({"number": question["number"], "status": 503, "why": "Try again later."})
+
+    def _told(self, id: str) -> Message:
+        """What the guest of server *id* may read: equal contents go once."""
+        document = self.host.documents.get("server", id)
+        if document is None or document.deleting:
+            return {}
+        try:
+            tree = guest_data.tree(self.host, document)
+        except MagnetarError as error:
+            log.warning("the guest of server %s cannot be told what it is: %s", document.name, error)
+            return {}
+        parts = {content: at for at, content in enumerate(dict.fromkeys(tree.values()))}
+        return {"tree": {path: parts[content] for path, content in tree.items()},
+                "parts": [base64.b64encode(part).decode() for part in parts],
+                "password": document.state.get("password", "")}

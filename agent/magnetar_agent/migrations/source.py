@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The source's half: mark the server, send it, and remove it once the target has settled. Every verb may be done twice.
+
+A marked server is left alone by everything else (``refuse_while_it_moves``), also after a restart of the agent, until
+it is known where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host import hypervisor as hv
+from magnetar_agent.host.boot import boot_id
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.reconcile.documents import Document
+from magnetar_agent.servers import MIB, folder, spec, verbs
+from magnetar_agent.servers.disks import logical_volumes, own_disks
+from magnetar_agent.servers.hardware import pci, placement, tpm
+from magnetar_agent.servers.nics import nics
+from magnetar_core.errors import (
+    Conflict,
+    GuestSilent,
+    HypervisorDown,
+    HypervisorError,
+    InvalidField,
+    MagnetarError,
+    TimedOut,
+    Unreachable,
+)
+from magnetar_core.hardware.merge import SECURITY
+from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+from magnetar_core.server_plan import hardware
+
+from . import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, keys, refuse_while_it_moves, volumes
+from .console_logs import LOG, Logs
+from .source_cleanup import RUN, guest_runs, is_here, restore_server, server_task, target_address
+from .transfer import send, stored
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+    from magnetar_agent.reconcile.task import Task
+
+log = logging.getLogger(__name__)
+
+#: Files that no guest writes to; those of a rescue begin with ``rescue.``.
+READ = ("base", "kernel", "ramdisk", "config.iso")
+
+
+# Before -----------------------------------------------------------------------------------------------------------
+def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
+    """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before
+    anything is done."""
+    found = host.documents.get("server", want["server"])
+    if found is None or found.deleting:
+        raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
+    refuse_while_it_moves(host, found, id)
+    if found.state.get("unfinished"):
+        raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
+    if not want.get("address"):
+        raise InvalidField("address", "is required on the source: host:port of the target's agent")
+    if (want.get("downtime_steps") is None) != (want.get("downtime_delay") is None):
+        raise InvalidField("downtime_steps", "must come with downtime_delay, and downtime_delay with it")
+    if want.get("downtime_steps") and want["max_downtime"] is None:
+        raise InvalidField("downtime_steps", "must come with max_downtime, which the steps lead to")
+    there = target_address("", want)
+    volumes.check_attachments(host, found, want)
+    domain = host.hypervisor.domain(found.id)
+    power = domain.state if domain else OFF
+    if power == SUSPENDED:
+        raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
+                       "or stop it first.")
+    if want["type"] == "live":
+        _check_live(found, power)
+    host.links.greet(there)
+    return found
+
+
+def _check_live(found: Document, power: str) -> None:
+    """Raises ``Conflict`` for a server that does not go live."""
+    if power not in LIVE:
+        raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
+                       "or auto.")
+    nics.check_live(found, power)
+    if found.want.get("rescue"):
+        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
+                       "it first, or ask for type cold.")
+    if tpm.is_away(found.want):
+        raise Conflict(f"Server {found.name!r} has a TPM whose secret this host does not keep (hardware.{SECURITY}: "
+                       f"{tpm.security(found.want)}), so no other host could open it now. Ask for type cold.")
+
+
+def manifest(host: LocalHost, server: Document) -> Fields:
+    """What the target must know to say yes or no; no secrets in it."""
+    domain, want = host.hypervisor.domain(server.id), server.want
+    place = folder(host, server.id)
+    power = domain.state if domain else OFF
+    disks = []
+    for name in spec.written(want):
+        seen = own_disks.seen(host, server, name)
+        if seen:
+            backing = spec.root_backing(want, server.state, place) if name == "disk" else None
+            # "backed" is what earlier agents go by.
+            disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
+                          "backed": backing is not None})
+    return {
+        "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
+        "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
+        "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
+        "root_format": want["root_format"],
+        "rbd": own_disks.told(host, server, spec.written(want)),
+        "volumes": volumes.describe(host, server),
+        "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
+                     if path.is_file() and not path.is_symlink()),
+        "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
+        "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
+        "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
+        # Earlier agents would have the guest keep their addresses, live, or its NICs that are devices of the host.
+        "moves_devices": True, "pulls_nics": True,
+    }
+
+
+def claim(task: Task) -> None:
+    """Mark the server, so that nothing but this migration changes it."""
+    _mark(task)
+    task.document.state["claimed"] = True
+    task.keep()
+
+
+def _mark(task: Task) -> Document:
+    host, document = task.host, task.document
+    with host.locks.hold("server", document.want["server"]):
+        server = host.documents.get("server", document.want["server"])
+        if server is None:
+            raise Conflict(f"The server {document.want['server']} is gone from this host. There is nothing to migrate.")
+        refuse_while_it_moves(host, server, document.id)
+        if server.state.get(MARK) != document.id:
+            server.state[MARK] = document.id
+            host.documents.write(server)
+        return server
+
+
+# The way ----------------------------------------------------------------------------------------------------------
+def move(task: Task) -> None:
+    """Send the server; after this it is the target's. A failure that leaves the guest here gives it back."""
+    document = task.document
+    document.state["tried"] = True
+    document.state.pop("failed", None)
+    task.keep()
+    try:
+        _Move(task).run()
+        document.state["moved"] = True
+        task.keep()
+    except MagnetarError as error:
+        # Where the guest is for sure here it is given back at once; else a repetition finds out.
+        lost = isinstance(error, HypervisorDown) or document.state.get("decided")
+        if not lost and (not isinstance(error, Unreachable) or is_here(task.host, document)):
+            restore_server(task)
+        raise
+    finally:
+        task.host.progress.pop(document.id, None)
+        task.host.links.cut(document.id)
+
+
+def state(path: Path, migration: str, run: str) -> str:
+    """A text that changes whenever the content of the server's file at *path* may have changed.
+
+    Of what a guest writes to that is also another for each *run* of it and each boot of the host, whose crash may have
+    kept what was written and lost the time of it; and for each change of the owner, as libvirt makes them when a guest
+    starts. What is only read has hard links that come and go, and changes the time of the inode."""
+    found = path.stat()
+    known = [migration, found.st_ino, found.st_size, found.st_mtime_ns]
+    if path.name not in READ and not path.name.startswith("rescue."):
+        known += [found.st_ctime_ns, run, boot_id()]
+    return " ".join(map(str, known))
+
+
+class Throughput:
+    """Estimates the time left from the bytes per second so far."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds_left(self, done: int, remaining: int) -> int | None:
+        """``None`` while nothing has come yet. Called with each look, *done* and *remaining* in bytes."""
+        clock = time.monotonic()
+        if self._first is None or done <= self._first[1]:
+            self._first = clock, done
+        since, first = self._first
+        return round(remaining * (clock - since) / (done - first)) if done > first else None
+
+
+@dataclass
+class _Counted:
+    """Bytes to send, and bytes sent."""
+
+    total: int
+    done: int = 0
+
+
+class _Move:
+    """One attempt."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.host, self.document = task, task.host, task.document
+        self.server = server = _mark(task)  # it was given back where the end of that could not be written
+        self.place = folder(task.host, server.id)
+        self.remote = target_address(task.document.id, task.document.want)
+        self.live = task.document.want["type"] == "live"
+        self.logs, self.throughput = Logs(self.place), Throughput()
+        self.arrived = False
+
+    def run(self) -> None:
+        """Find out how far an earlier attempt came, then do the rest."""
+        with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
+            arrived = talk.call("look")["arrived"]
+            self.host.hypervisor.stray(self.server.id)
+            if guest_runs(self.host, self.document) or not arrived:
+                self._go(talk)
+            if not self.arrived:
+                self._arrive(talk)
+
+    def _arrive(self, talk: Rpc) -> None:
+        """The guest is off here for good: from now on the server belongs to the target."""
+        if not self.live:  # else it was done before the guest went
+            nics.leave(server_task(self.task, self.server))
+        self.document.state["decided"] = True
+        self.task.keep()
+        volumes.serve_disks(self.host, self.server.id)
+        talk.call("arrive")
+        self.arrived = True
+
+    def _go(self, talk: Rpc) -> None:
+        if self.live and not guest_runs(self.host, self.document):
+            raise Conflict(f"The guest of server {self.server.name!r} stopped meanwhile, so it cannot go live. Repeat "
+                           "the call with type auto or cold.")
+        if not self.live and guest_runs(self.host, self.document):
+            self._ran()
+            self._stop()
+        if RUN not in self.document.state:
+            self._ran()
+        if not self.live:
+            tpm.copy(self.host, self.server)
+        else:
+            nics.leave(server_task(self.task, self.server))
+        states = self._states()
+        lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
+        sent = {k: v for k, v in self.server.state.items() if k != MARK}
+        plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
+                                           "state": sent, "created_at": self.server.created_at},
+                        live=self.live, disks=[] if own_disks.are_shared(self.server.want) else
+                        self.document.want["manifest"]["disks"], volumes=lent,
+                        **keys.leave(self.host, self.server),
+                        native_tls=self.live and self.host.settings.native_tls,
+                        files=list(states), states=states)
+        self.document.state[NATIVE] = bool(plan.get(NATIVE))
+        self._wake()
+        self._send(talk, plan.get("kept", {}), states)
+        self.logs.send(talk)
+        talk.call("ready")
+        if self.live:
+            self._migrate(talk, plan)
+
+    def _ran(self) -> None:
+        """The guest may have written to its disks since the last attempt: draw another id of its run."""
+        self.document.state[RUN] = uuid.uuid4().hex
+        self.task.keep()
+
+    def _stop(self) -> None:
+        """Shut the guest down. Its document still says that it runs, so the target starts it."""
+        power = self.server.want["power"]
+        self._say("stop", 0, 1)
+        domain = self.host.hypervisor.domain(self.server.id)
+        if domain and domain.state == PAUSED:
+            self.host.hypervisor.resume(self.server.id)
+        verbs.stop(server_task(self.task, self.server))
+        self.server.want["power"] = power
+
+    def _wake(self) -> None:
+        """After an earlier attempt whose end libvirt did not see, the guest may still stand still. By now the target
+        has let go of its copy, so it may run here."""
+        domain = self.host.hypervisor.domain(self.server.id)
+        if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
+            self.host.hypervisor.resume(self.server.id)
+
+    def _states(self) -> dict[str, str]:
+        """The files to send, small ones first, each with its ``state``."""
+        # libvirt copies the disks of a running guest; everything else in the folder is sent as it is, also what says
+        # that an RBD image is complete.
+        left = spec.written(self.server.want) if self.live and not own_disks.are_shared(self.server.want) else ()
+        links = set(spec.written(self.server.want)) if logical_volumes.are_wanted(self.server.want) else ()
+        found = [path for path in self.place.iterdir()
+                 if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())
+                 and path.name not in left and not path.name.startswith(LOG)
+                 and path.suffix not in (".part", ".at", ".new", ".link")]
+        found.sort(key=lambda path: (stored(path), path.name))
+        return {path.name: state(path, self.document.id, self.document.state[RUN]) for path in found}
+
+    def _send(self, talk: Rpc, kept: Fields, states: dict[str, str]) -> None:
+        """*kept*: how many bytes the target has of each, ``None``: all. An earlier agent, which would go by the name
+        alone, tells none, and gets everything."""
+        size = {name: stored(self.place / name) for name in states}
+        there = sum(size[name] if kept.get(name, 0) is None else min(kept.get(name, 0), size[name]) for name in states)
+        counted, throughput, rate = _Counted(sum(size.values()), there), Throughput(), self.document.want["bandwidth"]
+
+        began, limit = time.monotonic(), self._limit()
+
+        def sent(count: int) -> None:
+            if limit and time.monotonic() > began + limit:
+                raise TimedOut(f"The files did not come to an end within the time_limit of {limit} s; the server stays "
+                               "where it is. Give it more time or bandwidth, or migrate it live.")
+            counted.done = min(counted.done + count, counted.total)
+            remaining = counted.total - counted.done
+            self._say("files", counted.done, counted.total, remaining=remaining,
+                      seconds_left=throughput.seconds_left(counted.done, remaining))
+
+        sent(0)
+        for name, content in states.items():
+            offset = kept.get(name, 0)
+            if offset is None:
+                continue
+            path = self.place / name
+            talk.send({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
+                      "state": content})
+            send(talk, path, offset, sent, rate * MIB if rate else None)
+            talk.result()
+
+    def _limit(self) -> int | None:
+        """Seconds that the files of a cold migration may take: a guest that is off can neither pause nor run on. A live
+        one has its limit in ``hv.MigrationParams``."""
+        want = self.document.want
+        limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
+        return limit
+
+    def _migrate(self, talk: Rpc, plan: Fields) -> None:
+        want, links, native = self.document.want, self.host.links, self.document.state[NATIVE]
+        run = Path(plan["run"])
+        make_folder(run.parent)
+        make_folder(run, 0o750)
+        self.host.hypervisor.permit([run])
+        try:
+            group = run.stat().st_gid
+            for door in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
+                links.forward(self.remote, door, run / door, group)
+            self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
+                libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
+                folder=(self.place, Path(plan["folder"])),
+                nics={mac: (*plug, *[None] * (4 - len(plug))) for mac, plug in plan["nics"].items()},
+                devices=dict(self.server.want.get(pci.FIELD) or {}),
+                bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],
+                downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
+                auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),
+                time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
+                native=(self.remote.host, self.remote.peer) if native else None), self._going,
+                lambda: self._gone(talk))
+        except HypervisorError as error:
+            # libvirt's error does not tell where the guest is; the guest does.
+            if not guest_runs(self.host, self.document) and self._gone(talk):
+                return
+            if native and not isinstance(error, GuestSilent):
+                raise HypervisorError(
+                    f"{error.message} The setting native_tls has both QEMUs speak to each other without the agents: "
+                    "look whether their certificates are good and believe each other (virt-pki-validate, and "
+                    f"migrate_tls_x509_cert_dir in qemu.conf), bear the name {self.remote.peer!r}, and whether "
+                    f"libvirt's migration ports are open at {self.remote.host}; or set native_tls to false on one of "
+                    "the hosts.") from error
+            raise
+        finally:
+            links.close_forwards(self.document.id)
+            shutil.rmtree(run, ignore_errors=True)
+
+    def _gone(self, talk: Rpc) -> bool:
+        """The guest's QEMU has ended here. If it is complete at the target, it goes on there at once."""
+        if not talk.call("look")["arrived"]:
+            return False
+        self.logs.send_rest(talk)
+        self._arrive(talk)
+        return True
+
+    def _going(self, facts: Any) -> None:
+        self._say("memory and disks", facts["done"], facts["total"], remaining=facts["remaining"],
+                  dirty_rate=facts["dirty_rate"],
+                  seconds_left=self.throughput.seconds_left(facts["done"], facts["remaining"]))
+
+    def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
+        self.host.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
+        self.task.operation.advance(done, total, phase=phase)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The source after a migration: find out where the server is, remove what is left of one that has moved, and restore
+one that stays. Every verb may be done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from magnetar_agent.link import LinkAddress
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.reconcile.documents import HELD, Document
+from magnetar_agent.reconcile.task import NotRemovable
+from magnetar_agent.servers import verbs
+from magnetar_agent.servers.disks import rbd_images
+from magnetar_agent.servers.hardware import tpm
+from magnetar_agent.servers.nics import addresses, function_settings, nics
+from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
+from magnetar_core.operations import now
+from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
+
+from . import AGENT, MARK, moving, volumes
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+    from magnetar_agent.reconcile.task import Task
+
+log = logging.getLogger(__name__)
+
+#: Note of the source's half: an id of the guest's run that wrote its disks; another one whenever it may have run.
+RUN = "run"
+
+
+def target_address(id: str, want: Fields) -> LinkAddress:
+    """The link to the target's agent."""
+    host, _colon, port = (want.get("address") or "").rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidField("address", "must be host:port", want.get("address"))
+    return LinkAddress(id, want["peer"], host.strip("[]"), int(port))
+
+
+def is_here(host: LocalHost, document: Document) -> bool:
+    """Whether the server of a migration is certainly here: its guest is active, or it is off and the target was never
+    told to take it. While the guest is active here, the target's copy never runs."""
+    if guest_runs(host, document):
+        return True
+    return document.want["type"] == "cold" and not document.state.get("decided")
+
+
+def server_task(task: Task, server: Document) -> Task:
+    """A task on the server of a migration's *task*."""
+    return type(task)(task.host, server, task.operation)
+
+
+def leave(task: Task) -> None:
+    """Remove what is left here of a server that has moved to the target."""
+    host, id = task.host, task.document.want["server"]
+    with host.locks.hold("server", id):
+        server = host.documents.get("server", id)
+        if server is not None:
+            host.hypervisor.destroy(id)
+            host.hypervisor.undefine(id)
+            addresses.release(server_task(task, server))
+            rbd_images.hand_over(server)
+            verbs.erase(server_task(task, server))
+            host.documents.remove(server)
+    volumes.release(host, id, task.document.want["peer"])
+    task.document.state["left"] = now()
+    task.keep()
+
+
+def recover(task: Task) -> None:
+    """Abort: the server stays here. Raises ``NotRemovable`` when it has moved already."""
+    document = task.document
+    if document.state.get("moved"):
+        raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
+                           "it, or migrate it back.")
+    if document.state.get("tried"):
+        try:
+            _drop(task)
+        except Unreachable:
+            if not is_here(task.host, document):
+                raise
+        except NotFound as error:
+            if not is_here(task.host, document):
+                raise NotRemovable(
+                    f"{error} Only the target could say whether the server has arrived. Look for the server there, "
+                    "then end this half with the event discard.") from error
+    restore_server(task)
+
+
+def _drop(task: Task) -> None:
+    """Tell the target to drop what it has received."""
+    with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
+        if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
+            raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "
+                               "again to settle it, or migrate it back.")
+        talk.call("drop")
+
+
+def guest_runs(host: LocalHost, document: Document) -> bool:
+    """Whether the guest of a migration's server is active here."""
+    domain = host.hypervisor.domain(document.want["server"])
+    return domain is not None and domain.state in LIVE
+
+
+def _start(host: LocalHost, server: Document) -> None:
+    try:
+        if not server.state.get(HELD):
+            function_settings.apply(host, server)  # what it has may have been as usual since
+            tpm.start(host, server)
+    except MagnetarError as error:
+        log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
+    server.state.pop("unfinished", None)
+    host.documents.write(server)
+
+
+def restore_server(task: Task) -> None:
+    """End the migration here: the server can be changed again, and a guest that was stopped or paused runs again."""
+    host, document = task.host, task.document
+    with contextlib.suppress(MagnetarError):
+        host.hypervisor.stray(document.want["server"])
+    with host.locks.hold("server", document.want["server"]):
+        server = host.documents.get("server", document.want["server"])
+        if server is not None and moving(host, server) in (None, document.id):  # else it was given back before
+            domain = host.hypervisor.domain(server.id)
+            if domain and domain.state == PAUSED and server.want["power"] == RUNNING:
+                host.hypervisor.resume(server.id)
+            starts = domain and domain.state == OFF and server.want["power"] == RUNNING
+            server.state.pop(MARK, None)
+            if starts:  # after a crash the agent would take it for a guest that powered itself off
+                server.state["unfinished"] = True
+                document.state.pop(RUN, None)
+                task.keep()
+            host.documents.write(server)
+            volumes.revoke(host, server.id)
+            tpm.forget_copy(host, server)
+            if starts:
+                _start(host, server)
+            else:
+                nics.put_back(server_task(task, server))
+    for name in ("claimed", "tried", "decided", "unfinished"):
+        document.state.pop(name, None)
+    document.want["phase"] = "prepared"
+    document.state["failed"] = True
+    task.keep()

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files of a migration, sent in frames between the lines of JSON (``link.rpc``).
+
+A frame is offset, length and half of a SHA-256 of the data (for which CPUs have instructions), so that a byte which
+changed on its way is noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent,
+nor zeros of a logical volume, which has no holes.
+An interrupted file is resumed after the last byte that is on the receiver's disk, as long as its content is the same:
+the sender tells the state of the content, the receiver notes it, and throws away what came of another state.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar_agent.host import zeros
+from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.reconcile.documents import sync_folder, write_atomically
+from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace
+
+_FRAME = struct.Struct(">QI16s")
+#: Bytes in a frame, and bytes after which the receiver flushes them to disk.
+PIECE, SURE = 1 << 20, 64 << 20
+#: Ends of names: of an incomplete file, and of the note of its state and of how many bytes are flushed.
+PART, NOTE = ".part", ".part.at"
+
+
+# Sending --------------------------------------------------------------------------------------------------------
+def send(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
+    """Send the file *path* from *offset* on; returns its size. *sent(bytes)* after each frame; *rate* is bytes/s."""
+    began, total = time.monotonic(), 0
+    with path.open("rb") as file:
+        device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
+        for start, data in pieces(file.fileno(), offset):
+            if device and zeros.is_zero(data):  # it has no holes, and what it does not say reads as zeros there
+                sent(len(data))
+                continue
+            talk.write(_FRAME.pack(start, len(data), _digest(data)))
+            talk.write(data)
+            total += len(data)
+            sent(len(data))
+            if rate:
+                time.sleep(max(0.0, began + total / rate - time.monotonic()))
+        size = zeros.size_of(file.fileno())
+    talk.write(_FRAME.pack(size, 0, _digest(b"")))
+    talk.flush()
+    return size
+
+
+def stored(path: Path) -> int:
+    """Bytes that the file takes; of a logical volume all."""
+    found = path.stat()
+    if not stat.S_ISBLK(found.st_mode):
+        return found.st_blocks * 512
+    with path.open("rb") as file:
+        return zeros.size_of(file.fileno())
+
+
+def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and data of all of a file that is no hole, from *offset* on. A block device has none, and cannot be asked.
+    """
+    size, device = zeros.size_of(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
+    while offset < size:
+        try:
+            start = offset if device else os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError:  # nothing but a hole is left
+            return
+        end = size if device else os.lseek(descriptor, start, os.SEEK_HOLE)
+        while start < end:
+            data = os.pread(descriptor, min(PIECE, end - start), start)
+            if not data:
+                return
+            yield start, data
+            start += len(data)
+        offset = end
+
+
+# Receiving ------------------------------------------------------------------------------------------------------
+def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | None:
+    """How many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown *state* are
+    thrown away. *linked*: its names are links to a logical volume, which stays."""
+    part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
+    of, sure = _noted(note)
+    if state is not None and of == state:
+        if linked and path.is_symlink() and path.exists():
+            return None
+        if linked and part.is_symlink() and part.exists() and sure:
+            return sure
+        if not linked and path.is_file() and not path.is_symlink():
+            return None
+        if not linked and part.is_file() and not part.is_symlink() and part.stat().st_size >= sure > 0:
+            return sure
+    for old in (path, part, note):
+        old.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return 0
+
+
+def _noted(note: Path) -> tuple[str | None, int]:
+    """The state of the content that is here, and how many bytes of it are sure."""
+    try:
+        said = json.loads(note.read_bytes())
+        return said["state"], int(said["sure"])
+    except (OSError, ValueError, TypeError, KeyError):  # an earlier agent noted the bytes only
+        return None, 0
+
+
+def receive(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
+            linked: bool = False) -> int:
+    """Receive a file as ``send`` sends it; it gets its name when all of it is on the disk. Returns its size.
+
+    *append*: the frames are written behind what another process writes to the file at *path*. *state*: of its content,
+    noted before the first byte and kept when it is whole; without it nothing is resumed. *linked*: it is written to the
+    logical volume to which the incomplete name leads, and what does not come is made to read as zeros."""
+    part = path if append else path.with_name(path.name + PART)
+    how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    if not append:
+        _clear(path, offset, linked)
+    try:
+        place = _Place(path, part, _inode(part) if linked else None, os.open(part, os.O_WRONLY | how, 0o640), append)
+    except FileNotFoundError:
+        raise _gone(path) from None
+
+    def sure(count: int) -> None:
+        if append:
+            return
+        place.check()
+        if state is not None:
+            _note(path, state, count)
+
+    try:
+        return _receive(talk, place, offset, sure)
+    except OSError as error:
+        raise NoSpace(f"{path.name} of the server cannot be written: {error.strerror}. Free some room under "
+                      f"{path.parent.parent} on the target.") from error
+    finally:
+        os.close(place.descriptor)
+
+
+def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None]) -> int:
+    if not place.append and zeros.size_of(place.descriptor) < offset:
+        raise _gone(place.path)
+    sure(offset)
+    # What is behind *offset* stays: it is of the same state, and an earlier attempt may still note that it is sure.
+    size = _frames(talk, place, sure, offset)
+    if not place.append and place.link is None:
+        os.ftruncate(place.descriptor, size)
+    os.fsync(place.descriptor)
+    sure(size)
+    if not place.append:
+        place.part.rename(place.path)
+        sync_folder(place.path.parent)
+    return size
+
+
+@dataclass
+class _Place:
+    """Where a file is written that is to be called *path*: the open *part*. *link*: what ``_inode`` said of that, where
+    it is a link to a logical volume, which a later attempt may write to as well."""
+
+    path: Path
+    part: Path
+    link: tuple[int, int] | None
+    descriptor: int
+    append: bool
+
+    def write(self, data: bytes, start: int, end: int) -> None:
+        """Write *data* at *start*; up to *end* all is written."""
+        if self.append:
+            os.write(self.descriptor, data)
+        elif self.link is None:
+            os.pwrite(self.descriptor, data, start)
+        else:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)  # so that nothing of this comes after what a later one writes
+            try:
+                self.check()
+                zeros.write(self.descriptor, end, start)
+                while data:
+                    written = os.pwrite(self.descriptor, data, start)
+                    data, start = data[written:], start + written
+            finally:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def check(self) -> None:
+        """Raise ``HypervisorError`` where a later attempt has begun another."""
+        if not (_is_same_file(self.part, self.descriptor) if self.link is None else _inode(self.part) == self.link):
+            raise _gone(self.path)
+
+
+def _inode(link: Path) -> tuple[int, int] | None:
+    """What tells a link from another of the same name."""
+    try:
+        found = link.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _note(path: Path, state: str, count: int) -> None:
+    note = {"state": state, "sure": count}
+    write_atomically(path.with_name(path.name + NOTE), json.dumps(note).encode())
+
+
+def _clear(path: Path, offset: int, linked: bool) -> None:
+    """Nothing of another state may lie there when the new one is noted."""
+    path.unlink(missing_ok=True)
+    if not offset:
+        for end in (NOTE,) if linked else (NOTE, PART):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    """Whether the file at *path* is still the one that is open; a later attempt may have begun another."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _gone(path: Path) -> HypervisorError:
+    return HypervisorError(f"What had come of {path.name} is not there any more: another attempt of the migration "
+                           "threw it away, or somebody removed it. Repeat the call.")
+
+
+def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
+    """Write what comes; *end*: where what is there ends."""
+    since = 0
+    while True:
+        start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))
+        if length > PIECE:
+            raise InvalidRequest("The other agent sent a frame that is too long.")
+        data = talk.read(length)
+        if _digest(data) != digest:
+            raise HypervisorError("What the other agent sent was changed on its way. Repeat the call; if that comes "
+                                  "again, look for bad memory or a bad network card on both hosts.")
+        if length or place.link:
+            place.write(data, start, end)
+        if not length:
+            return int(start)
+        if place.append:
+            continue
+        end = start + length
+        since += length
+        if since >= SURE:
+            os.fdatasync(place.descriptor)
+            sure(end)
+            since = 0
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]

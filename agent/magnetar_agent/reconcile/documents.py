@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documents: what is wanted of each resource. One file each, written atomically, read once at the agent's start.
+
+A document is written before its first step is done, and removed after everything of the resource is gone. So after a
+crash all that is found on the host belongs to a document or is an orphan.
+
+What only a killed agent must find again, and not a host that lost power, is written beside the file, without fsync: a
+note, ``<id>.json.note``. It holds during this boot, and over the file that it was written over.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.boot import boot_id
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
+from magnetar_core.kinds import BY_NOUN
+from magnetar_core.operations import now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
+SCHEMA = 1
+#: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: what is made after it.
+REPLACEMENT = "replacement"
+#: Note in a document's ``state``: a cloud has asked for the resource, and keeps its own rows of it.
+CLOUD = "cloud"
+#: Note of a server of a cloud since a boot of its host: it does not start before its cloud asks something of it, for it
+#: may have been evacuated.
+HELD = "held"
+#: The fields of a document, or a view of them as they are on the host.
+Fields = dict[str, Any]
+UPGRADES: dict[int, Any] = {}
+
+
+class UnreadableDocument(MagnetarError):
+    """A document on disk cannot be read; repair or remove the file, then start the agent again."""
+
+    code = "unreadable-document"
+
+
+@dataclass
+class Document:
+    """What somebody wants of one resource (*want*, in normal form) and what the agent notes about it (*state*).
+
+    *deleting* is set before the first part of the resource is removed; if the agent dies, its next start finishes that.
+    """
+
+    kind: str
+    id: str
+    name: str
+    want: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+    created_at: str = field(default_factory=now)
+    updated_at: str = field(default_factory=now)
+    deleting: bool = False
+    schema: int = SCHEMA
+
+    def copy(self) -> Document:
+        """An independent copy; what is changed in it does not exist until it is written."""
+        return Document(**marshal.loads(marshal.dumps(vars(self))))  # noqa: S302 - ours; deepcopy takes ten times as long
+
+
+class Index:
+    """Uuids of documents by what *keys* says of each."""
+
+    def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
+        self._keys = keys
+        self.ids: dict[str, set[str]] = {}
+        self._of: dict[str, frozenset[str]] = {}
+
+    def put(self, document: Document) -> None:
+        """This is how the document is now."""
+        keys = frozenset(self._keys(document))
+        if self._of.get(document.id) != keys:
+            self.drop(document.id)
+            self._of[document.id] = keys
+            for key in keys:
+                self.ids.setdefault(key, set()).add(document.id)
+
+    def drop(self, id: str) -> None:
+        """There is no such document any more."""
+        for key in self._of.pop(id, ()):
+            ids = self.ids[key]
+            ids.discard(id)
+            if not ids:
+                del self.ids[key]
+
+
+def _name(document: Document) -> tuple[str]:
+    return (document.name,)
+
+
+class Documents:
+    """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
+
+    def __init__(self, root: Path) -> None:
+        make_folder(root)
+        self.root = root / "documents"
+        self._lock, self._boot = threading.RLock(), boot_id()
+        self._notes: set[str] = set()  # paths
+        #: Those of which the last agent wrote a note, and no more: what they say is there may not be flushed yet.
+        self.noted: list[Document] = []
+        self._listeners: list[Callable[[Document, bool], None]] = []
+        self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
+        self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
+        for noun, found in self._found.items():
+            folder = self.root / noun
+            make_folder(folder, 0o700)
+            for path in folder.iterdir():
+                if path.suffix == ".json":
+                    document = self._noted(path) or _read(path)
+                    found[document.id] = document
+                    self._indexes[noun]["name"].put(document)
+                elif path.suffix == ".part":
+                    path.unlink()  # a write that a crash cut short: it was never acknowledged
+            for path in folder.glob("*.note"):
+                if str(path) not in self._notes:
+                    path.unlink()
+
+    def get(self, kind: str, id: str) -> Document | None:
+        """A copy of the document with this uuid."""
+        with self._lock:
+            found = self._found[kind].get(id)
+            return found.copy() if found else None
+
+    def look(self, kind: str, id: str) -> Document | None:
+        """As ``get``, the document itself: to be read at once, never changed."""
+        with self._lock:
+            return self._found[kind].get(id)
+
+    def find(self, kind: str, key: str) -> Document | None:
+        """A copy of the document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
+        found = self.look_for(kind, key)
+        return found.copy() if found else None
+
+    def look_for(self, kind: str, key: str) -> Document | None:
+        """As ``find``, the document itself: to be read at once, never changed."""
+        with self._lock:
+            by_id = self._found[kind].get(key.lower())
+            if by_id:
+                return by_id
+            named = self.having(kind, "name", key)
+        if len(named) > 1:
+            uuids = sorted(d.id for d in named)
+            raise Ambiguous(
+                f"{len(named)} {BY_NOUN[kind].plural} are called {key!r}: {', '.join(uuids)}. Use one of these uuids.",
+                uuids=uuids,
+            )
+        return named[0] if named else None
+
+    def standing(self, kind: str, key: str) -> Document | None:
+        """As ``find``, without resources that are being deleted: nothing new may refer to those."""
+        found = self.find(kind, key)
+        return None if found is None or found.deleting else found
+
+    def list(self, kind: str) -> list[Document]:
+        """Copies of all documents of *kind*, by name and then uuid."""
+        with self._lock:
+            return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
+
+    def peek(self, kind: str) -> tuple[Document, ...]:
+        """All documents of *kind* themselves, in no order: to be read at once, never changed or kept."""
+        with self._lock:
+            return tuple(self._found[kind].values())
+
+    def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
+        """Have ``having`` find documents of *kind* by what *keys* says of each."""
+        with self._lock:
+            made = self._indexes[kind][name] = Index(keys)
+            for document in self._found[kind].values():
+                made.put(document)
+
+    def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
+        """The documents themselves of which index *name* says *key*, in no order: to be read at once, as with ``peek``.
+        However many there are of *kind*, this takes as long. Every kind has the index ``name``."""
+        with self._lock:
+            found = self._found[kind]
+            return tuple(found[id] for id in self._indexes[kind][name].ids.get(key, ()))
+
+    def listen(self, listener: Callable[[Document, bool], None]) -> None:
+        """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""
+        self._listeners.append(listener)
+
+    def count(self, kind: str) -> int:
+        """How many documents of *kind* there are."""
+        with self._lock:
+            return len(self._found[kind])
+
+    def write(self, document: Document, durable: bool = True) -> None:
+        """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a
+        loss of power before the next durable write brings back what was there before."""
+        path = f"{self.root}/{document.kind}/{document.id}.json"
+        try:
+            # In one line: json indents in Python, which takes ten times as long.
+            text = json.dumps(vars(document), sort_keys=True)
+            if durable:
+                write_atomically(path, text.encode() + b"\n")
+                self._drop_note(path)
+            else:
+                self._note(path, text)
+        except OSError as error:
+            raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
+                          f"Free some room under {self.root}.") from error
+        kept = Document(**json.loads(text))  # as the next start will read it
+        with self._lock:
+            self._found[kept.kind][kept.id] = kept
+            for index in self._indexes[kept.kind].values():
+                index.put(kept)
+        self._tell(document, False)
+
+    def remove(self, document: Document) -> None:
+        """Forget *document*; it is fine when it is gone already."""
+        path = self.root / document.kind / f"{document.id}.json"
+        path.unlink(missing_ok=True)
+        self._drop_note(str(path))
+        sync_folder(path.parent)
+        with self._lock:
+            self._found[document.kind].pop(document.id, None)
+            for index in self._indexes[document.kind].values():
+                index.drop(document.id)
+        self._tell(document, True)
+
+    def _note(self, path: str, text: str) -> None:
+        """Write *text* as the note of the file at *path*, which is there."""
+        content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
+        write_atomically(f"{path}.note", content.encode(), durable=False)
+        self._notes.add(f"{path}.note")
+
+    def _noted(self, path: Path) -> Document | None:
+        """What the note of the file at *path* says, where there is one that holds."""
+        note = Path(f"{path}.note")
+        try:
+            content = json.loads(note.read_bytes())
+            if (content["boot"], content["over"]) != (self._boot, _version(path)):
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        self._notes.add(str(note))
+        self.noted.append(found := _document(content["document"], note))
+        return found
+
+    def _drop_note(self, path: str) -> None:
+        """The file at *path* is newer than its note."""
+        note = f"{path}.note"
+        if note in self._notes:
+            with suppress(FileNotFoundError):
+                os.unlink(note)  # noqa: PTH108 - as in write_atomically
+            self._notes.discard(note)
+
+    def _tell(self, document: Document, removed: bool) -> None:
+        for listener in self._listeners:
+            listener(document, removed)
+
+
+def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
+    """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half, and the
+    new once this returns. Not *durable*: without fsync, so that a process that dies leaves one or the other; after a
+    loss of power there may be half."""
+    name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
+    part = f"{name}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if mode != 0o600:  # the umask has taken from it
+                os.fchmod(descriptor, mode)
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, name)  # noqa: PTH105
+    except OSError:
+        Path(part).unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(name))  # noqa: PTH120
+
+
+def _version(path: Path | str) -> list[int]:
+    """What the file at *path* has and no other of its name: its number, and when it was written, as an editor may keep
+    the number, and a file system give it again."""
+    seen = os.stat(path)  # noqa: PTH116
+    return [seen.st_ino, seen.st_mtime_ns]
+
+
+def sync_folder(folder: Path | str) -> None:
+    """Make renames and removals in *folder* durable."""
+    flush(folder, os.O_DIRECTORY)
+
+
+def flush(path: Path | str, flags: int = 0) -> None:
+    """Make the content of a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> Document:
+    try:
+        return _document(json.loads(path.read_bytes()), path)
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+
+
+def _document(content: Any, path: Path) -> Document:
+    """The document of the *content* of a file, which may be of an earlier schema."""
+    try:
+        while content["schema"] in UPGRADES:
+            content = UPGRADES[content["schema"]](content)
+        if content["schema"] != SCHEMA:
+            raise UnreadableDocument(
+                f"{path} has schema {content['schema']}, and this agent reads up to {SCHEMA}. Start a newer agent.")
+        return Document(**content)
+    except (TypeError, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UnreadableDocument:
+    return UnreadableDocument(f"{path} cannot be read ({error}). Repair or remove it, then start again.")

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``ensure``: the one way to change something. Lock, observe, plan; then apply, or stop there (a dry run). The rules
+are those of ``core.reconcile``, which the cloud follows too.
+
+A ``kill -9`` at any line loses nothing and leaves nothing behind: the document is written before the first step, and
+removed after the last step of a deletion; every verb may be done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.drivers import Driver, SubresourceDriver
+from magnetar_core.ensure import Permissions
+from magnetar_core.errors import Cancelled, Conflict, InvalidField, NoSpace, NotFound
+from magnetar_core.fields import Kind
+from magnetar_core.operations import Operation, now
+from magnetar_core.plan import Result, Step
+from magnetar_core.query import fits
+from magnetar_core.reconcile import EMPTY, Change, check_mode, difference, forgotten, freed, given_by, recorded
+
+from .documents import CLOUD, HELD, REPLACEMENT, Document, Fields
+from .locks import CHOICES
+from .steps import NOTES, cancelled, note_fault, pass_with_power, perform, undo
+from .task import NotRemovable, Task
+
+if TYPE_CHECKING:
+    from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host.host import LocalHost
+
+log = logging.getLogger(__name__)
+
+
+class _Changed(Exception):
+    """Another request made the resource while this one waited for its lock: look again."""
+
+
+def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
+           dry_run: bool, operation: Operation) -> Result:
+    """Make the resource *key* (uuid or name) of *kind* be as *want* says; ``None``: absent.
+
+    *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
+    """
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
+    key = driver.locate(drivers.host, key)
+    given = None if want is None else given_by(kind, key, without_fields_of_clouds(kind, want))
+    while True:
+        try:
+            with _claim(drivers, kind, key, operation, dry_run) as document:
+                if given is None:
+                    return _remove(drivers.host, driver, document, dry_run, operation)
+                return _Change(drivers.host, driver, key, given, permissions, dry_run, operation).run(document)
+        except _Changed:
+            continue
+
+
+def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
+    """Return *want* without the empty fields that only a cloud has. Raises ``InvalidField`` for one that says
+    something."""
+    for name in sorted(kind.of_clouds & want.keys()):
+        if want[name] not in EMPTY:
+            raise InvalidField(name, "is for a cloud, and this is the agent of one host. Leave it out, or name a "
+                                     f"cloud that makes the {kind.noun}")
+    return {name: value for name, value in want.items() if name not in kind.of_clouds}
+
+
+def revise(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+           operation: Operation) -> Result:
+    """Ensure what *revised* returns for the resource as it is now, under its lock. Raises ``NotFound``."""
+    with _claim(drivers, kind, id, operation, dry_run) as document:
+        if document is None:
+            raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
+        given = given_by(kind, id, revised(document))
+        driver, allowed = drivers.of(kind), Permissions.defaults()
+        return _Change(drivers.host, driver, id, given, allowed, dry_run, operation).run(document)
+
+
+@contextmanager
+def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
+           dry_run: bool) -> Iterator[Document | None]:
+    """Hold the lock of what *key* names, also when it names nothing yet; yields the document or ``None``."""
+    noun = kind.noun
+    while True:
+        document = drivers.host.documents.find(noun, key)
+        with drivers.host.locks.hold(noun, document.id if document else f"new {key.lower()}"):
+            again = drivers.host.documents.find(noun, key)
+            if (again.id if again else None) != (document.id if document else None):
+                continue
+            if again and again.deleting and not dry_run:
+                again = _removed(drivers, kind, again, operation)
+            yield again
+            return
+
+
+def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: Operation) -> Document | None:
+    """Finish a deletion that a crash cut short. Returns what is not to go after all."""
+    try:
+        _remove(drivers.host, drivers.of(kind), document, False, operation)
+    except NotRemovable:
+        return drivers.host.documents.get(kind.noun, document.id)
+    return None
+
+
+def change(drivers: Drivers, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
+           operation: Operation) -> Result:
+    """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
+    rebuild whether fixed fields differ or not; it is the id of the request."""
+    given = given_by(kind, document.id, want)
+    return _Change(drivers.host, drivers.of(kind), document.id, given, permissions, False, operation).run(document)
+
+
+class _Change(Change):
+    """One ensure of something that is to be there, on this host."""
+
+    def __init__(self, host: LocalHost, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
+                 dry_run: bool, operation: Operation) -> None:
+        super().__init__(driver.kind, given, permissions, dry_run)
+        self.host, self.driver, self.key, self.operation = host, driver, key, operation
+        #: The lock of choices, held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
+        self.choosing = ExitStack()
+
+    def run(self, document: Document | None) -> Result:
+        """Plan it; then do it, or in a dry run stop there."""
+        with ExitStack() as held:
+            fresh = document is None
+            if document is None:
+                document = self._new(held)
+            else:
+                self.check_id(document.id, document.name)
+                self._check_name(document.id, self.given.get("name", document.name))
+            with self.choosing:
+                return self._plan(document, fresh)
+
+    def _new(self, held: ExitStack) -> Document:
+        """Draw the uuid, and hold its lock and (where names are unique) its name's."""
+        document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
+        self.check_new()
+        noun = self.kind.noun
+        # First the name, then the uuid: who asks by name holds the name already.
+        if self.driver.unique_names and self.key.lower() != document.name.lower():
+            held.enter_context(self.host.locks.hold(noun, f"new {document.name.lower()}"))
+        held.enter_context(self.host.locks.hold(noun, document.id))
+        there = self.host.documents.get(noun, document.id)
+        if there and self.key.lower() == document.id:
+            raise _Changed
+        if there:
+            raise Conflict(f"The uuid {document.id} belongs to {noun} {there.name!r}. Use another, or ask by uuid.",
+                           uuids=[there.id])
+        self._check_name(document.id, document.name)
+        return document
+
+    def _check_name(self, id: str, name: str) -> None:
+        if not self.driver.unique_names:
+            return
+        others = sorted({one.id for one in self.host.documents.having(self.kind.noun, "name", name)} - {id})
+        if others:
+            raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
+                           uuids=others)
+
+    def _plan(self, document: Document, fresh: bool) -> Result:
+        known = None if fresh else document.state.get(REPLACEMENT, document.want)
+        wanted = self.wanted(known)
+        want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
+        for name in self.kind.passing():
+            self.operation.given[name] = want.pop(name, None)
+        have = None if fresh else self.driver.observe(self.host, document)
+        predicted = document.copy()
+        if self.operation.cloud:
+            predicted.state[CLOUD] = True
+            predicted.state.pop(HELD, None)
+        policy = "" if fresh else self._policy(document, want, have)
+        if policy == "recreate":
+            first, have_then = self._removal(document, have), None
+        else:
+            noted = self._noted(predicted, policy == "rebuild" or "rebuild" in self.permissions)
+            first, have_then = [], have if have is None else {**have, **noted}
+        if fresh or first or want != document.want or {"unfinished", "rebuild"} & set(predicted.state):
+            first.append(recorded(self.kind, want.get("name", document.name)))
+        planned = list(self.driver.plan(want, have_then))
+        steps, changes = first + planned, self._difference(document, fresh, have, wanted if fresh else want)
+        predicted.want, predicted.name = want, want["name"]
+        if self.dry_run or not steps:
+            seen = {**(have or {}), **want} if steps else have
+            return self.result(steps, changes, self.driver.show(self.host, predicted, seen))
+        self._apply(predicted, fresh, first, planned)
+        return self.result(steps, changes, self._shown(predicted))
+
+    def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
+        """What is done about fixed fields that differ; see ``Change.on_immutable``."""
+        if REPLACEMENT in document.state:  # a crash cut it short after it was decided
+            return "recreate"
+        status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
+        policy = self.on_immutable(document.name, document.want, want, status)
+        if policy == "recreate":
+            self.driver.check_replacement(self.host, want, self.given, document)
+        return policy
+
+    def _removal(self, document: Document, have: Fields | None) -> list[Step]:
+        """The steps that remove what is recreated."""
+        self.driver.release(self.host, document)
+        return list(self.driver.plan(None, have)) or [forgotten(self.kind, document.name)]
+
+    def _noted(self, document: Document, rebuild: bool) -> Fields:
+        """What the driver's plan has to know of the permissions. It is noted in *document*, so that what a crash cuts
+        short is finished as it was allowed."""
+        state = document.state
+        state.update(self.allowed(rebuild))
+        return {name: state[name] for name in NOTES if name in state}
+
+    def _complete(self, wanted: Fields, document: Document | None) -> Fields:
+        """What the driver makes of it. When that will be recorded, it is chosen under one lock, so that two at once
+        never draw the same, and nothing refers to what is being removed."""
+        with check_mode(self.dry_run, self.warnings):
+            if document is not None or self.dry_run:
+                want = self.driver.complete(self.host, wanted, document)
+                want.pop("id", None)
+                if self.dry_run or want == (document and document.want):
+                    return want
+            return self._choose(wanted, document)
+
+    def _choose(self, wanted: Fields, document: Document | None) -> Fields:
+        """Complete it, and keep others from choosing the same until it is recorded."""
+        self.choosing.enter_context(self.host.locks.hold(*CHOICES))
+        want = self.driver.complete(self.host, wanted, document)
+        self._check_name(document.id if document else wanted["id"], want["name"])  # one may have got it meanwhile
+        want.pop("id", None)
+        return want
+
+    def _difference(self, document: Document, fresh: bool, have: Fields | None, after: Fields) -> list[dict[str, Any]]:
+        """Of what is and what will be; what the host does not tell is as it was wanted."""
+        return difference(self.kind, None if fresh else {**document.want, **(have or {})}, after)
+
+    def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
+        former = None if fresh else self.host.documents.get(document.kind, document.id)
+        task, begun = Task(self.host, document, self.operation), list[str]()
+        document.updated_at = now()
+        try:
+            if former and any(step.verb != "record" for step in before):
+                old = [step for step in before if step.verb not in ("record", "forget")]
+                if old:
+                    task = Task(self.host, former.copy(), self.operation)  # a failure is the old one's
+                    planned = self._clear(task, document, old, begun)
+                task, document.state = Task(self.host, document, self.operation), {}
+            document.state["unfinished"] = True
+            if fresh:
+                document.state["making"] = True
+            task.keep(durable=not pass_with_power(former, planned))
+            self.choosing.close()
+            with check_mode(False, self.warnings):
+                perform(self.driver, task, planned, begun)
+            _finished(task)
+        except Exception as error:
+            self.choosing.close()
+            if former is None:
+                undo(self.driver, task)
+            elif isinstance(error, Cancelled):
+                raise cancelled(self.driver, former, task, begun) from error
+            else:
+                note_fault(task, error)
+            raise
+
+    def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
+        """Remove what *new* takes the place of, and plan *new*. The removal may take long, and other locks, so others
+        may choose meanwhile; what *new* is to be is completed again after it."""
+        task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
+        task.keep()
+        self.choosing.close()
+        perform(self.driver, task, old, begun)
+        new.want = self._choose(dict(new.want), task.document)
+        new.name = new.want["name"]
+        return list(self.driver.plan(new.want, None))
+
+    def _shown(self, document: Document) -> Fields:
+        snapshot = self.driver.snapshot(self.host, document)
+        return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
+
+
+def _finished(task: Task) -> None:
+    """The change is done. Where that cannot be written, the document says that it is not."""
+    document, unfinished = task.document, dict(task.document.state)
+    for note in ("unfinished", "making", "fault", *NOTES):
+        document.state.pop(note, None)
+    try:
+        task.keep()
+    except NoSpace:
+        document.state = unfinished
+        raise
+
+
+def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
+    if document is None:
+        return Result([], [], None)
+    warnings: list[str] = []
+    if not document.deleting:
+        with freed(dry_run, warnings):
+            driver.release(host, document)
+    snapshot = driver.snapshot(host, document)
+    have = driver.observe(host, document, snapshot)
+    resource = driver.show(host, document, have, snapshot)
+    steps = list(driver.plan(None, have))
+    named = {name: (have or {}).get(name, value) for name, value in document.want.items() if value not in EMPTY}
+    forget = forgotten(driver.kind, document.name)
+    if not dry_run:
+        with host.locks.hold(*CHOICES):
+            if not document.deleting:
+                driver.release(host, document)
+            document.deleting = True
+            host.documents.write(document)
+        try:
+            for step in steps:  # a deletion is not cancelled half way
+                driver.verbs[step.verb](Task(host, document, operation), **step.args)
+        except NotRemovable:
+            document.deleting = False
+            host.documents.write(document)
+            raise
+        host.documents.remove(document)
+        driver.sweep(host)
+    return Result([*steps, forget], difference(driver.kind, named, None), resource, warnings)
+
+
+def show(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
+    """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return driver.one(drivers.host, key)
+    document = drivers.host.documents.find(kind.noun, driver.locate(drivers.host, key))
+    if document is None:
+        raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
+    snapshot = driver.snapshot(drivers.host, document)
+    return driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
+
+
+def collection(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
+    """All resources of *kind* whose fields have, as text, a value of *filters*, by name and then uuid."""
+    driver = drivers.of(kind)
+    if isinstance(driver, SubresourceDriver):
+        return [one for one in driver.every(drivers.host) if fits(one, filters)]
+    snapshot = driver.snapshot(drivers.host)
+    found = []
+    for document in drivers.host.documents.list(kind.noun):
+        if "name" in filters and document.name not in filters["name"]:
+            continue
+        shown = driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
+        if fits(shown, filters):
+            found.append(shown)
+    return found

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Do the steps of a change, and clean up after one that fails or is cancelled. A resource that could not be made leaves
+nothing behind; after a cancel the resource is as it was before, or the next call carries the change on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from magnetar_agent.drivers import Driver
+from magnetar_core.errors import Cancelled, HypervisorDown, MagnetarError, NoSpace
+from magnetar_core.kinds import Server
+from magnetar_core.operations import Operation, now
+from magnetar_core.plan import Step
+from magnetar_core.power import OFF, PAUSED, RUNNING
+
+from .documents import REPLACEMENT, Document
+from .task import NotRemovable, Task
+
+log = logging.getLogger(__name__)
+
+#: How often a step is done again whose connection to libvirt was lost; seconds in which libvirt must be back, and
+#: between two looks.
+REPEATS, RETURN_TIMEOUT, LOOK = 2, 60.0, 0.2
+#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished
+#: as it was allowed.
+NOTES = ("allow_reboot", "rebuild")
+#: Verbs that lose nothing. After a cancel the agent plans the way back to what was wanted before.
+TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
+#: Verbs of which nothing is left when the host loses power.
+PASSING = frozenset({"start", "start_paused", "pause", "resume"})
+#: Verbs that undo what they did when they are cancelled.
+TIDY = frozenset({"fetch", "plug"})
+
+
+def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
+    """Whether the document *former* is true again when the host loses power before *steps* are done and flushed: their
+    guest is gone then, and nobody was told of them. Not where a guest is restored, whose saved memory goes."""
+    return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
+        step.verb for step in steps)
+
+
+def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
+    """Do *steps* in order with the driver's verbs. Adds to *begun* each verb that may have changed something."""
+    for step in steps:
+        task.operation.advance(0, None, phase=step.text)
+        log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
+        begun.append(step.verb)
+        try:
+            _do(driver, task, step)
+        except Cancelled:
+            if step.verb in TIDY:
+                begun.pop()
+            raise
+
+
+def _do(driver: Driver, task: Task, step: Step) -> None:
+    """Do one step. Where the connection to libvirt was lost in the middle of a server's step, do it again when libvirt
+    is back: every verb may be done twice."""
+    for last in (*[False] * REPEATS, True):
+        try:
+            driver.verbs[step.verb](task, **step.args)
+            return
+        except HypervisorDown as error:
+            if last or error.remote or not error.details.get("lost") or task.document.kind != Server.noun:
+                raise
+            log.warning("server %s: %r is done again when libvirt is back: %s", task.document.id, step.text, error)
+            if not _is_back(task):
+                raise
+
+
+def _is_back(task: Task) -> bool:
+    """Wait until libvirt answers again. Return whether it does."""
+    deadline = time.monotonic() + RETURN_TIMEOUT
+    with task.operation.waiting():
+        while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
+            task.operation.raise_if_cancelled()
+            time.sleep(LOOK)
+    return back
+
+
+def note_fault(task: Task, error: Exception) -> None:
+    """Note in the document why the change failed; the resource shows it as its fault."""
+    code = error.code if isinstance(error, MagnetarError) else "internal"
+    message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
+    task.document.state["fault"] = {"code": code, "message": message[:1024], "created": now()}
+    try:
+        task.keep()
+    except MagnetarError:
+        log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
+
+
+def undo(driver: Driver, task: Task) -> None:
+    """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
+    starts again: its document says that it is being deleted. On a full disk it does not: removing needs no room. So
+    what the verbs have made is flushed (``Task.note``) only where it stays."""
+    host, document = task.host, task.document
+    try:
+        document.deleting = True
+        with suppress(NoSpace):
+            host.documents.write(document)
+        have = driver.observe(host, document)
+        # An operation of its own: the caller's may be cancelled.
+        undoing = Operation("undo", document.kind, document.id, task.operation.request_id, "agent")
+        for step in driver.plan(None, have):
+            driver.verbs[step.verb](Task(host, document, undoing), **step.args)
+        host.documents.remove(document)
+        driver.sweep(host)
+    except NotRemovable as error:  # it is finished with the next call, or when the agent starts again
+        log.warning("%s %s is not undone: %s", document.kind, document.id, error)
+        document.deleting = False
+        note_fault(task, error)
+    except Exception:
+        log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
+
+
+def cancelled(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
+    """The error of a change that was cancelled. Where nothing is lost yet, the resource is made as it was before;
+    else the next call carries the change on. The message says which."""
+    what = f"{former.kind} {former.name!r}"
+    if set(begun) <= TWO_WAY:
+        return _back(driver, former, task, begun, what)
+    error = Cancelled(f"The operation was cancelled when there was no way back any more (begun: "
+                      f"{', '.join(begun)}). It is carried on with the next call that changes {what}, or when the "
+                      "agent starts again.")
+    note_fault(task, error)
+    return error
+
+
+def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: str) -> Cancelled:
+    """Make the resource as it was. The document is written first, so that after a crash the agent does not go on with
+    what was cancelled."""
+    back = former.copy()
+    if begun:  # what the verbs have noted by now is true
+        own = (REPLACEMENT, "unfinished", "fault", *NOTES)
+        kept = {name: former.state[name] for name in own if name in former.state}
+        noted = {name: value for name, value in task.document.state.items() if name not in own}
+        back.state = {**noted, **kept}
+    # With what is noted and not flushed yet; an operation of its own, as the caller's is cancelled.
+    going = replace(task, document=back, operation=Operation("go back", back.kind, back.id, caller="agent"))
+    try:
+        if begun and not former.state.get("unfinished"):
+            back.state["unfinished"] = True
+            going.keep()
+            perform(driver, going, list(driver.plan(back.want, driver.observe(task.host, back))), [])
+            del back.state["unfinished"]
+        going.keep()
+    except Exception as error:
+        log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
+        note_fault(going, error)
+        return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
+                         "tried again with the next call that changes it, or when the agent starts again.")
+    if former.state.get("unfinished"):
+        return Cancelled(f"The operation was cancelled. What was left to do of {what} before it still is: it is "
+                         "carried on with the next call that changes it, or when the agent starts again.")
+    if "stop" in begun:
+        return Cancelled(f"The operation was cancelled; {what} is as it was before. Its guest was asked to shut "
+                         "down, and may still do so.")
+    return Cancelled()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Layout of a server's own disks: names that are those of its guest, and a config drive that takes none.
+
+``document.state["disk_layout"]`` has it: ``{"drive": {device, bus, target, format}}``. It is drawn once, before the
+first disk is made, and goes with the server. Servers of earlier agents have none and keep what they have: a config
+drive that is the last virtio disk, which the guest numbers before each volume that is plugged in later, and a swap disk
+that is vdc also without an ephemeral disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.hardware import devices
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.metadata import configdrive
+from magnetar_core.hardware.merge import PREFIX
+from magnetar_core.local_disks import SWAP
+from magnetar_core.server_plan import hardware
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_core.local_disks import LocalDisk
+
+FIELD = "disk_layout"
+#: Name of the config drive on virtio, the last one of one letter.
+LAST = "vdz"
+#: Name of a CD by its bus: on virtio-scsi a place of the first controller that no disk has (``devices.xml.j2``); on
+#: SATA and IDE the one after the server's own disks.
+CD_NAMES = {"scsi": "sdo", "sata": "sdf", "ide": "hdd"}
+
+
+def draw(host: LocalHost, document: Document) -> None:
+    """Draw the layout of a server of which nothing is made yet."""
+    if any(document.state.get(name) for name in (FIELD, "made", "rebuild")):
+        return
+    format = drive_format(host, document.want)
+    document.state[FIELD] = {"drive": drive(document.want, format, bool(document.state.get("iso")))}
+
+
+def drive_format(host: LocalHost, want: Fields) -> str:
+    """The file system of a config drive that is written anew: iso9660 or vfat."""
+    return str((want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format)
+
+
+def drive(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
+    """Return how the guest has the drive: a CD. The kernels of cloud images have virtio, SCSI and CDs, but often no
+    AHCI. vfat is for guests that read no CD: a disk on a bus on which the server has no others. *has_cd*: the server
+    boots from a CD."""
+    parts, flavor = hardware(want), want["flavor"]
+    bus = parts.get("disk_bus", "virtio")
+    if format == "vfat":
+        bus = "scsi" if bus == "virtio" else "virtio"
+        return {"device": "disk", "bus": bus, "target": LAST if bus == "virtio" else CD_NAMES["scsi"], "format": format}
+    usual = bus if bus in ("sata", "ide") else "scsi"
+    bus = parts.get("cdrom_bus", usual)
+    if bus == "ide" and (has_cd or (flavor["ephemeral"] and flavor["swap"])):  # one place is for a rescue
+        bus = "sata"
+    target = CD_NAMES[bus]
+    if bus == "scsi" and parts.get("scsi_model", "virtio-scsi") != "virtio-scsi":
+        target = "sdg"  # other controllers have seven places
+    return {"device": "cdrom", "bus": bus, "target": target, "format": format}
+
+
+def config_drive(document: Document, path: Path, others: Sequence[Disk]) -> Disk:
+    """The config drive in the file at *path*, beside *others*: the CD of an image may have come by a rebuild."""
+    found = _layout(document).get("drive")
+    if found is None:
+        return devices.config_drive(hardware(document.want), Disk(path, LAST, "raw", readonly=True))
+    clash = any(one.target == found["target"] for one in others)
+    bus, target = ("sata", CD_NAMES["sata"]) if clash else (found["bus"], found["target"])
+    return Disk(path, target, "raw", found["device"], bus, True)
+
+
+def format_of(host: LocalHost, document: Document) -> str:
+    """The file system of the server's config drive: a CD does not become a disk, nor a disk a CD."""
+    found = _layout(document).get("drive")
+    return str(found["format"]) if found else drive_format(host, document.want)
+
+
+def is_drive(disk: Disk) -> bool:
+    """Whether a disk is a config drive that takes no name of a disk."""
+    return disk.device == "cdrom" and disk.path.name.endswith(configdrive.FILE)
+
+
+def named(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
+    """Ephemeral and swap disks by the names that they have in this server."""
+    alone = len(disks) == 1 and disks[0].file == SWAP
+    return [one._replace(device=PREFIX["virtio"] + "c") for one in disks] if alone and not _layout(document) else list(
+        disks)
+
+
+def _layout(document: Document) -> dict[str, Any]:
+    found: dict[str, Any] = document.state.get(FIELD) or {}
+    return found

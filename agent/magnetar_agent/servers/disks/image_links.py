@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server's hard links to the content of its image, so that the image may be removed while the server has its disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.images import importing
+from magnetar_agent.images.store import MODE
+from magnetar_agent.reconcile.documents import Document, flush
+from magnetar_core.errors import Conflict, InvalidField, NoSpace
+from magnetar_core.hardware.image_properties import shutdown_timeout
+from magnetar_core.image_format import is_encrypted
+from magnetar_core.reconcile import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from magnetar_agent.host.host import LocalHost
+
+#: Names of the links.
+PARTS = ("base", "kernel", "ramdisk")
+BOOTABLE = ("raw", "qcow2", "iso", "aki")
+
+
+def bootable_image(host: LocalHost, given: str, field: str = "image") -> Document:
+    """The document of the image *given*, from which a server can boot. Raises ``InvalidField`` naming *field*."""
+    found = host.documents.standing("image", given)
+    if found is None:
+        missing(InvalidField(field, f"must name an image of this host, and there is none called {given!r}; register "
+                                    "it first"), "image", given)
+        return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
+                        state={"status": "active", "disk_format": "qcow2"})
+    if found.state.get("status") != "active" and "url" in (found.want.get("source") or {}):
+        raise InvalidField(field, f"must be active, and the content of {given!r} is still loaded, or could not be; see "
+                                  "its operation, or ensure it again")
+    if found.state.get("status") != "active":
+        raise InvalidField(field, f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
+                                  "content first")
+    if found.state["disk_format"] not in BOOTABLE:
+        raise InvalidField(field, f"must be something to boot from, and {given!r} is a ramdisk")
+    for _name, _part in _parts(host, found, field):
+        pass
+    return found
+
+
+def is_complete(host: LocalHost, id: str) -> bool:
+    """Whether a server could be made from the image with this uuid now: its content is here, and what it boots with."""
+    image = host.documents.standing("image", id)
+    try:
+        return image is not None and all(
+            importing.stored(one) for one in (image, *(part for _name, part in _parts(host, image))))
+    except InvalidField:
+        return False
+
+
+def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
+    """Kernel and ramdisk of the image, where it has them. Raises ``InvalidField`` for one without content."""
+    for name in ("kernel", "ramdisk"):
+        if reference := image.want.get(name):
+            part = host.documents.find("image", reference)
+            if part is None or part.state.get("status") != "active":
+                raise InvalidField(field, f"{image.name!r} needs its {name} {reference!r}, which is not there")
+            yield name, part
+
+
+def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
+    """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
+
+    Returns *image*, *name*, *format*, *virtual_size*, *digest* (SHA-256), *iso*, *encrypted*, *shutdown_timeout*
+    (seconds, ``None`` where the image does not say), and *boot*, which is ``{ramdisk, cmdline}`` for one that boots by
+    a kernel, else ``None``.
+    """
+    image = host.documents.get("image", id)
+    if image is None:
+        raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
+    content, format = importing.content_of(image)
+    link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
+    for name, part in _parts(host, image):
+        link(importing.content_by_id(host, part.id)[0], place / (prefix + name))
+    boots = image.want.get("kernel") or format == "aki"
+    return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
+            "encrypted": is_encrypted(image.want), "digest": content.name,
+            "virtual_size": image.state.get("virtual_size") or 0,
+            "shutdown_timeout": shutdown_timeout(image.want["properties"]),
+            "boot": {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")} if boots
+            else None}
+
+
+def unlink(place: Path, prefix: str = "") -> None:
+    """Remove the links."""
+    for part in PARTS:
+        (place / (prefix + part)).unlink(missing_ok=True)
+
+
+def link(source: Path, target: Path) -> None:
+    """A hard link, or a copy where the file systems differ; complete, or not at all. The caller flushes the folder."""
+    if target.exists():
+        return
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, part)
+        except OSError:
+            part.touch(0o600)
+            shutil.copyfile(source, part)
+            part.chmod(MODE)
+            flush(part)
+        part.rename(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if not source.exists():
+            raise Conflict("The content of the image went while the server took hold of it: the image is removed, or "
+                           "made anew. Repeat the call.") from error
+        raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
+                      f"{target.parent.parent}.") from error

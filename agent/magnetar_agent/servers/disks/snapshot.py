@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make an image of a server's root disk (Nova's createImage): a qcow2 that stands alone.
+
+While it is made, the server's document has the note ``state["imaging"]``, and the copy lies in the server's folder. The
+image's document is written at the end, with its content. So ``clear`` finds what a crash left.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.storage import Disk
+from magnetar_agent.images import importing
+from magnetar_agent.reconcile.documents import Document
+from magnetar_agent.servers import GIB, folder, spec
+from magnetar_agent.servers.quiesce import quiesced
+from magnetar_agent.volumes import remote
+from magnetar_core.errors import Conflict
+from magnetar_core.hardware import machines
+from magnetar_core.image_format import SECRET_UUID
+from magnetar_core.kinds import Image
+from magnetar_core.power import MISSING, OFF, SUSPENDED, WANTED
+from magnetar_core.server_plan import root_volume
+
+from . import encryption
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+    from magnetar_core.operations import Operation
+
+log = logging.getLogger(__name__)
+
+FILE = "snapshot"
+#: The consistency of the content: the server was off; frozen by the guest agent; as after a power cut.
+STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
+
+
+def create(host: LocalHost, document: Document, args: Fields, operation: Operation, request: str) -> Fields:
+    """Make the image ``args["name"]``; returns ``{"image": {id, name}, "consistency": …}``. The caller holds the
+    server's lock. Asked again with the same *request*, it answers with the image that was made."""
+    name = args["name"]
+    with host.locks.hold("image", f"new {name.lower()}"):
+        there = next((image for image in host.documents.list("image") if image.name == name), None)
+        if there and there.state.get("request") == request:
+            return _answer(there)
+        if there:
+            raise Conflict(f"There is an image {name!r} already. Choose another name, or remove that image first.",
+                           uuids=[there.id])
+        state = _state(host, document)
+        image = _described(host, document, args)
+        image.state.update(server=document.id, request=request)
+        path = folder(host, document.id) / FILE
+        document.state["imaging"] = True
+        host.documents.write(document)
+        try:
+            image.state["consistency"] = _copy(host, document, state, path, operation, args["secret_uuid"])
+            importing.adopt(host, image, path, operation)
+        except Exception:
+            clear(host, document)
+            raise
+        document.state.pop("imaging")
+        host.documents.write(document)
+        return _answer(image)
+
+
+def clear(host: LocalHost, document: Document) -> None:
+    """Remove what an interrupted attempt left; fine when there is nothing. The caller holds the
+    server's lock."""
+    hypervisor, path = host.hypervisor, folder(host, document.id) / FILE
+    with host.locks.hold("copy", document.id):
+        hypervisor.abort_copy(document.id, path)
+    for left in (path, path.with_name(FILE + ".part")):
+        left.unlink(missing_ok=True)
+    for image in host.documents.list("image"):
+        if image.state.get("server") == document.id and not importing.stored(image):
+            host.documents.remove(image)
+    document.state.pop("imaging", None)
+    host.documents.write(document)
+
+
+def _answer(image: Document) -> Fields:
+    return {"image": {"id": image.id, "name": image.name}, "consistency": image.state["consistency"]}
+
+
+def _state(host: LocalHost, document: Document) -> str:
+    """The domain's state; raises ``Conflict`` where its root disk cannot be had."""
+    domain, name = host.hypervisor.domain(document.id), document.name
+    state = domain.state if domain else MISSING
+    if document.want.get("rescue"):
+        raise Conflict(f"Server {name!r} is rescued; somebody repairs its root disk just now. Unrescue it first.")
+    if document.state.get("unfinished"):
+        raise Conflict(f"The last change of server {name!r} was not finished. Repeat that first.")
+    if state not in WANTED:
+        raise Conflict(f"An image can be made of a server that is running, paused, suspended or off, and {name!r} is "
+                       f"{state}.", power_state=state)
+    size, most = _size(host, document), host.settings.image_max_virtual_bytes
+    if size > most:
+        raise Conflict(f"The root disk of server {name!r} has {size} bytes, and the agent's setting "
+                       f"image_max_virtual_bytes allows {most} for an image.")
+    return state
+
+
+def _size(host: LocalHost, document: Document) -> int:
+    """Bytes of the root disk."""
+    item = root_volume(document.want)
+    if item is None:
+        return int(document.state.get("root_bytes", 0))
+    volume = host.documents.get("volume", item["volume"])
+    return int(volume.want["size"] if volume else item.get("volume_size", 0)) * GIB
+
+
+def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
+    """The root disk, which may be a volume, also of another host. *secret*: see ``actions.HostCreateImageArgs``."""
+    item = root_volume(document.want)
+    root = spec.arranged(host, document, rescued=False)[0]
+    if item and root.serial != item["volume"]:
+        raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
+                       "attached to it any more. Attach it again, then repeat the call.")
+    if root.key and not item and not secret:
+        raise Conflict(f"The disks of server {document.name!r} are encrypted, so no image is made of it: the image "
+                       "would hold their content in clear text. Copy what matters out of the guest, or use a server "
+                       "that boots from an encrypted volume, of which there are snapshots.")
+    if root.key and item:
+        raise Conflict(f"Server {document.name!r} boots from an encrypted volume, so no image is made of it: the image "
+                       "would hold its content in clear text. Take a volume_snapshot of the volume instead.")
+    if root.remote:
+        remote.check_reachable(host, document)
+    return root
+
+
+def _described(host: LocalHost, document: Document, args: Fields) -> Document:
+    """The image, which boots as the server does. Its properties are those that Nova gives a snapshot."""
+    base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
+    want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
+                            "disk_format": "qcow2", "checksum": None}
+    properties: dict[str, str] = {}
+    if base is not None:
+        want["min_ram"] = base.want["min_ram"]
+        properties.update({name: value for name, value in base.want["properties"].items()
+                           if not name.startswith("img_signature")}, base_image_ref=base.id)
+    properties = machines.inherited(properties, document.want["machine"])
+    if document.state.get("boot"):
+        want.update(_boot(document, base))
+    properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
+    properties.pop(SECRET_UUID, None)
+    if args["secret_uuid"] and encryption.is_wanted(document.want):
+        properties[SECRET_UUID] = args["secret_uuid"]
+    want["min_disk"] = -(-_size(host, document) // GIB)
+    want["properties"] = Image.field("properties").value.check(properties, "metadata")
+    return Document("image", str(uuid.uuid4()), args["name"], want)
+
+
+def _boot(document: Document, base: Document | None) -> Fields:
+    if base is None:
+        raise Conflict(f"Server {document.name!r} boots with a kernel of its image, and that image is no longer on "
+                       "this host, so an image of the server could not boot. Register it again first.")
+    if base.state["disk_format"] == "aki":
+        return {"kernel": base.id, "ramdisk": base.want.get("ramdisk"), "cmdline": base.want.get("cmdline")}
+    return {name: base.want.get(name) for name in ("kernel", "ramdisk", "cmdline")}
+
+
+def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
+          secret: str | None) -> str:
+    """Copy the root disk to *path*; returns the consistency of the content."""
+    hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
+    if root.key and state not in (OFF, SUSPENDED):
+        raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "
+                       "then repeat the call.", power_state=state)
+
+    def advance(done: int, total: int) -> None:
+        operation.advance(done, total, "bytes", "copy the root disk")
+
+    if state in (OFF, SUSPENDED):
+        key = encryption.of(host, document) if root.key else None
+        hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance, key)
+        return STOPPED if state == OFF else CRASH
+    with host.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
+        with quiesced(host, document) as frozen:  # of the instant when it begins: the guest need not wait for its end
+            hypervisor.begin_copy(id, root.target, path)
+        hypervisor.finish_copy(id, path, advance)
+    return FROZEN if frozen else CRASH

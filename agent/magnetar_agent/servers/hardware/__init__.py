@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hardware of servers: CPUs, memory, devices, firmware."""

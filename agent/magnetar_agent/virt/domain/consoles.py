@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ways to the consoles of domains: the VNC and SPICE servers of QEMU, without a port, and the serial line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tty
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import libvirt_qemu  # type: ignore[import-untyped]
+
+from magnetar_agent.host.hypervisor import NO_GRAPHICS
+from magnetar_agent.virt.connection.limits import Lane
+from magnetar_core.errors import Conflict, HypervisorError, NotSupported
+
+from .power import Domains
+
+#: What QEMU calls the first serial line, as libvirt has it.
+_BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
+
+
+class Consoles(Domains):
+    """The part of ``LocalHypervisor`` about consoles."""
+
+    def open_graphics(self, uuid: str, type: str) -> socket.socket:
+        """virDomainOpenGraphicsFD: libvirt hands QEMU one end of a pair of sockets."""
+        found: list[socket.socket] = []
+
+        def take(domain: Any) -> None:
+            types = [one.get("type") for one in _live(domain).iterfind("devices/graphics")]
+            if type not in types:
+                raise Conflict(NO_GRAPHICS[type])
+            found.append(socket.socket(fileno=domain.openGraphicsFD(types.index(type), 0)))
+
+        self._with(f"open the {type.upper()} console of", uuid, take)
+        return found[0]
+
+    def open_serial(self, uuid: str) -> int:
+        """The guest's pseudo-terminal, raw. That it is the guest's is sure while QEMU still has its other side: then
+        no other terminal has the same name."""
+        found: list[int] = []
+
+        def take(domain: Any) -> None:
+            path = _terminal(domain)
+            try:
+                line = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as error:
+                raise HypervisorError(f"The serial line {path} cannot be opened: {error.strerror}.") from None
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, line)
+                if _terminal(domain) != path:
+                    raise Conflict("The guest was started again meanwhile. Repeat the call.")
+                tty.setraw(line)
+                undo.pop_all()
+            found.append(line)
+
+        self._with("open the serial console of", uuid, take, lane=Lane.LOOK)
+        return found[0]
+
+    def send_break(self, uuid: str) -> None:
+        """``chardev-send-break`` in QEMU's monitor; libvirt has no call for it."""
+        self._with("send a break to", uuid, lambda domain: libvirt_qemu.qemuMonitorCommand(domain, _BREAK, 0))
+
+
+def _live(domain: Any) -> ET.Element:
+    """The XML of a domain as it runs. Raises ``Conflict``."""
+    if not domain.isActive():
+        raise Conflict("The guest does not run, so it has no console. Start the server.")
+    return ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
+
+
+def _terminal(domain: Any) -> str:
+    """The path of the pseudo-terminal that is the guest's serial line."""
+    source = _live(domain).find("devices/serial[@type='pty']/source")
+    path = None if source is None else source.get("path")
+    if not path:
+        raise NotSupported("The guest has no serial line: its domain was made by something else. Stop the server and "
+                           "start it again.")
+    return path

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""CPU modes, models and features of guests, as libvirt's domain capabilities and its comparisons tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.hardware.cpu import DISABLE, MAXIMUM, PASSTHROUGH, CpuChoices, Features
+from magnetar_agent.virt.connection.connection import text_of
+from magnetar_agent.virt.connection.limits import Lane
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from magnetar_agent.virt.connection.pool import ConnectionPool
+
+
+class CpuModels:
+    """The part of ``LocalHypervisor`` for CPU models. What cannot change while libvirtd runs is asked once per
+    connection."""
+
+    connection: ConnectionPool
+
+    def __init__(self) -> None:
+        self._cpu_connection: Any = None
+        self._cpu_answers: dict[Any, Any] = {}
+
+    def cpu_choices(self, virt_type: str) -> CpuChoices:
+        """virConnectGetDomainCapabilities. A model of which libvirt does not know whether it is usable is tried."""
+        def ask(conn: Any) -> CpuChoices:
+            offered = self._capabilities(conn, virt_type)
+            return CpuChoices(
+                frozenset(str(one.get("name")) for one in offered.iterfind("mode") if one.get("supported") == "yes"),
+                {str(one.text): one.get("usable") != "no" for one in offered.iterfind("mode[@name='custom']/model")})
+        return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
+
+    def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
+        """virConnectBaselineHypervisorCPU; virConnectCompareHypervisorCPU for *features*."""
+        def ask(conn: Any) -> frozenset[str]:
+            key = (virt_type, model, features)
+            found = self._kept().get(key)
+            if found is None:
+                cpu = _described(self._capabilities(conn, virt_type), model, features)
+                found = self._cpu_answers[key] = _features(conn, virt_type, cpu, bool(features))
+            return found
+        return self.connection.call(f"tell the features of the CPU {model or 'host-model'}", ask,
+                                    Lane.HOST)
+
+    def _kept(self) -> dict[Any, Any]:
+        if self._cpu_connection is not (generation := self.connection.generation):
+            self._cpu_connection, self._cpu_answers = generation, {}
+        return self._cpu_answers
+
+    def _capabilities(self, conn: Any, virt_type: str) -> ET.Element:
+        found = self._kept().get(virt_type)
+        if found is None:
+            found = self._cpu_answers[virt_type] = _offered(conn, virt_type)
+        return found
+
+
+def seen(conn: Any, domain: ET.Element) -> str | None:
+    """The element ``cpu`` by which another host can tell whether it has the CPU of a running *domain*; ``None`` of one
+    that is not KVM's. Where that is the host's CPU as it is, libvirt names no model, and would let it go anywhere: then
+    it is what libvirt knows of the host's CPU."""
+    cpu = domain.find("cpu")
+    if cpu is None or domain.get("type") != "kvm":
+        return None
+    if cpu.get("mode") in (PASSTHROUGH, MAXIMUM) and cpu.find("model") is None:
+        features = tuple((str(one.get("policy")), str(one.get("name"))) for one in cpu.iterfind("feature"))
+        return _described(_offered(conn, "kvm"), "", features)
+    return ET.tostring(cpu, encoding="unicode")
+
+
+def _offered(conn: Any, virt_type: str) -> ET.Element:
+    root = ET.fromstring(conn.getDomainCapabilities(None, None, "q35", virt_type))  # noqa: S314 (libvirt wrote it)
+    cpu = root.find("cpu")
+    return ET.Element("cpu") if cpu is None else cpu
+
+
+def _described(offered: ET.Element, model: str, features: Features) -> str:
+    """The element ``cpu`` of this *model*, or of the host's without one, with *features* besides."""
+    cpu = ET.Element("cpu", mode="custom", match="exact")
+    if model:
+        ET.SubElement(cpu, "model", fallback="forbid").text = model
+    else:
+        cpu.extend(offered.findall("mode[@name='host-model']/*"))
+    for policy, name in features:
+        for old in cpu.findall("feature"):
+            if old.get("name") == name:
+                cpu.remove(old)
+        ET.SubElement(cpu, "feature", policy=policy, name=name)
+    return ET.tostring(cpu, encoding="unicode")
+
+
+def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[str]:
+    if compared and (words := lacks(conn, virt_type, cpu)):
+        raise HypervisorError(f"the host cannot give the CPU {words}.")
+    whole = ET.fromstring(conn.baselineHypervisorCPU(  # noqa: S314 (libvirt wrote it)
+        None, None, None, virt_type, [cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
+    return frozenset(str(one.get("name")) for one in whole.iterfind("feature") if one.get("policy") != DISABLE)
+
+
+def lacks(conn: Any, virt_type: str, cpu: str) -> str:
+    """What the host lacks for this *cpu*, which begins with its model; "" where it lacks nothing."""
+    try:
+        conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_CPU_INCOMPATIBLE:
+            raise
+        model = ET.fromstring(cpu).findtext("model") or "of the source"  # noqa: S314 (libvirt or this module wrote it)
+        words = text_of(error)
+        return f"{model}: {words.partition('host CPU: ')[2] or words}"
+    return ""

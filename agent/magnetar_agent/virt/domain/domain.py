@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""DomainSpec to libvirt's XML, and libvirt's XML and state to Domain. Pure: no call to libvirt is made here."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.hardware import machine_parts
+from magnetar_agent.hardware.cpu import cpu
+from magnetar_agent.hardware.devices import GuestDevices, devices
+from magnetar_agent.hardware.pmem import LABELS_KIB
+from magnetar_agent.host.hypervisor import Domain, DomainSpec
+from magnetar_agent.host.networks import Nic
+from magnetar_agent.host.storage import Backing, Disk, DiskKey, NetworkSource
+from magnetar_agent.virt.tools.templates import FOLDER, NAMESPACE, fill
+from magnetar_core.hardware import architectures
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE
+from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
+
+#: PCI Express ports of a machine q35 or virt beside those of disks and NICs: for its own devices (serial channel,
+#: tablet, balloon, random numbers), and for what is plugged in while it runs. Each costs the guest's firmware 20 ms
+#: under emulation.
+PORTS = 4 + 12
+#: Parts of ``Nic.alias``.
+NOTED = 12
+#: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
+STATES: dict[tuple[int, int | None], tuple[str, str]] = {
+    (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
+    (libvirt.VIR_DOMAIN_BLOCKED, None): (RUNNING, "unknown"),
+    (libvirt.VIR_DOMAIN_SHUTDOWN, None): (RUNNING, "guest"),
+    (libvirt.VIR_DOMAIN_PMSUSPENDED, None): (PAUSED, "guest"),
+    (libvirt.VIR_DOMAIN_PAUSED, None): (PAUSED, "unknown"),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR): (PAUSED, "io-error"),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_CRASHED): (CRASHED, "panic"),
+    (libvirt.VIR_DOMAIN_CRASHED, None): (CRASHED, "failed"),
+    (libvirt.VIR_DOMAIN_CRASHED, libvirt.VIR_DOMAIN_CRASHED_PANICKED): (CRASHED, "panic"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, None): (OFF, "unknown"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN): (OFF, "guest"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED): (OFF, "outside"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SAVED): (OFF, "saved"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED): (OFF, "failed"),  # it never started
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED): (CRASHED, "failed"),
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_DAEMON): (CRASHED, "failed"),
+}
+
+
+@dataclass(frozen=True)
+class DomainState:
+    """State of a domain as libvirt says it, beside its XML."""
+
+    state: int
+    reason: int
+    saved: bool = False
+    persistent: bool = True
+
+
+def state(seen: DomainState) -> tuple[str, str]:
+    """State and reason in the words of ``hypervisor.Domain``."""
+    found = STATES.get((seen.state, seen.reason)) or STATES.get((seen.state, None), (OFF, "unknown"))
+    if seen.saved and seen.state == libvirt.VIR_DOMAIN_SHUTOFF:
+        return SUSPENDED, "saved"
+    return found
+
+
+def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
+           caches: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The domain XML of *spec*; *cache* is the cache mode of its disks: none, or writeback without O_DIRECT; *caches*
+    has those that differ, by target."""
+    tags = [(device, tag) for device, tag in
+            [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
+    arch = spec.hardware.get(architectures.FIELD) or platform.machine()
+    values = {"spec": spec, "arch": arch, "machine": machine_parts.parts(arch),
+              "cache": cache, "caches": caches, "tags": tags,
+              "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
+              "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
+              "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
+              "turns": any(one.boot for one in spec.disks), "scsi": any(one.bus == "scsi" for one in spec.disks),
+              "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
+              + bool(spec.mdev)}
+    return fill("domain.xml.j2", values, folder)
+
+
+def _devices(spec: DomainSpec) -> GuestDevices:
+    """Those of the server's hardware, and the controller that its disks need."""
+    found = devices(spec.hardware)
+    return found._replace(usb=True) if any(one.bus == "usb" for one in spec.disks) else found
+
+
+def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:
+    """The XML of one device, as it stands in the domain's."""
+    return fill("device.xml.j2", {"device": device, "cache": cache}, folder)
+
+
+def owner(root: ET.Element, noun: str) -> ET.Element | None:
+    """What Magnetar noted in a domain or network, when it is about this very uuid (a clone carries a copy)."""
+    note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
+    return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
+
+
+def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
+    """The first element at a path of *names* of first elements. ``find`` takes ten times as long for a path as for a
+    name."""
+    for name in names:
+        element = None if element is None else element.find(name)
+    return element
+
+
+@lru_cache(maxsize=64)
+def parse(xml: str) -> Domain:
+    """The facts of a domain in its inactive XML; its state is for ``seen`` to tell."""
+    root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
+    note = owner(root, "server")
+    tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
+    kind, devices = _below(root, "os", "type"), root.find("devices")
+    disks, nics, graphics, added, given = ([] if devices is None else devices.findall(name)
+                                           for name in ("disk", "interface", "graphics", "memory", "hostdev"))
+    memory = _below(root, "memoryBacking", "source")
+    return Domain(
+        uuid=root.findtext("uuid", ""),
+        name=root.findtext("name", ""),
+        state=OFF,
+        owned=note is not None,
+        vcpus=int(root.findtext("vcpu", "1")),
+        ram_mib=_mib(root.find("memory")) - sum(_mib(_below(one, "target", "size")) for one in added),
+        machine="" if kind is None else kind.get("machine", ""),
+        virt_type=root.get("type", ""),
+        nics=(*(_nic(nic, tags) for nic in nics), *(card for one in given if (card := _card(one, tags)))),
+        disks=tuple(_disk(disk, tags) for disk in disks),
+        description=root.findtext("description", ""),
+        title=root.findtext("title", ""),
+        hardware=_hardware(note),
+        probed=not all(map(_chain_ends, disks)),
+        spice=any(one.get("type") == "spice" for one in graphics),
+        file_backed=memory is not None and memory.get("type") == "file",
+        cpu="" if note is None else note.findtext(f"{{{NAMESPACE}}}cpu", ""),
+        cpuset="" if (cpus := root.find("vcpu")) is None else cpus.get("cpuset", ""),
+    )
+
+
+def _hardware(note: ET.Element | None) -> dict[str, Any]:
+    """The hardware with which it was defined."""
+    told = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
+    return json.loads(told) if told else {}
+
+
+def with_state(domain: Domain, seen: DomainState) -> Domain:
+    """*domain* in the state that was *seen*."""
+    word, reason = state(seen)
+    return replace(domain, state=word, reason=reason, persistent=seen.persistent)
+
+
+def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
+    mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
+    port, host, mtu = _below(nic, "virtualport", "parameters"), _below(nic, "driver", "host"), nic.find("mtu")
+    is_function, vlan = nic.get("type") == "hostdev", _below(nic, "vlan", "tag")
+    over = {"direct": MACVTAP, "vdpa": VDPA}.get(nic.get("type", ""))
+    over = None if over == MACVTAP and (source is None or source.get("mode") != "passthrough") else over
+    address = "" if mac is None else mac.get("address", "")
+    return Nic(
+        mac=address,
+        model="" if model is None or is_function else model.get("type", ""),
+        network=None if source is None else source.get("network"),
+        bridge=None if source is None or source.get("network") else source.get("bridge"),
+        tag=tags.get(address),
+        place=_place(nic, "pci"),
+        tap=None if target is None else target.get("dev"),
+        port=None if port is None else port.get("interfaceid"),
+        mtu=0 if mtu is None else int(mtu.get("size", "0")),
+        checksums=host is None or host.get("csum") != "off",
+        device=host_address(nic) if is_function else _noted(nic)[1] if over else None,
+        vlan=int(vlan.get("id", "0")) if (is_function or over) and vlan is not None else None,
+        vnic_type=DIRECT if is_function else over,
+        netdev=source.get("dev", "").removeprefix("/dev/") if over and source is not None else None,
+    )
+
+
+def _noted(device: ET.Element) -> tuple[str, str | None]:
+    """MAC and address of the NIC that a device is, as ``Nic.alias`` has them; nothing for another device."""
+    alias = device.find("alias")
+    parts = ("" if alias is None else alias.get("name", "")).split("-")
+    if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
+        return "", None
+    domain, bus, slot, function = parts[8:]
+    return ":".join(parts[2:8]), f"{domain}:{bus}:{slot}.{function}"
+
+
+def is_nic(device: ET.Element) -> bool:
+    """Whether a PCI device is a NIC, a whole card."""
+    return _noted(device)[1] is not None
+
+
+def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
+    """The NIC that a PCI device is, a whole card; ``None`` for a device that is none."""
+    mac, address = _noted(device)
+    return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
+               managed=device.get("managed") == "yes") if address else None
+
+
+def host_address(device: ET.Element) -> str:
+    """The address on the host of a PCI device, or of a NIC that is one, as agents have it."""
+    place = device.find("source/address")
+    domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
+                                   for name in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
+    driver, source, target = disk.find("driver"), disk.find("source"), disk.find("target")
+    device = "" if target is None else target.get("dev", "")
+    boot = disk.find("boot")
+    return Disk(
+        path=Path("" if source is None else _where(source)),
+        target=device,
+        format="raw" if driver is None else driver.get("type", "raw"),
+        device=disk.get("device", "disk"),
+        bus="" if target is None else target.get("bus", ""),
+        readonly=disk.find("readonly") is not None,
+        tag=tags.get(device),
+        serial=disk.findtext("serial"),
+        shareable=disk.find("shareable") is not None,
+        block=disk.get("type") == "block",
+        remote=None if source is None or disk.get("type") != "network" else _remote(source),
+        boot=None if boot is None else int(boot.get("order", "0")),
+        backing=_backing(disk),
+        key=_key(disk),
+        place=_place(disk, "" if target is None else target.get("bus", "")),
+    )
+
+
+def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
+    """Bus and address, as Nova writes them: a PCI address, or controller, bus, target and unit of SCSI, and of IDE and
+    SATA (MD-24) channel and unit."""
+    address = device.find("address")
+    if address is None:
+        return None
+    if address.get("type") == "pci":
+        domain, number, slot, function = (int(address.get(part, "0"), 16) for part in (
+            "domain", "bus", "slot", "function"))
+        return "pci", f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}"
+    parts = {"drive": ("controller", "bus", "target", "unit") if bus == "scsi" else ("bus", "unit"),
+             "usb": ("bus", "port")}.get(address.get("type", ""))
+    return (bus, ":".join(address.get(part, "0") for part in parts)) if parts else None
+
+
+def _chain_ends(disk: ET.Element) -> bool:
+    """Whether the disk says all that it stands on; an empty element is the end."""
+    below = disk.find("backingStore")
+    return below is not None and (len(below) == 0 or _chain_ends(below))
+
+
+def _backing(disk: ET.Element) -> Backing | None:
+    """What it stands on; where libvirt found that by itself, what it found."""
+    source, format = _below(disk, "backingStore", "source"), _below(disk, "backingStore", "format")
+    if source is None:
+        return None
+    return Backing(Path(_where(source)), "raw" if format is None else format.get("type", "raw"))
+
+
+def _key(disk: ET.Element) -> DiskKey | None:
+    encryption = _below(disk, "source", "encryption")
+    luks = encryption is not None and encryption.get("format") == "luks"
+    secret = _below(encryption, "secret") if luks else None
+    return None if secret is None else DiskKey(secret.get("uuid", ""))
+
+
+def _where(source: ET.Element) -> str:
+    return source.get("file") or source.get("dev") or source.get("name") or ""
+
+
+def _remote(source: ET.Element) -> NetworkSource:
+    hosts = source.findall("host")
+    socket = next((host.get("socket") for host in hosts if host.get("transport") == "unix"), None)
+    auth, secret = source.find("auth"), _below(source, "auth", "secret")
+    return NetworkSource(
+        protocol=source.get("protocol", ""),
+        name=source.get("name", ""),
+        socket=Path(socket) if socket else None,
+        hosts=tuple((host.get("name", ""), host.get("port")) for host in hosts if host.get("name")),
+        user=None if auth is None else auth.get("username"),
+        secret=None if secret is None else secret.get("uuid"),
+    )
+
+
+_UNITS = {"b": 1, "bytes": 1, "KB": 10**3, "k": 2**10, "KiB": 2**10, "MB": 10**6, "M": 2**20, "MiB": 2**20,
+          "GB": 10**9, "G": 2**30, "GiB": 2**30, "TB": 10**12, "T": 2**40, "TiB": 2**40}
+
+
+def _mib(memory: ET.Element | None) -> int:
+    if memory is None or not memory.text:
+        return 0
+    return int(memory.text) * _UNITS.get(memory.get("unit", "KiB"), 2**10) // 2**20

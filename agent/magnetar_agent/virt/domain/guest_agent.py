@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What acts inside a guest: its guest agent (qemu-guest-agent), and the non-maskable interrupt."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.virt.connection.limits import Lane
+from magnetar_core.errors import Conflict, HypervisorError
+
+from .power import Domains
+
+log = logging.getLogger(__name__)
+
+#: Where the agent listens in the guest.
+CHANNEL = "org.qemu.guest_agent.0"
+#: Seconds that a guest agent may take for an answer; freezing writes out what the guest holds in memory.
+ANSWER = 30
+#: Errors which say that no agent answers.
+_SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED,
+                     libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED})
+
+
+class GuestAgent(Domains):
+    """The part of ``LocalHypervisor`` that asks guests."""
+
+    def freeze(self, uuid: str) -> bool:
+        """virDomainFSFreeze; whatever keeps the agent from it means that nothing is frozen."""
+        try:
+            self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
+                       lane=Lane.AGENT)
+        except HypervisorError as error:
+            log.info("the file systems of domain %s are not frozen: %s", uuid, error)
+            if error.details.get("libvirt_code") not in _SILENT:
+                self.thaw(uuid)
+            return False
+        return True
+
+    def thaw(self, uuid: str) -> None:
+        """virDomainFSThaw; a guest whose agent does not answer any more is only told of in the log."""
+        try:
+            self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw(),
+                       lane=Lane.AGENT)
+        except (HypervisorError, Conflict) as error:
+            log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
+
+    def agent_connected(self, uuid: str) -> bool:
+        """By the state of the channel, which QEMU tells when the guest opens it."""
+        found: list[bool] = []
+
+        def look(domain: Any) -> None:
+            if domain.isActive():
+                xml = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
+                found.extend(one.get("state") == "connected" for one in xml.iterfind("devices/channel/target")
+                             if one.get("name") == CHANNEL)
+
+        self._with("look for the guest agent of", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
+        return any(found)
+
+    def set_password(self, uuid: str, user: str, password: str) -> None:
+        """virDomainSetUserPassword. libvirt's words do not hold the password."""
+        try:
+            self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
+                       lane=Lane.AGENT)
+        except HypervisorError as error:
+            if error.details.get("libvirt_code") not in _SILENT:
+                raise
+            raise Conflict("No guest agent answers in the guest, so its passwords cannot be set. Install and start "
+                           f"qemu-guest-agent there, then repeat the call. ({error})") from None
+
+    def inject_nmi(self, uuid: str) -> None:
+        """virDomainInjectNMI."""
+        self._with("send an NMI to", uuid, lambda domain: domain.injectNMI())
+
+
+def _patient(domain: Any) -> Any:
+    domain.agentSetResponseTimeout(ANSWER, 0)
+    return domain

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents say go.
+
+The pause is what makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and
+"there is a small chance" (its own words) that it runs there too by then. A paused guest there runs nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.virt.connection.limits import Lane
+from magnetar_agent.virt.connection.pool import MIGRATES
+from magnetar_agent.virt.disks import disk_keys
+from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
+
+from . import cpu_models, tpm
+from .migrated_xml import local_disks, there
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.host.storage import DiskKey
+    from magnetar_agent.virt.connection.pool import ConnectionPool
+
+#: Seconds between two looks at a migration.
+LOOK = 0.25
+#: Seconds that a migration without its agent may take to notice that its sockets are gone.
+STRAY = 30.0
+_FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
+          | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
+_ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_PAUSED)
+
+
+class Migrations:
+    """The migration part of ``LocalHypervisor``."""
+
+    connection: ConnectionPool
+
+    def libvirt_socket(self) -> Path:
+        """The socket of the connection's URI, or libvirtd's usual one."""
+        given = parse_qs(urlsplit(self.connection.uri).query).get("socket")
+        return Path(given[0] if given else "/run/libvirt/libvirt-sock")
+
+    def cpu(self, uuid: str) -> str | None:
+        """The CPU of a KVM guest; emulation gives any CPU that this QEMU knows."""
+        def see(conn: Any) -> str | None:
+            xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+            return cpu_models.seen(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
+        return self.connection.call(f"read the CPU of the domain {uuid}", see)
+
+    def cpu_lacks(self, cpu: str) -> str:
+        """virConnectCompareHypervisorCPU."""
+        return self.connection.call("compare the CPU", lambda conn: cpu_models.lacks(conn, "kvm", cpu), Lane.HOST)
+
+    def arrived(self, uuid: str) -> bool:
+        """An incoming domain is transient until libvirt's Finish, which comes after the last byte."""
+        def see(conn: Any) -> bool:
+            try:
+                domain = conn.lookupByUUIDString(uuid)
+                return bool(domain.isPersistent()) and domain.state()[0] in _ACTIVE
+            except libvirt.libvirtError as error:
+                if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                    return False
+                raise
+        return self.connection.call(f"read the domain {uuid}", see)
+
+    def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
+        """virSecretDefineXML, private and ephemeral."""
+        def lend(conn: Any) -> None:
+            disk_keys.lend(conn, keys)
+            if secret is not None:
+                tpm.lend(conn, uuid, secret)
+        self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
+
+    def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
+        """virSecretUndefine."""
+        def take_back(conn: Any) -> None:
+            there = set(conn.listSecrets())
+            disk_keys.take_back(conn, there.intersection(ids))
+            if uuid in there:
+                tpm.take_back(conn, uuid)
+        self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
+
+    def stray(self, uuid: str) -> None:
+        """Abort a job that no thread of this process watches, and wait for its end."""
+        def end(conn: Any) -> None:
+            domain = conn.lookupByUUIDString(uuid)
+            deadline = time.monotonic() + STRAY
+            while domain.isActive() and domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE:
+                if time.monotonic() > deadline:
+                    raise HypervisorError(f"libvirt is still busy with an earlier job of the domain {uuid}. Look at "
+                                          f"`virsh domjobinfo {uuid}`, then repeat the call.")
+                with suppress(libvirt.libvirtError):
+                    domain.abortJob()
+                time.sleep(LOOK)
+        self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
+
+    def post_copy(self, uuid: str) -> bool:
+        """virDomainMigrateStartPostCopy."""
+        def begin(conn: Any) -> bool:
+            domain = conn.lookupByUUIDString(uuid)
+            facts = domain.jobStats()
+            return bool(facts.get("memory_processed")) and _post_copied(domain, facts)
+        return self.connection.ask(f"go over to post-copy with the domain {uuid}", uuid, begin)
+
+    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
+        """virDomainMigrateToURI3 in a thread of its own, while another one watches and steers. Raises ``GuestSilent``
+        when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
+        what = f"migrate the domain {uuid}"
+
+        def pause() -> None:
+            self.connection.call(what, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END, uuid)
+
+        def move(own: Any) -> None:
+            domain = own.lookupByUUIDString(uuid)
+            parameters = _parameters(domain, passage)
+            flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
+            work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
+            disks = bool(flags & libvirt.VIR_MIGRATE_NON_SHARED_INC)
+            still = _emulated(domain)
+
+            def follow(conn: Any) -> None:
+                watched = conn.lookupByUUIDString(uuid)
+                with _stopped(conn, watched, disks, pause) if still else nullcontext():
+                    _Watch(watched, passage, going).until(work, gone)
+            self.connection.call(what, follow, Lane.WATCH, uuid)
+        self.connection.ask(what, uuid, move, Lane.LONG, MIGRATES)
+
+
+class _Work(threading.Thread):
+    """The call that lasts as long as the migration."""
+
+    def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
+        super().__init__(name="migrate", daemon=True)
+        self._call = (domain, uri, parameters, flags)
+        self.error: Any = None
+        #: Can be read from when the call has ended.
+        self.ended = os.eventfd(0)
+
+    def run(self) -> None:
+        domain, uri, parameters, flags = self._call
+        try:
+            domain.migrateToURI3(uri, parameters, flags)
+        except libvirt.libvirtError as error:
+            self.error = error
+        finally:
+            os.eventfd_write(self.ended, 1)
+
+
+def _emulated(domain: Any) -> bool:
+    return ET.fromstring(domain.XMLDesc()).get("type") != "kvm"  # noqa: S314 (libvirt wrote it)
+
+
+@contextmanager
+def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
+    """Pause a guest without KVM while its memory is copied, which comes after that of *disks*.
+
+    QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
+    migration out of ten, as panics of guests at the target, with libvirt alone too. Who runs it again is who takes the
+    guest over, or takes it back."""
+    begun, over = threading.Event(), threading.Event()
+
+    def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:
+        begun.set()
+
+    def stop() -> None:
+        begun.wait()  # not in libvirt's event thread, in which no call of it may be made
+        with suppress(MagnetarError):
+            if not over.is_set():
+                pause()
+
+    if not disks:
+        domain.suspend()
+        yield
+        return
+    event = conn.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_MIGRATION_ITERATION, iteration, None)
+    thread = threading.Thread(target=stop, name="stop for migration", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        begun.set()
+        thread.join(LOOK * 20)  # else it could pause a guest that has been taken back
+        with suppress(libvirt.libvirtError):
+            conn.domainEventDeregisterAny(event)
+
+
+class _Watch:
+    """Reports the progress, and acts when the migration is cancelled or takes too long."""
+
+    def __init__(self, domain: Any, passage: MigrationParams, going: Going) -> None:
+        self.domain, self.passage, self.going = domain, passage, going
+        self.why: Exception | None = None
+        self._late = self._aborted = False
+        self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
+        self._began, self._downtimes = time.monotonic(), downtimes(passage)
+
+    def until(self, work: _Work, gone: Gone) -> None:
+        """Start *work* and return at its end. Raises why it was given up, or libvirt's error.
+
+        *gone* is called as soon as the guest's QEMU has ended: libvirt looks for that every 0.2 s only, and for so long
+        the guest would stand still."""
+        process, over = _process(self.domain.name()), False
+        watch = select.poll()
+        try:
+            for descriptor in filter(None, (work.ended, process)):
+                watch.register(descriptor, select.POLLIN)
+            work.start()
+            while work.is_alive():
+                found = [descriptor for descriptor, _event in watch.poll(LOOK * 1000)]
+                if process in found:
+                    watch.unregister(process)
+                    over = gone()
+                elif work.ended in found:
+                    work.join()
+                else:
+                    with suppress(libvirt.libvirtError):
+                        self._look()
+        finally:
+            work.join(LOOK)
+            for descriptor in filter(None, (process, None if work.is_alive() else work.ended)):
+                os.close(descriptor)
+        if work.error is not None and not over:
+            raise self.why or work.error
+        if not over:
+            gone()
+
+    def _look(self) -> None:
+        facts = self.domain.jobStats()
+        if not facts.get("type"):
+            return
+        self._allow_downtime()
+        if self.why is None:
+            try:
+                self.going(_told(facts))
+            except Cancelled as cancelled:
+                self.why = cancelled
+        if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
+            self._late = self._too_long(facts)  # not before it returns: what is refused is tried again
+        if self.why is not None and not self._aborted:
+            self.domain.abortJob()
+            self._aborted = True
+
+    def _allow_downtime(self) -> None:
+        """Let the guest stand still for as long as it may by now. What libvirt refuses is tried again."""
+        since = time.monotonic() - self._began
+        due = [one for one in self._downtimes if one[0] <= since]
+        if due:
+            with suppress(libvirt.libvirtError):
+                self.domain.migrateSetMaxDowntime(due[-1][1])
+                del self._downtimes[:len(due)]
+
+    def _too_long(self, facts: dict[str, Any]) -> bool:
+        """Whether it is done. While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's
+        error here; or, after an earlier migration of this guest that failed, says yes and forgets it."""
+        what = self.passage.on_time_limit
+        if what == "pause":
+            self.domain.suspend()
+        elif what == "post_copy":
+            return _post_copied(self.domain, facts)
+        else:
+            self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
+                                "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
+                                "pause or post_copy.")
+        return True
+
+
+def downtimes(passage: MigrationParams) -> list[tuple[float, int]]:
+    """From which second on the guest may stand still for how many ms."""
+    most, steps, delay = passage.max_downtime, passage.downtime_steps, passage.downtime_delay
+    if most is None:
+        return []
+    if not steps or not delay:
+        return [(0.0, most)]
+    return [(float(at * delay), max(1, most * (at + 1) // steps)) for at in range(steps)]
+
+
+def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
+    """Ask for post-copy; whether it has begun. See ``_Watch._too_long``."""
+    domain.migrateStartPostCopy()
+    return bool(facts.get("memory_processed"))
+
+
+def _process(name: str) -> int | None:
+    """A descriptor that can be read from when the domain's QEMU has ended; ``None`` where libvirt runs elsewhere."""
+    try:
+        return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _flags(passage: MigrationParams, copies: bool) -> int:
+    # libvirt cannot know that both paths of a volume lead to the same content; the agents see to that.
+    flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
+    flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
+    post = passage.may_post_copy
+    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge and not post else 0
+    flags |= libvirt.VIR_MIGRATE_TLS if passage.native else 0
+    return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
+
+
+def _parameters(domain: Any, passage: MigrationParams) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
+    }
+    disks = local_disks(domain.XMLDesc(0), passage.folder[0])
+    if disks:
+        found[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
+    if passage.native:
+        host, name = passage.native
+        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        found[libvirt.VIR_MIGRATE_PARAM_TLS_DESTINATION] = name
+    else:
+        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{passage.qemu}"
+        if disks:
+            found[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
+    if passage.bandwidth is not None:
+        found[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
+    return found
+
+
+def _told(facts: dict[str, Any]) -> dict[str, int]:
+    """Bytes of memory and disks together."""
+    names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
+    return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
+            "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Another disk for a running domain: QEMU copies the one that it has, and goes on with that (virDomainBlockCopy)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.host.storage import Mirror
+from magnetar_agent.virt.connection.limits import Lane
+from magnetar_agent.virt.disks import qemu_img
+from magnetar_core.errors import Conflict, HypervisorError
+
+from .devices import Devices
+from .power import Domains
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.storage import Disk
+
+#: The content of the other disk is there already, and the domain that is defined need not know of the copy.
+_FLAGS = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+_PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
+#: Seconds that QEMU may take to end a copy, and between two looks.
+END, LOOK = 60.0, 0.1
+
+
+class Mirrors(Domains, Devices):
+    """The part of ``LocalHypervisor`` that gives active domains other disks."""
+
+    def capacity(self, uuid: str, target: str) -> int:
+        """virDomainGetBlockInfo."""
+        found: list[int] = []
+        self._with(f"look at the disk {target} of", uuid, lambda domain: found.append(domain.blockInfo(target)[0]))
+        return found[0]
+
+    def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
+        """virDomainBlockCopy. QEMU copies between disks of one size only; of a raw one it takes a slice."""
+        qemu_img.check([disk], self.qemu_user())
+
+        def begin(domain: Any) -> None:
+            wanted = ET.fromstring(self.device_xml(replace(disk, target=target)))  # noqa: S314 (made here)
+            if disk.format == "raw":
+                _cut(wanted, domain.blockInfo(target)[0])
+            there = _mirror(domain, target)
+            if there is not None and there.path == disk.path:
+                return
+            if there is not None or domain.blockJobInfo(target, 0):
+                raise Conflict(f"The disk {target} of the domain {uuid} is being copied already, by other tools. Wait "
+                               "until that has ended, or end it (virsh blockjob), then repeat the call.")
+            domain.blockCopy(target, ET.tostring(wanted, encoding="unicode"), {}, _FLAGS)
+        self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
+
+    def mirror(self, uuid: str, target: str) -> Mirror | None:
+        """What the XML of the active domain says of it, and virDomainGetBlockJobInfo."""
+        found: list[Mirror | None] = []
+        self._with(f"look at the copy of the disk {target} of", uuid,
+                   lambda domain: found.append(_mirror(domain, target)), missing_is_fine=True)
+        return found[0] if found else None
+
+    def pivot(self, uuid: str, target: str) -> None:
+        """virDomainBlockJobAbort with the flag for it: libvirt changes the definition too."""
+        self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
+                   lane=Lane.LONG)
+
+    def end_mirror(self, uuid: str, target: str, path: Path) -> None:
+        """virDomainBlockJobAbort, if the job is ours."""
+        end = time.monotonic() + END
+        while (there := self.mirror(uuid, target)) is not None and there.path == path:
+            with contextlib.suppress(HypervisorError):  # it may end by itself in between
+                self._with(f"end the copy of the disk {target} of", uuid,
+                           lambda domain: domain.blockJobAbort(target, 0), missing_is_fine=True, lane=Lane.LONG)
+            if time.monotonic() > end:
+                raise HypervisorError(f"libvirt could not end the copy of the disk {target} of the domain {uuid}.")
+            time.sleep(LOOK)
+
+
+def _cut(disk: ET.Element, size: int) -> None:
+    """Have QEMU see no more than *size* bytes of the raw disk."""
+    source = disk.find("source")
+    assert source is not None
+    slices = ET.SubElement(source, "slices")
+    ET.SubElement(slices, "slice", {"type": "storage", "offset": "0", "size": str(size)})
+
+
+def _mirror(domain: Any, target: str) -> Mirror | None:
+    if not domain.isActive():
+        return None
+    for disk in ET.fromstring(domain.XMLDesc(0)).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
+        there, other = disk.find("target"), disk.find("mirror")
+        if there is None or there.get("dev") != target or other is None:
+            continue
+        source, job = other.find("source"), domain.blockJobInfo(target, 0) or {}
+        named = {} if source is None else source.attrib
+        return Mirror(Path(named.get("file") or named.get("dev") or named.get("name") or ""), job.get("cur", 0),
+                      job.get("end", 0), other.get("ready") == "yes")
+    return None

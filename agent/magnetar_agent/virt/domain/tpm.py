@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""TPMs of domains, which are swtpm's: what is in them, and the secret that it is encrypted with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.virt.disks.disks import complete
+from magnetar_core.errors import HypervisorError
+
+#: Where libvirt keeps what is in TPMs: a folder for each domain, in it one for each version.
+SWTPM = Path("/var/lib/libvirt/swtpm")
+VERSIONS = ("tpm1.2", "tpm2")
+#: Bytes of a file at most: far more than swtpm writes.
+MOST = 16 << 20
+_FILE = re.compile(r"tpm(?:1\.2|2)/[a-z0-9][a-z0-9.-]*")
+_XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
+<usage type="vtpm"><name>{uuid}</name></usage></secret>"""
+
+
+class Tpms:
+    """The TPM part of ``LocalHypervisor``."""
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        """A tar archive of what libvirt keeps."""
+        with _told(uuid):
+            _save(uuid, path)
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        """Beside what is there, then in its place. libvirt gives it to swtpm's user when the domain starts."""
+        if path.exists():
+            with _told(uuid):
+                _load(uuid, path)
+
+
+def _save(uuid: str, path: Path) -> None:
+    with _opened(uuid) as files:
+        if not files:
+            path.unlink(missing_ok=True)
+            return
+        with complete(path) as part, tarfile.open(part, "w") as archive:
+            part.chmod(0o600)
+            for name, held in files:
+                _add(archive, name, held)
+
+
+@contextmanager
+def _opened(uuid: str) -> Iterator[list[tuple[str, int]]]:
+    """What there is, by its name in an archive. The folders in that of the domain are swtpm's user's: a guest that has
+    broken out of its TPM swaps names there, so no name is followed."""
+    with ExitStack() as held:
+        found = []
+        for version in VERSIONS:
+            try:
+                folder = os.open(SWTPM / uuid / version, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            held.callback(os.close, folder)
+            for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
+                if _FILE.fullmatch(f"{version}/{name}"):
+                    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                    held.callback(os.close, file)
+                    found.append((f"{version}/{name}", file))
+        yield found
+
+
+def _add(archive: tarfile.TarFile, name: str, held: int) -> None:
+    seen = os.fstat(held)
+    if not stat.S_ISREG(seen.st_mode) or seen.st_size > MOST:
+        raise HypervisorError(f"{name} of a TPM is no file that swtpm writes. An operator must look after it in "
+                              f"{SWTPM}.")
+    info = tarfile.TarInfo(name)
+    info.size = seen.st_size
+    with os.fdopen(held, "rb", closefd=False) as file:
+        archive.addfile(info, file)
+
+
+def _load(uuid: str, path: Path) -> None:
+    new = SWTPM / f"{uuid}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    make_folder(new)
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() and _FILE.fullmatch(member.name) else None
+            if content is None:
+                raise HypervisorError(f"What came of the TPM of the domain {uuid} has a part {member.name!r}, "
+                                      "which no TPM has. Repeat the migration.")
+            (new / member.name).parent.mkdir(mode=0o700, exist_ok=True)
+            with (new / member.name).open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                shutil.copyfileobj(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+    forget(uuid)
+    new.rename(SWTPM / uuid)
+
+
+@contextmanager
+def _told(uuid: str) -> Iterator[None]:
+    """Errors of files are told as those of the hypervisor."""
+    try:
+        yield
+    except OSError as error:
+        raise HypervisorError(f"What is in the TPM of the domain {uuid} cannot be reached: {error}. See whether the "
+                              f"agent may write to {SWTPM}, and whether there is room.") from error
+
+
+def forget(uuid: str) -> None:
+    """Remove what is in the TPM of a domain; fine where there is none."""
+    with _told(uuid), suppress(FileNotFoundError):
+        shutil.rmtree(SWTPM / uuid)
+
+
+@contextmanager
+def unlocked(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
+    """libvirt has the secret of the domain's TPM meanwhile, in its memory only (virSecretDefineXML, private and
+    ephemeral)."""
+    if secret is None:
+        yield
+        return
+    lend(conn, uuid, secret)
+    try:
+        yield
+    finally:
+        take_back(conn, uuid)
+
+
+def lend(conn: Any, uuid: str, secret: str) -> None:
+    """libvirt has the secret of the domain's TPM until it is taken back."""
+    conn.secretDefineXML(_XML.format(uuid=uuid)).setValue(secret.encode())
+
+
+def take_back(conn: Any, uuid: str) -> None:
+    """libvirt has it no more; fine where it had not."""
+    with suppress(libvirt.libvirtError):  # another start of the same domain was quicker
+        conn.secretLookupByUUIDString(uuid).undefine()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether KVM works on this host: found out by a guest which must run, not by looking at /dev/kvm.
+
+There are machines whose /dev/kvm opens and whose guests then hang. So QEMU is started directly (libvirt would wait for
+it) with a firmware of its own, ``probe.s``: it switches to 64-bit mode with paging, waits in ``hlt`` for five timer
+interrupts, and only then writes to QEMU's exit port.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_core.operations import now
+
+log = logging.getLogger(__name__)
+
+#: Seconds that the guest has; where KVM works it needs a tenth of one.
+LIMIT = 5.0
+#: QEMU's isa-debug-exit turns the byte 0x31 that the guest writes into this exit status.
+PROVED = 0x31 << 1 | 1
+#: Machine code of probe.s: ``as --64 -o probe.o probe.s && objcopy -O binary -j .text probe.o probe.bin``.
+_CODE = base64.b64decode(
+    "+jHAjtiO0I7AvABw/Ga/ABAAAGYxwGa5ABQAAGbzq2bHBgAQAyAAAGbHBgAgAzAAAGbHBhggA0AAAGbHBgAwgwAAAGbHBvhPgwDg"
+    "/2bHBrhPkwDg/i5mDwEWaP9muAAQAAAPIthmuCAAAAAPIuBmuYAAAMAPMmYNAAEAAA8wDyDAZg0BAACADyLAZuqS/v//CABmuBAA"
+    "jtiOwI7QvABwAAC4Q////2aJBCUAUgAAZscEJQJSAAAIAGbHBCUEUgAAAI7B6BBmiQQlBlIAAMcEJQhSAAAAAAAAZscEJQBgAAD/"
+    "D0jHBCUCYAAAAFAAAA8BHCUAYAAAugAA4P7HgvAAAAD/AQAAx4JQAwAAAIcAALAR5iCwIOYhsATmIbAB5iGw/uYhsDTmQ7Cp5kCw"
+    "BOZAMdv79IP7BXL6Zrr0ALAx7vr06/3/w7Ag5iBIzw8fRAAAAAAAAAAAAAD//wAAAJqvAP//AAAAks8AFwBQ////"
+)
+#: Where the code lies in the firmware of 64 KiB, whose last byte is the last one below 4 GiB.
+_AT, _RESET = 0xFE00, 0xFFF0
+
+
+def firmware() -> bytes:
+    """The firmware image: the code, and at the reset vector a jump to it."""
+    image = bytearray(b"\xf4" * 0x10000)
+    image[_AT:_AT + len(_CODE)] = _CODE
+    image[_RESET:_RESET + 3] = b"\xe9" + (_AT - _RESET - 3).to_bytes(2, "little", signed=True)
+    return bytes(image)
+
+
+def qemu() -> str | None:
+    """The QEMU of this machine's architecture."""
+    return shutil.which(f"qemu-system-{platform.machine()}") or shutil.which("qemu-kvm", path="/usr/libexec:/usr/bin")
+
+
+def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
+    """Run the guest under *accel*: whether it ran, and why or why not. *stop* ends it early."""
+    program = qemu()
+    if platform.machine() != "x86_64":
+        return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
+    if program is None:
+        return False, "QEMU is not installed"
+    if accel == "kvm" and not Path("/dev/kvm").exists():
+        return False, "/dev/kvm does not exist: no hardware virtualisation, or the kvm module is not loaded"
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="magnetar-probe-") as folder:
+        image = Path(folder, "firmware.bin")
+        image.write_bytes(firmware())
+        with subprocess.Popen(  # noqa: S603 (a fixed list)
+                [*_dying(), program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "16",
+                 "-machine", f"q35,accel={accel}", "-cpu", "host" if accel == "kvm" else "max", "-bios", str(image),
+                 "-device", "isa-debug-exit,iobase=0xf4,iosize=1"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+                env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}) as guest:
+            try:
+                while guest.poll() is None and time.monotonic() < started + limit and not (stop and stop.is_set()):
+                    time.sleep(0.01)
+                hung = guest.poll() is None
+            finally:
+                _end(guest)
+            said = guest.communicate()[1].decode(errors="replace").strip().splitlines()
+    if hung:
+        return False, f"a guest under {accel} started but hung for {limit:g} s"
+    if guest.returncode == PROVED:
+        return True, f"a guest ran under {accel} in {time.monotonic() - started:.1f} s"
+    return False, f"a guest under {accel} failed: {said[-1][:200] if said else f'exit status {guest.returncode}'}"
+
+
+def _dying() -> list[str]:
+    """What a guest that hangs is begun with, so that it ends with this thread, also when the agent is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+
+
+class Kvm:
+    """The outcome of ``probe``: found once per boot and QEMU in the background, and kept in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "kvm.json"
+        self._known = threading.Event()
+        self._stop = threading.Event()
+        self._answer: dict[str, Any] = {"usable": False, "reason": "being probed", "checked_at": None}
+        self._thread = threading.Thread(target=self._find_out, name="kvm-probe", daemon=True)
+        self._thread.start()
+
+    def seen(self) -> dict[str, Any]:
+        """``{"usable", "reason", "checked_at"}`` as known now."""
+        return dict(self._answer)
+
+    def wait(self) -> dict[str, Any]:
+        """The same, once it is known: at most the limit of the probe and a little."""
+        self._known.wait(LIMIT + 5)
+        return self.seen()
+
+    def close(self) -> None:
+        """End the probe; an outcome that it has not found by now is not kept."""
+        self._stop.set()
+        self._thread.join(LIMIT)
+
+    def _find_out(self) -> None:
+        try:
+            circumstances = {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "qemu": _stamp(),
+                             "kvm": Path("/dev/kvm").exists()}
+            kept = self._kept()
+            if kept.get("circumstances") == circumstances:
+                self._answer = kept["answer"]
+                return
+            usable, reason = probe(stop=self._stop)
+            if self._stop.is_set():
+                return
+            self._answer = {"usable": usable, "reason": reason, "checked_at": now()}
+            log.info("kvm is %s: %s", "usable" if usable else "not usable", reason)
+            make_folder(self._file.parent)
+            write_atomically(self._file, json.dumps({"circumstances": circumstances, "answer": self._answer}).encode())
+        except OSError as error:
+            log.warning("the outcome of the KVM probe is not kept: %s", error)
+        finally:
+            self._known.set()
+
+    def _kept(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._file.read_text())
+            return found if isinstance(found, dict) and set(found.get("answer", ())) == set(self._answer) else {}
+        except (OSError, ValueError):
+            return {}
+
+
+def _stamp() -> str:
+    """Changes whenever QEMU is replaced, without starting it."""
+    program = qemu()
+    if program is None:
+        return ""
+    seen = Path(program).stat()
+    return f"{program} {seen.st_size} {seen.st_mtime_ns}"
+
+
+def _end(guest: subprocess.Popen[bytes]) -> None:
+    if guest.poll() is None:
+        os.killpg(guest.pid, signal.SIGKILL)
+        guest.wait()

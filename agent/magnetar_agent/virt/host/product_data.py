@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Vital product data (VPD) of PCI devices by libvirt's node devices, which tells them since 7.9.0."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.virt.connection.limits import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar_agent.virt.connection.pool import ConnectionPool
+
+#: Which node devices virConnectListAllNodeDevices lists; 0 where the library knows none with such data.
+_WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
+
+
+class ProductData:
+    """The part of ``LocalHypervisor`` for vital product data."""
+
+    connection: ConnectionPool
+    _serials: Mapping[str, str] = MappingProxyType({})
+
+    def card_serials(self) -> Mapping[str, str]:
+        """virConnectListAllNodeDevices. A card takes long to tell its data, which do not change: each device is asked
+        once, until it goes."""
+        def look(conn: Any) -> dict[str, str]:
+            known, found = self._serials, {}
+            for device in conn.listAllDevices(_WITH_DATA) if _WITH_DATA else ():
+                address = _address(device.name())
+                found[address] = known[address] if address in known else serial_number(device.XMLDesc())
+            return found
+        self._serials = self.connection.call("look at the vital product data of devices", look, Lane.HOST)
+        return {address: serial for address, serial in self._serials.items() if serial}
+
+
+def serial_number(text: str) -> str:
+    """That of the card, in libvirt's XML of a node device; empty where it has none."""
+    root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
+    place = "capability[@type='pci']/capability[@type='vpd']/fields[@access='readonly']"
+    return (root.findtext(f"{place}/serial_number") or "").strip()
+
+
+def _address(name: str) -> str:
+    """The address of libvirt's node device of a name such as ``pci_0000_3b_00_2``."""
+    domain, bus, slot, function = name.removeprefix("pci_").split("_")
+    return f"{domain}:{bus}:{slot}.{function}"

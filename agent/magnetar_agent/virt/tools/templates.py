@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""XML from Jinja2 templates: everything escaped, nothing undefined, nothing that XML cannot say."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from magnetar_agent.hardware.pci import place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The templates that come with the agent.
+FOLDER = Path(__file__).resolve().parents[2] / "templates"
+#: Namespace and schema number of what Magnetar notes in a domain or network.
+NAMESPACE = "https://magnetar.dev/xmlns/1"
+SCHEMA = "1"
+
+#: XML 1.0 cannot carry these characters, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def xml_text(value: object) -> str:
+    """*value* with what XML cannot carry replaced by U+FFFD."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
+
+
+def xml_line(value: object) -> str:
+    """The same on one line, where libvirt allows no line break (titles)."""
+    return " ".join(xml_text(value).split())
+
+
+@cache
+def environment(folder: Path) -> Environment:
+    """Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
+    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, auto_reload=False,
+                        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    found.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=place)
+    return found
+
+
+def fill(name: str, values: Mapping[str, Any], folder: Path = FOLDER) -> str:
+    """The template *name* filled with *values*."""
+    return environment(folder).get_template(name).render(namespace=NAMESPACE, schema=SCHEMA, **values)

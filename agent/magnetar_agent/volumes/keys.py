@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys of encrypted volumes and snapshots (format ``luks``): QEMU opens these with a passphrase, which is the key.
+
+A document has its key only as it was sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which
+root alone can read. A copy of an encrypted volume has the key of its source, so it is copied as it lies on the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from magnetar_agent.host.storage import DiskKey
+from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document
+
+#: The format of what is encrypted, and the name of the sealed key in a document's ``state``.
+LUKS, SEALED = "luks", "sealed_key"
+#: Bytes of a key, of the host's own key, and of a nonce.
+SIZE, OWN, NONCE = 32, 32, 12
+_MAKING = threading.Lock()
+
+
+def draw() -> str:
+    """A new key, in hexadecimal digits."""
+    return secrets.token_hex(SIZE)
+
+
+def seal(host: LocalHost, key: str) -> str:
+    """The key as documents may have it."""
+    nonce = secrets.token_bytes(NONCE)
+    return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
+
+
+def of(host: LocalHost, document: Document) -> DiskKey | None:
+    """The key of a volume or snapshot; ``None`` for one that is not encrypted. Raises ``Conflict`` where it is lost."""
+    secret = opened(host, document, SEALED)
+    return None if secret is None else DiskKey(document.id, secret)
+
+
+def opened(host: LocalHost, document: Document, name: str) -> str | None:
+    """The key that is sealed under this *name* in the document's state; ``None`` where there is none. Raises
+    ``Conflict`` where it is lost."""
+    sealed = document.state.get(name)
+    if sealed is None:
+        return None
+    try:
+        return _opened(host, sealed)
+    except (InvalidTag, FileNotFoundError):
+        raise Conflict(f"The key of the encrypted {document.kind.replace('_', ' ')} {document.name!r} cannot be read: "
+                       f"{_path(host)} is missing, or not the one with which it was sealed. Restore that file from a "
+                       "backup of this host; without it the content cannot be read by anybody.") from None
+
+
+def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
+    """Whether *sealed* is the *key*; ``False`` where nobody can tell."""
+    try:
+        return _opened(host, sealed) == key
+    except (InvalidTag, FileNotFoundError):
+        return False
+
+
+def _opened(host: LocalHost, sealed: str) -> str:
+    given = base64.b64decode(sealed)
+    return AESGCM(_own(host, make=False)).decrypt(given[:NONCE], given[NONCE:], None).decode()
+
+
+def _path(host: LocalHost) -> Path:
+    return Path(host.settings.state_dir) / "keys" / "seal"
+
+
+def _own(host: LocalHost, make: bool = True) -> bytes:
+    """The host's own key, which is made when it is needed first."""
+    path = _path(host)
+    with _MAKING:
+        if make and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, os.urandom(OWN))
+        return path.read_bytes()

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pools: where the content of volumes lies. Folders here; storage pools of libvirt in ``storage``.
+
+The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the setting ``pools``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.storage import Disk, DiskKey, Progress
+from magnetar_agent.reconcile.documents import sync_folder
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField
+
+from . import ours
+from .keys import LUKS
+from .storage import StoragePool, copy, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.host.hypervisor import LocalHypervisor
+
+DEFAULT = "default"
+MIB = 2**20
+#: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
+Begun = Callable[[], None]
+#: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
+BEGUN = ".begun"
+UNFINISHED = (".part", ".new", ".new.part", BEGUN)
+
+
+class Pool(Protocol):
+    """One place for volumes. *id* is the uuid of a volume or snapshot, *size* bytes. Every call may raise ``Conflict``
+    when the pool cannot be used now, and ``NoSpace``."""
+
+    name: str
+    #: Whether other hosts reach the same content.
+    shared: bool
+    #: Formats that it can hold, the default first.
+    formats: tuple[str, ...]
+    #: Whether what has the name of a volume is complete.
+    atomic: bool
+    #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
+    beneath: bool
+
+    def capacity(self) -> int | None:
+        """Bytes that it has as a whole; ``None`` where only a try tells."""
+
+    def check_usable(self) -> None:
+        """Raise ``Conflict`` when the pool cannot be used now."""
+
+    def has(self, id: str) -> bool:
+        """Whether something complete is there; cheap."""
+
+    def taken(self, id: str) -> Conflict:
+        """The error for what has the name of content that is to be made."""
+
+    def claim(self, id: str, size: int) -> None:
+        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` when
+        another host has it."""
+
+    def settle(self, id: str) -> None:
+        """The content is complete, and its document says so."""
+
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        """Make an empty one, complete or not at all. *key*: of one of the format luks, here and below."""
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
+        """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all. Where that is
+        encrypted, the *key* is its own."""
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
+                key: DiskKey | None = None) -> None:
+        """Make a copy of the disk *target* of the running domain *uuid*, grown to *size*."""
+
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        """Grow what no running domain has."""
+
+    def remove(self, id: str) -> None:
+        """Remove it, and what an interrupted making left; gone is fine."""
+
+    def disk(self, id: str, format: str) -> Disk:
+        """How QEMU reaches it; the target is for the caller to say."""
+
+    def names(self) -> list[str]:
+        """Everything of ours that lies there, by name."""
+
+
+class FolderPool:
+    """Files in a folder, called by their uuid. With *mounted* the folder must be a mount point (NFS)."""
+
+    formats: tuple[str, ...] = ("qcow2", "raw", "luks")
+    atomic = True
+    beneath = False
+
+    def __init__(self, name: str, folder: Path, hypervisor: LocalHypervisor, mounted: bool) -> None:
+        self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
+
+    def capacity(self) -> int | None:
+        """Of the file system that the folder is, or will be, on."""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        return shutil.disk_usage(there).total
+
+    def check_usable(self) -> None:
+        """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""
+        if self.shared and not self._usable():
+            raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
+                           "the host, then repeat the call.")
+
+    def has(self, id: str) -> bool:
+        return self._usable() and (self.folder / id).exists()
+
+    def taken(self, id: str) -> Conflict:
+        path = self.folder / id
+        return taken(self.name, id, f"rm -f {path} {path}{BEGUN}" if self.shared else f"rm {path}")
+
+    def claim(self, id: str, size: int) -> None:
+        if not self.shared:
+            return
+        self._prepare()
+        mark = self.folder / f"{id}{BEGUN}"
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            raise self.taken(id) from None
+        except OSError as error:
+            raise HypervisorError(f"{mark} cannot be made: {error.strerror}. Look at the pool {self.name!r}, then "
+                                  "repeat the call.") from error
+        if self.has(id):  # it was completed just before
+            mark.unlink(missing_ok=True)
+            raise self.taken(id)
+
+    def settle(self, id: str) -> None:
+        if self.shared:
+            (self.folder / f"{id}{BEGUN}").unlink(missing_ok=True)
+
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        self._prepare()
+        self.hypervisor.make_disk(self.folder / id, format, size, key=key)
+        sync_folder(self.folder)
+        self.hypervisor.permit([self.folder / id])
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
+        self._prepare()
+        new = self.folder / f"{id}.new"
+        if source.key:  # with the same key: it is copied as it lies there
+            self.hypervisor.copy_disk(source.path, "raw", new, "raw", progress)
+        else:
+            self.hypervisor.copy_disk(source.remote or source.path, source.format, new, format, progress, key=key)
+        self._settle(new, id, format, size, key)
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
+                key: DiskKey | None = None) -> None:
+        self._prepare()
+        new = self.folder / f"{id}.new"
+        copy(self.hypervisor, uuid, target, new, format, begun, progress, key)
+        self._settle(new, id, format, size, key)
+
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        self._prepare()
+        self.hypervisor.grow_disk(self.folder / id, format, size, key=key)
+
+    def remove(self, id: str) -> None:
+        if not self.folder.exists() and not self.shared:
+            return
+        self._prepare()
+        for end in ("", *UNFINISHED):
+            try:
+                (self.folder / f"{id}{end}").unlink(missing_ok=True)
+            except OSError as error:
+                raise HypervisorError(f"{self.folder / id} cannot be removed: {error.strerror}. Look at the pool "
+                                      f"{self.name!r}, then delete the volume again.") from error
+
+    def disk(self, id: str, format: str) -> Disk:
+        return Disk(self.folder / id, "", "raw" if format == LUKS else format)
+
+    def names(self) -> list[str]:
+        if not self._usable():
+            return []
+        return [path.name for path in self.folder.iterdir() if ours(path.name)]
+
+    def _settle(self, new: Path, id: str, format: str, size: int, key: DiskKey | None) -> None:
+        self.hypervisor.grow_disk(new, format, size, key=key)
+        new.chmod(0o640)
+        self.hypervisor.permit([new])
+        new.rename(self.folder / id)
+        sync_folder(self.folder)
+
+    def _usable(self) -> bool:
+        return self.folder.is_dir() and (not self.shared or self.folder.is_mount())
+
+    def _prepare(self) -> None:
+        self.check_usable()
+        try:
+            make_folder(self.folder)
+        except OSError as error:
+            raise HypervisorError(f"The folder {self.folder} of the pool {self.name!r} cannot be made: "
+                                  f"{error.strerror}.") from error
+
+
+def named(host: LocalHost, name: str, field: str = "pool") -> Pool:
+    """The pool *name*. Raises ``InvalidField`` naming *field*."""
+    given: Mapping[str, str] | None = host.settings.pools.get(name)
+    if given is None and name == DEFAULT:
+        given = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
+    if given is None:
+        there = ", ".join(sorted({DEFAULT, *host.settings.pools}))
+        raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
+    if "path" in given:
+        return FolderPool(name, Path(given["path"]), host.hypervisor, given["type"] == "nfs")
+    settings = host.settings
+    wipe = settings.volume_clear_size * MIB if settings.volume_clear == "zero" else None
+    return StoragePool(name, given["libvirt_pool"], host.hypervisor, given["type"] == "rbd",
+                       Path(settings.state_dir) / "volumes", wipe)
+
+
+def every(host: LocalHost) -> list[Pool]:
+    """All pools."""
+    return [named(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
+
+
+def orphans(host: LocalHost) -> list[str]:
+    """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
+    known = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
+    found: list[str] = []
+    for pool in every(host):
+        with suppress(Conflict):  # a pool that does not run has nothing to tell
+            found += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
+                      if name.partition(".")[0] not in known]
+    return sorted(found)

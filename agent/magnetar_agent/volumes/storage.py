@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pools that are storage pools of libvirt: LVM, where a volume is a logical volume, and RBD, where it is an image.
+
+They hold raw content only and call it by its uuid at once, so something half made has the name too. QEMU's backup job
+writes files, so a copy of a disk in use passes through one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.storage import Disk, DiskKey
+from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
+
+from . import ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from magnetar_agent.host.hypervisor import LocalHypervisor
+    from magnetar_agent.host.storage import Progress
+
+
+def taken(pool: str, id: str, way: str) -> Conflict:
+    """The error for content that belongs to somebody else; *way* is the command that removes it."""
+    return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
+                    "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
+                    f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
+
+
+def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
+         progress: Progress, key: DiskKey | None = None) -> None:
+    """Have QEMU copy a disk in use to the file *new*."""
+    hypervisor.abort_copy(uuid, new)  # that of an agent which died
+    hypervisor.begin_copy(uuid, target, new, format, key)
+    try:
+        begun()
+    except BaseException:
+        hypervisor.abort_copy(uuid, new)
+        raise
+    hypervisor.finish_copy(uuid, new, progress)
+
+
+class StoragePool:
+    """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Of other (LVM) so
+    many bytes are overwritten with zeros when it goes as *wipe* says (see ``remove_content``), since the next volume
+    may get the same blocks. *scratch* is a folder for copies on their way."""
+
+    formats: tuple[str, ...] = ("raw",)
+    atomic = False
+    beneath = True
+
+    def __init__(self, name: str, libvirt_pool: str, hypervisor: LocalHypervisor, shared: bool, scratch: Path,
+                 wipe: int | None) -> None:
+        self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
+        self.scratch, self.wipe = scratch, None if shared else wipe
+
+    def capacity(self) -> int | None:
+        """libvirt and the storage say so when it is full."""
+        return None
+
+    def check_usable(self) -> None:
+        """libvirt must know the pool, and it must run."""
+        self.hypervisor.check_pool(self.pool)
+
+    def has(self, id: str) -> bool:
+        return self.hypervisor.content(self.pool, id) is not None
+
+    def taken(self, id: str) -> Conflict:
+        return taken(self.name, id, f"virsh vol-delete --pool {self.pool} {id}")
+
+    def claim(self, id: str, size: int) -> None:
+        if not self.shared:
+            return
+        try:
+            self.hypervisor.make_content(self.pool, id, size)
+        except NoSpace:
+            raise
+        except MagnetarError as error:
+            if self.has(id):
+                raise self.taken(id) from error
+            raise
+
+    def settle(self, id: str) -> None:
+        """Nothing: complete and incomplete content have the same name."""
+
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        self._whole(id, lambda: self._blank(id, size))
+
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
+        def fill() -> None:
+            self._blank(id, size)
+            self.hypervisor.copy_into(source.remote or source.path, source.format, self.disk(id, format), progress)
+        self._whole(id, fill)
+
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Callable[[], None],
+                progress: Progress, key: DiskKey | None = None) -> None:
+        new = self._scratch(id)
+        make_folder(new.parent)
+        try:
+            copy(self.hypervisor, uuid, target, new, "qcow2", begun, progress)
+            self.fill(id, format, size, Disk(new, "", "qcow2"), progress)
+        finally:
+            new.unlink(missing_ok=True)
+
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        self.hypervisor.grow_content(self.pool, id, size)
+
+    def remove(self, id: str) -> None:
+        self._scratch(id).unlink(missing_ok=True)
+        self._scratch(id, ".part").unlink(missing_ok=True)
+        self._clear(id)
+
+    def disk(self, id: str, format: str) -> Disk:
+        found = self.hypervisor.content(self.pool, id)
+        if found is None:
+            raise HypervisorError(f"The content {id} is gone from the storage pool {self.pool!r}. Restore it there.")
+        return found.disk
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self.hypervisor.contents(self.pool) if ours(name))
+
+    def _scratch(self, id: str, end: str = "") -> Path:
+        return self.scratch / f"{id}.new{end}"
+
+    def _whole(self, id: str, work: Callable[[], None]) -> None:
+        """Do *work*; nothing is left of it when it fails."""
+        try:
+            work()
+        except BaseException:
+            self._clear(id)
+            raise
+
+    def _blank(self, id: str, size: int) -> None:
+        """Make empty content of this size; what was claimed or an attempt left is reused if it has the size."""
+        found = self.hypervisor.content(self.pool, id)
+        if found is None or found.size != size:
+            self._clear(id)
+            self.hypervisor.make_content(self.pool, id, size)
+
+    def _clear(self, id: str) -> None:
+        self.hypervisor.remove_content(self.pool, id, self.wipe)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A volume that takes the place of another one in a server that runs (``replaces`` of an attachment).
+
+QEMU copies the old volume to the new one, and what the guest writes meanwhile, and then goes on with the new one
+(``pivot``). Which of the two the server has, ``attaching.is_current`` says: the old one until ``SWAPPED`` is noted of
+the new attachment. From ``PIVOTING`` until then libvirt's definition knows it, which ``pivot`` changes: so a crash at
+any line, and a guest that ends meanwhile, leave no doubt. QEMU goes on copying while no agent runs; the next one finds
+the copy and waits for it.
+
+Locks are always taken in this order: the new attachment, the old one, the server, the new volume.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from magnetar_agent.migrations import refuse_while_it_moves
+from magnetar_agent.reconcile.task import NotRemovable
+from magnetar_agent.servers import spec
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
+from magnetar_core.kinds import VolumeAttachment
+from magnetar_core.power import PAUSED, RUNNING
+from magnetar_core.reconcile import missing
+
+from . import GIB, attaching, content, pools, remote
+from .attaching import GIVES_WAY, PIVOTING, REPLACED, SWAPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_agent.reconcile.task import Task
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at a copy, at first and at most.
+SOON, LOOK = 0.02, 1.0
+#: What the new attachment has of the old one.
+KEPT = ("device", "bus", "tag", "boot_index")
+
+
+def complete(host: LocalHost, found: Fields, server: Document, old: Document | None, volume: Document) -> None:
+    """Fill in what a new attachment has of the one that it replaces. Raises ``InvalidField`` and ``Conflict`` for what
+    cannot be swapped."""
+    if old is None or old.deleting or not attaching.is_current(host, old):
+        missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has", found["replaces"]),
+                "volume_attachment", f"{server.name}:{found['replaces']}")
+        found.setdefault("device", attaching.draw(found["bus"], set()))
+        return
+    if old.want["boot_index"] == 0:
+        raise Conflict("The volume to be replaced is the root disk of its server, which stays the one that the server "
+                       "was made with.", field="replaces")
+    found["replaces"] = old.want["volume"]
+    defaults = VolumeAttachment.defaults()
+    for name in KEPT:
+        if found.get(name, defaults.get(name)) not in (defaults.get(name), old.want[name]):
+            raise InvalidField(name, "cannot differ from that of the volume that is replaced", found[name])
+        found[name] = old.want[name]
+    found["serial"] = attaching.serial(old)
+    if old.want["readonly"] or found["readonly"]:
+        raise Conflict("A volume that the guest may only read cannot be swapped. Detach it, and attach the other one.",
+                       field="readonly")
+    _check_volumes(host, server, old, volume, found)
+    if host.documents.get("server", server.id):
+        _check_state(host, server)
+
+
+def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Document, found: Fields) -> None:
+    other = host.documents.get("volume", old.want["volume"])
+    for one in (volume, other):
+        if one is not None:
+            content.refuse_encrypted(one, "it cannot be swapped: stop the server, and attach a copy of it "
+                                     "(source_volume) in its place")
+    origin = old.want.get("origin") or {}
+    several = origin.get("multiattach") or (other and other.want["multiattach"])
+    if several or volume.want["multiattach"]:
+        raise Conflict("A volume with multiattach cannot be swapped: other servers may write to it.", field="replaces")
+    has = origin.get("size") or _size(other) // GIB
+    real = host.documents.get("volume", volume.id)  # a dry run may assume it
+    gets = (found.get("origin") or {}).get("size") or _size(real) // GIB
+    if gets and gets < has:
+        raise InvalidField("volume", f"must not be smaller than the volume that it replaces: it has {gets} GiB, and "
+                                     f"that one {has} GiB", volume.name)
+    if next(swaps(host, server.id), None):
+        raise Conflict(f"A volume of server {server.name!r} is being swapped already. Wait until that has ended.")
+
+
+def _size(volume: Document | None) -> int:
+    return int(volume.state.get("bytes") or (volume.want.get("size") or 0) * GIB) if volume else 0
+
+
+def _check_state(host: LocalHost, server: Document) -> None:
+    domain = host.hypervisor.domain(server.id)
+    if domain is None or domain.state not in (RUNNING, PAUSED):
+        raise Conflict(f"Server {server.name!r} does not run, and QEMU swaps volumes of servers that run. Start it; or "
+                       "detach the volume, and attach one that was made from it (source_volume).")
+
+
+def swaps(host: LocalHost, server: str) -> Iterator[Document]:
+    """The attachments of a server that are about to take the place of others."""
+    return (one for one in host.documents.list("volume_attachment")
+            if one.want["server"] == server and one.want.get("replaces") and not one.deleting)
+
+
+# Verbs ------------------------------------------------------------------------------------------------------------
+def swap(task: Task) -> None:
+    """Have QEMU copy the old volume and go on with the new one; then end the old attachment."""
+    if not attaching.is_swapped(task.host, task.document):
+        try:
+            _begin(task)
+            _wait(task)
+            _pivot(task)
+        except BaseException:
+            if not attaching.is_swapped(task.host, task.document):
+                _end(task)
+            raise
+    _settle(task)
+
+
+def abandon(task: Task) -> None:
+    """The swap is given up: the guest stays on its volume. Raises ``NotRemovable`` when it is on the new one."""
+    if attaching.is_swapped(task.host, task.document):
+        raise NotRemovable("The guest is on the new volume already. Repeat the call that swaps it, then detach that "
+                           "volume.")
+    _end(task)
+    host, want = task.host, task.document.want
+    with host.locks.hold("volume_attachment", _old_id(task.document)):
+        old = host.documents.get("volume_attachment", _old_id(task.document))
+        if old and old.state.pop(GIVES_WAY, None):
+            host.documents.write(old)
+    volume = host.documents.get("volume", want["volume"])
+    if volume and not want.get("origin") and volume.want["format"] == "qcow2" and volume.state.get("bytes"):
+        with host.locks.hold("volume", volume.id):  # it had the size of the old one
+            pools.named(host, volume.want["pool"]).grow(volume.id, "qcow2", volume.state["bytes"])
+
+
+def _old_id(document: Document) -> str:
+    return attaching.identity(document.want["server"], document.want["replaces"])
+
+
+def _still(held: ExitStack, task: Task) -> tuple[Document, Document]:
+    """Hold all locks; the server, and the old attachment. Raises ``Conflict`` when one is gone."""
+    host, want = task.host, task.document.want
+    held.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
+    held.enter_context(attaching.still(host, want["server"], want["volume"]))
+    server = host.documents.get("server", want["server"])
+    old = host.documents.get("volume_attachment", _old_id(task.document))
+    if server is None or server.deleting or old is None or old.deleting:
+        raise Conflict("The server or its volume was removed while the volume was swapped.")
+    refuse_while_it_moves(host, server)
+    return server, old
+
+
+def _begin(task: Task) -> None:
+    host, document = task.host, task.document
+    uuid, target = document.want["server"], document.want["device"]
+    with ExitStack() as held:
+        server, _old = _still(held, task)
+        _check_state(host, server)
+        disk = attaching.disk(host, document)
+        if disk is None:
+            raise Conflict("The volume was removed meanwhile.")
+        if document.want.get("origin"):
+            remote.open(host, document)
+        there = host.hypervisor.mirror(uuid, target)
+        if there is not None and there.path == disk.path:
+            return  # an agent before this one has begun it
+        volume, size = host.documents.get("volume", document.want["volume"]), host.hypervisor.capacity(uuid, target)
+        if volume and disk.format == "qcow2" and not document.want.get("origin"):
+            # QEMU copies between disks of one size. It grows afterwards.
+            pools.named(host, volume.want["pool"]).make(volume.id, "qcow2", size)
+        host.hypervisor.begin_mirror(uuid, target, disk)
+
+
+def _wait(task: Task) -> None:
+    """Until both volumes hold the same."""
+    host, want, pause = task.host, task.document.want, SOON
+    with task.operation.waiting():
+        while True:
+            there = host.hypervisor.mirror(want["server"], want["device"])
+            if there is None:
+                raise Conflict("QEMU has stopped to copy the volume: the server was stopped or restarted meanwhile, or "
+                               "the storage of one of the two failed (the log of the server's QEMU says more). The "
+                               "guest has its old volume as before. Repeat the call.")
+            if there.ready:
+                return
+            task.operation.advance(there.done, there.total)
+            host.changes.wait(want["server"], pause)
+            pause = min(2 * pause, LOOK)
+
+
+def _pivot(task: Task) -> None:
+    host, document = task.host, task.document
+    task.operation.raise_if_cancelled()
+    with ExitStack() as held:
+        _server, old = _still(held, task)
+        old.state[GIVES_WAY] = document.id
+        host.documents.write(old)
+        document.state[PIVOTING] = True
+        task.keep()
+        host.hypervisor.pivot(document.want["server"], document.want["device"])
+        document.state[SWAPPED] = True
+        task.keep()
+
+
+def _end(task: Task) -> None:
+    """End the copy."""
+    want, disk = task.document.want, None
+    with suppress(MagnetarError):
+        disk = attaching.disk(task.host, task.document)
+    if disk:
+        task.host.hypervisor.end_mirror(want["server"], want["device"], disk.path)
+
+
+def _settle(task: Task) -> None:
+    """The guest is on the new volume: so it is in the definition, and the old attachment ends."""
+    host, document = task.host, task.document
+    uuid, target = document.want["server"], document.want["device"]
+    document.state[SWAPPED] = True
+    task.keep()
+    with host.locks.hold("volume_attachment", _old_id(document)):
+        old = host.documents.get("volume_attachment", _old_id(document))
+        if old and not old.state.get(REPLACED):
+            old.state[REPLACED] = True
+            old.want["delete_on_termination"] = False
+            host.documents.write(old)
+    with attaching.still(host, uuid, document.want["volume"]):
+        server, domain = host.documents.get("server", uuid), host.hypervisor.domain(uuid)
+        volume = host.documents.get("volume", document.want["volume"])
+        if server and not server.deleting and domain and domain.owned:
+            host.hypervisor.define(spec.domain(host, server))
+        if volume and not document.want.get("origin") and volume.want["format"] == "qcow2":
+            _grow(host, uuid, target, volume)
+    with suppress(Unreachable, NotFound):  # ``RemoteVolumes`` tells the old one's host when it answers
+        host.ensure(VolumeAttachment, _old_id(document), None, task.operation)
+    document.want["replaces"] = None
+    for note in (PIVOTING, SWAPPED):
+        document.state.pop(note, None)
+    task.keep()
+
+
+def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
+    """Give the new volume its own size: QEMU does while the guest runs."""
+    size = _size(volume)
+    if host.hypervisor.running(uuid) is None:
+        pools.named(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
+    elif host.hypervisor.capacity(uuid, target) < size:
+        host.hypervisor.resize(uuid, target, size)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``/healthz`` and ``/metrics`` over HTTP: on the API's port, and on an address of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.health import Health, document
+from magnetar_control.http_client import shut_down
+from magnetar_control.metrics import Metrics
+from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web.application import Application
+from magnetar_control.web.quick import Way
+from magnetar_core.errors import Forbidden, MagnetarError
+
+from .failures import fault_of_failure
+
+#: Connections of a health server at once, and the seconds that each may take.
+HEALTH_CONNECTIONS, HEALTH_PATIENCE = 32, 10.0
+
+
+class NoAddress(MagnetarError):
+    """The address cannot be listened on."""
+
+    code = "invalid-settings"
+
+
+class Healthz(Application):
+    """``/healthz`` on the API's port: 200 while the API database answers, else 503. Numbers only: anybody may ask."""
+
+    def __init__(self, health: Health) -> None:
+        self.health = health
+
+    def way(self, request: Request) -> Way:
+        return Way.HEALTH
+
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
+
+    def handle(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return self.refused(request, Fault(405, f"{request.method} is not possible here."))
+        found = self.health.read()
+        return Answer(document(found), 200 if found.database else 503)
+
+
+class MetricsForAdmins(Application):
+    """``/metrics`` on the API's port, for tokens with the role admin."""
+
+    def __init__(self, text: Any, authenticate: Any) -> None:
+        self.text, self.authenticate = text, authenticate
+
+    def admit(self, request: Request) -> Answer:
+        return self.handle(request)
+
+    def handle(self, request: Request) -> Answer:
+        try:
+            self.authenticate(request)
+            if not request.context.is_admin:
+                raise Forbidden("The figures of the cloud are for administrators (role admin).")
+        except MagnetarError as error:
+            return self.refused(request, Fault(error.status, error.message))
+        except Fault as fault:
+            return self.refused(request, fault)
+        except DBAPIError as error:
+            failure = fault_of_failure(error, request.id)
+            if failure is None:
+                raise
+            return self.refused(request, failure)
+        return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+class HealthServer:
+    """Offers ``/healthz`` and ``/metrics`` on an address of their own, without authentication. *listen*: host:port.
+    *conductor*: that of the process, where it has one."""
+
+    def __init__(self, listen: str, metrics: Metrics, conductor: Any = None) -> None:
+        host, _colon, port = listen.rpartition(":")
+
+        places = threading.BoundedSemaphore(HEALTH_CONNECTIONS)
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = HEALTH_PATIENCE
+
+            def handle(self) -> None:
+                """Answer one connection, cut when its time is over; further ones than there are places for end."""
+                if not places.acquire(blocking=False):
+                    return
+                ends = threading.Timer(HEALTH_PATIENCE, shut_down, (self.connection,))
+                ends.daemon = True
+                ends.start()
+                try:
+                    with contextlib.suppress(OSError):
+                        super().handle()
+                finally:
+                    ends.cancel()
+                    places.release()
+
+            def do_GET(self) -> None:
+                status, kind, body = _answer(self.path, metrics, conductor)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Scrapes are not logged."""
+
+        try:
+            self.server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+        except (OSError, ValueError) as error:
+            raise NoAddress(f"health_listen is {listen}, which cannot be listened on: {error}. Give it as host:port "
+                            "of a free port of this machine.") from None
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, name="health", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def _answer(path: str, metrics: Metrics, conductor: Any) -> tuple[int, str, bytes]:
+    if path == "/metrics":
+        return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text().encode()
+    if path == "/healthz":
+        health = metrics.health.read()
+        body, good = document(health), health.database
+        if conductor is not None:
+            body["conductor"] = {"cell": conductor.cell.name, "works": conductor.works(),
+                                 "sees_hosts": conductor.hosts_up()}
+            good = good and conductor.works()
+        return 200 if good else 503, "application/json", orjson.dumps(body)
+    return 404, "text/plain", b"There are /healthz and /metrics here.\n"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-aggregates: hosts put together by administrators, and the availability zones that come of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_control.api.values import Id, Wrapped
+from magnetar_control.compute.caller import UseCase
+from magnetar_control.compute.hosts import aggregates, availability_zones
+from magnetar_core.errors import InvalidField
+from magnetar_core.kinds.common import NAME
+from magnetar_core.values import ListOf, MapOf, Nullable, Text, Value
+
+from .fields import ApiField, Fields
+from .operation import ApiOperation, Call, noun
+from .values import HOST, KEY, record
+
+ZONE = Nullable(availability_zones.NAME)
+#: create: what POST answers.
+FIELDS = Fields(
+    ApiField("id", shows="create show"),
+    ApiField("uuid", shows="create show", since=41),
+    ApiField("name", NAME, takes="create update", required="create", shows="create show"),
+    ApiField("availability_zone", ZONE, name="zone", takes="create update", shows="create show"),
+    ApiField("created_at", shows="create show"),
+    ApiField("updated_at", shows="create show"),
+    ApiField("deleted", shows="create show", show=lambda _view, _row: False),
+    ApiField("deleted_at", shows="create show", show=lambda _view, _row: None),
+    ApiField("hosts", shows="show"),
+    ApiField("metadata", shows="show"))
+
+
+ONE = FIELDS.one("aggregate")
+_row = noun("os-aggregates", "/os-aggregates")
+
+
+def _change(call: Call) -> dict[str, Any]:
+    if not call.body:
+        raise InvalidField("aggregate", "must name name or availability_zone")
+    return {"want": call.body, "keeps_zone": True}
+
+
+def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> ApiOperation:
+    keeps_zone = {"keeps_zone": True} if use is aggregates.set_metadata else {}
+    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, shown=ONE,
+                given=lambda call: {**call.body, **keeps_zone}, body=Wrapped(name, record({field: value}, field)))
+
+
+def _images(call: Call) -> dict[str, Any]:
+    if not call.body["cache"]:
+        raise InvalidField("cache", "must have one image at least")
+    return {"images": [one["id"] for one in call.body["cache"]]}
+
+
+OPERATIONS = (
+    _row("GET", "", "list", aggregates.every, shown=FIELDS.many("aggregates"), strict=102),
+    _row("POST", "", "create", aggregates.create, body=Wrapped("aggregate", FIELDS.body("create")),
+         given=lambda call: FIELDS.arguments(call.body), shown=FIELDS.one("aggregate", "create")),
+    _row("GET", "/{id}", "show", aggregates.show, shown=ONE, strict=102),
+    _row("PUT", "/{id}", "update", aggregates.update, body=Wrapped("aggregate", FIELDS.body("update")), given=_change,
+         shown=ONE),
+    _row("DELETE", "/{id}", "delete", aggregates.delete),
+    _row("POST", "/{id}/images", "images.create", aggregates.cache_images, since=81, status=202, given=_images,
+         body=record({"cache": ListOf(record({"id": Id()}, "id"), 1000)}, "cache")),
+    _action("add_host", aggregates.add_host, "host", HOST),
+    _action("remove_host", aggregates.remove_host, "host", HOST),
+    _action("set_metadata", aggregates.set_metadata, "metadata", MapOf(KEY, Nullable(Text(0, 255)), 1000)),
+)

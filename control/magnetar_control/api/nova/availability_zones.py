@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-availability-zone: the zones that users may ask for, and (detail) what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from magnetar_control.compute.hosts import availability_zones
+from magnetar_control.compute.hosts.availability_zones import Zone
+
+from .operation import noun
+
+_row = noun("os-availability-zone", "/os-availability-zone", strict=102)
+
+
+def _shown(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any]:
+    return {"availabilityZoneInfo": [{"zoneName": zone.name, "zoneState": {"available": zone.available},
+                                      "hosts": hosts(zone)} for zone in zones]}
+
+
+def _services(zone: Zone) -> dict[str, Any] | None:
+    shown: dict[str, Any] = {}
+    for one in zone.services:
+        shown.setdefault(one.host, {})[one.binary] = {
+            "active": not one.disabled, "available": one.up, "updated_at": one.seen_at}
+    return shown if zone.available else None
+
+
+OPERATIONS = (
+    _row("GET", "", "list", availability_zones.every, shown=lambda _call, zones: _shown(zones, lambda _zone: None)),
+    _row("GET", "/detail", "detail.list", availability_zones.detail,
+         shown=lambda _call, zones: _shown(zones, _services)),
+)

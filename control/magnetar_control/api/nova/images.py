@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""images, until 2.35, and their metadata, until 2.38: what Nova passes on to the image service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar_control.api.values import Anything, OneKey, Time, Wrapped, to_second
+from magnetar_control.compute.proxies import images
+from magnetar_control.compute.proxies.images import ImageQuery
+from magnetar_control.services import Documents
+from magnetar_core.errors import InvalidRequest
+
+from .fields import ApiField, Fields, View
+from .operation import Call, Query, body_as, noun, shown_as
+from .paging import Limit, next_link, pages, size
+from .values import METADATA, PROXIES, TRUE
+
+#: Statuses of the image service to Nova's, and how far such an image is, in percent.
+STATUS = {"active": ("ACTIVE", 100), "saving": ("SAVING", 50), "queued": ("SAVING", 25), "killed": ("ERROR", 0)}
+UNKNOWN = ("UNKNOWN", 0)
+#: Properties that Nova shows as fields.
+SERVER, DISK_CONFIG = "instance_uuid", "auto_disk_config"
+#: What begins the name of a parameter that filters by a property.
+PROPERTY = "property-"
+METADATA_LAST = 38
+
+
+def _links(view: View, image: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [*view.links("images", image["id"]), {
+        "rel": "alternate", "type": "application/vnd.openstack.image",
+        "href": f"{view.call.images}/v2/images/{image['id']}"}]
+
+
+def _server(view: View, image: Mapping[str, Any]) -> dict[str, Any]:
+    id = image["properties"][SERVER]
+    return {"id": id, "links": view.links("servers", id)}
+
+
+FIELDS = Fields(
+    ApiField("id", shows="list show"),
+    ApiField("name", shows="list show"),
+    ApiField("links", shows="list show", show=_links),
+    ApiField("metadata", name="properties", shows="show"),
+    ApiField("minDisk", name="min_disk", shows="show"),
+    ApiField("minRam", name="min_ram", shows="show"),
+    ApiField("created", shows="show", show=lambda _view, image: to_second(image["created_at"])),
+    ApiField("updated", shows="show", show=lambda _view, image: to_second(image["updated_at"] or image["created_at"])),
+    ApiField("status", shows="show", show=lambda _view, image: STATUS.get(image["status"], UNKNOWN)[0]),
+    ApiField("progress", shows="show", show=lambda _view, image: STATUS.get(image["status"], UNKNOWN)[1]),
+    ApiField("OS-EXT-IMG-SIZE:size", shows="show", show=lambda _view, image: image["size"] or 0),
+    ApiField("server", shows="show", show=_server, when=lambda _shown, image: SERVER in image["properties"]),
+    ApiField("OS-DCF:diskConfig", shows="show", when=lambda _shown, image: DISK_CONFIG in image["properties"],
+             show=lambda _view, image: "AUTO" if image["properties"][DISK_CONFIG] in TRUE else "MANUAL"),
+    mapping=True)
+#: Parameters to the fields, and to the properties, that they filter by.
+BY_FIELD = {"name": "name", "status": "status", "minRam": "min_ram", "minDisk": "min_disk"}
+BY_PROPERTY = {"server": SERVER, "type": "image_type"}
+_WORD = Query(value=Anything())
+QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offset"), _WORD), **pages(),
+         **dict.fromkeys(("minRam", "minDisk"), Query(value=Limit())), "changes-since": Query(value=Time())}
+
+
+def _query(call: Call) -> dict[str, ImageQuery]:
+    """A server may be named by its URL."""
+    query = {**call.query, **({"status": call.query["status"].lower()} if "status" in call.query else {})}
+    properties = {BY_PROPERTY[name]: value.rpartition("/")[2] if name == "server" else value
+                  for name, value in query.items() if name in BY_PROPERTY}
+    properties.update((name.removeprefix(PROPERTY), value) for name, value in call.request.query
+                      if name.startswith(PROPERTY))
+    return {"query": ImageQuery(
+        limit=size(call), marker=query.get("marker"), since=query.get("changes-since"), properties=properties,
+        fields={BY_FIELD[name]: value for name, value in query.items() if name in BY_FIELD})}
+
+
+def _listed(call: Call, found: Documents, path: str, answer: str) -> dict[str, Any]:
+    shown = {"images": [*map(View(call, FIELDS, answer).document, found)]}
+    more = "limit" in call.query and len(found) >= size(call) > 0
+    return {**shown, **({"images_links": next_link(call, path, found[-1]["id"])} if more else {})}
+
+
+def _update(call: Call) -> dict[str, Any]:
+    """PUT …/metadata/{id}."""
+    if call.params["id"] not in call.body:
+        raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
+    images.add(call, call.params["image_id"], call.body)
+    return {"meta": call.body}
+
+
+_row = noun("images", "/images", until=PROXIES)
+_metadata = noun("images.metadata", "/images/{image_id}/metadata", until=METADATA_LAST)
+_ALL: Mapping[str, Any] = {"body": Wrapped("metadata", METADATA), "given": body_as("metadata"),
+                           "shown": shown_as("metadata")}
+OPERATIONS = (
+    _row("GET", "", "list", images.page, given=_query, query=QUERY,
+         shown=lambda call, found: _listed(call, found, "/images", "list")),
+    _row("GET", "/detail", "detail.list", images.page, given=_query, query=QUERY,
+         shown=lambda call, found: _listed(call, found, "/images/detail", "show")),
+    _row("GET", "/{id}", "show", images.show, shown=FIELDS.one("image")),
+    _row("DELETE", "/{id}", "delete", images.delete, status=204),
+    _metadata("GET", "", "list", images.metadata, shown=shown_as("metadata")),
+    _metadata("POST", "", "create", images.add, **_ALL),
+    _metadata("PUT", "", "replace", images.replace, **_ALL),
+    _metadata("GET", "/{id}", "show", images.item, shown=lambda call, value: {"meta": {call.params["id"]: value}}),
+    _metadata("PUT", "/{id}", "update", images.add, handler=_update, body=Wrapped("meta", OneKey(METADATA))),
+    _metadata("DELETE", "/{id}", "delete", images.remove, status=204),
+)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-keypairs: public keys of users. Until 2.91 pairs are made here on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_control.api.values import Wrapped
+from magnetar_control.compute.accounts import keypairs
+from magnetar_core.values import Choices, Text
+
+from .fields import ApiField, Fields, View, below
+from .history import Gate
+from .operation import Call, Query, noun
+from .paging import next_link, pages, size
+
+PATH = "/os-keypairs"
+KEY = Text(1, 16384)
+#: create: also what POST answers.
+FIELDS = Fields(
+    ApiField("name", Text(1, 255, r"(?! )[a-zA-Z0-9_ -]+(?<! )",
+                          "may have letters, digits, blanks inside, - and _ only"),
+             takes="create", required="create", until=91),
+    ApiField("name", Text(1, 255, r"(?! )[a-zA-Z0-9_ @.-]+(?<! )",
+                          "may have letters, digits, blanks inside, and - _ @ . only"),
+             takes="create", required="create", since=92),
+    ApiField("name", shows="list show create"),
+    ApiField("type", Choices("ssh", "x509"), takes="create", shows="list show create", since=2),
+    ApiField("user_id", Text(1, 255), takes="create", since=10),
+    ApiField("user_id", shows="show create"),
+    ApiField("public_key", KEY, takes="create", until=91),
+    ApiField("public_key", KEY, takes="create", required="create", since=92),
+    ApiField("public_key", shows="list show create"),
+    ApiField("fingerprint", shows="list show create"),
+    ApiField("id", name="number", shows="show"),
+    ApiField("created_at", shows="show"),
+    ApiField("updated_at", shows="show"),
+    ApiField("deleted", shows="show", show=lambda _view, _row: False),
+    ApiField("deleted_at", shows="show", show=lambda _view, _row: None),
+    ApiField("private_key", shows="create", when=lambda _shown, row: row.private_key is not None))
+
+
+def index(call: Call) -> dict[str, Any]:
+    """GET /os-keypairs."""
+    limit = size(call) if call.at(Gate.KEYPAIR_PAGES) else None
+    rows = keypairs.page(call, call.query.get("user_id"), limit, call.query.get("marker"))
+    view = View(call, FIELDS, "list")
+    answer: dict[str, Any] = {"keypairs": [{"keypair": view.document(row)} for row in rows]}
+    if limit is not None and len(rows) >= limit > 0:
+        answer["keypairs_links"] = next_link(call, PATH, rows[-1].name)
+    return answer
+
+
+def create(call: Call) -> dict[str, Any]:
+    """POST /os-keypairs: keep a public key, or (until 2.91, without one) make a pair."""
+    with below("keypair"):
+        made = keypairs.create(call, **FIELDS.arguments(call.body))
+    return {"keypair": View(call, FIELDS, "create").document(made)}
+
+
+_row = noun("os-keypairs", PATH)
+_USER = {"user_id": Query(value=Text(1, 255), since=10)}
+_NAMED = {"given": lambda call: {"user": call.query.get("user_id")}, "query": _USER, "strict": 75}
+OPERATIONS = (
+    _row("GET", "", "list", keypairs.page, handler=index, strict=75,
+         query={**_USER, **pages(Gate.KEYPAIR_PAGES.version)}),
+    _row("POST", "", "create", keypairs.create, handler=create, body=Wrapped("keypair", FIELDS.body("create")),
+         status=((1, 200), (2, 201))),
+    _row("GET", "/{id}", "show", keypairs.show, shown=FIELDS.one("keypair"), **_NAMED),
+    _row("DELETE", "/{id}", "delete", keypairs.delete, status=((1, 202), (2, 204)), **_NAMED),
+)

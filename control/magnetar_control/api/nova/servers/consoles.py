@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""remote-consoles, the actions that it replaced in 2.6, and os-console-auth-tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.operation import ApiOperation, Call
+from magnetar_control.api.nova.values import record
+from magnetar_control.api.values import ByVersion, Wrapped
+from magnetar_control.compute.servers import consoles
+from magnetar_control.compute.servers.consoles import PROTOCOLS, ConsoleUrls, OpenedConsole
+from magnetar_core.errors import InvalidField, Unauthenticated
+from magnetar_core.values import Choices, Value
+
+#: The actions until 2.5, by protocol.
+ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "os-getSerialConsole",
+           "rdp": "os-getRDPConsole"}
+
+
+def _words(*later: str) -> tuple[Choices, Choices]:
+    """Protocols and types of a version, without those that are *later*."""
+    known = {name: [one for one in types if one not in later] for name, types in PROTOCOLS.items() if name not in later}
+    return Choices(*known), Choices(*(one for types in known.values() for one in types))
+
+
+def _body(protocol: Value, type: Value) -> Value:
+    return Wrapped("remote_console", record({"protocol": protocol, "type": type}, "protocol", "type"))
+
+
+BODY = ByVersion(("2.6", "2.7", _body(*_words("mks", "webmks", "spice-direct"))),
+                 ("2.8", "2.98", _body(*_words("spice-direct"))), ("2.99", None, _body(*_words())))
+
+
+def _type(call: Call) -> dict[str, Any]:
+    """The type of console, which must be one of the protocol."""
+    protocol, type = call.body["protocol"], call.body["type"]
+    if type not in PROTOCOLS[protocol]:
+        raise InvalidField("type", f"must be one of the protocol {protocol}: {', '.join(PROTOCOLS[protocol])}", type)
+    return {"type": type}
+
+
+def _opened(call: Call, opened: OpenedConsole) -> dict[str, Any]:
+    return {"remote_console": {"protocol": opened.protocol, "type": opened.type, "url": _url(call, opened)}}
+
+
+def _got(call: Call, opened: OpenedConsole) -> dict[str, Any]:
+    return {"console": {"type": opened.type, "url": _url(call, opened)}}
+
+
+def _url(call: Call, opened: OpenedConsole) -> str:
+    return ConsoleUrls(call.settings, call.request.root).of(opened)
+
+
+def _connection(call: Call, told: dict[str, Any]) -> dict[str, Any]:
+    if not call.at(Gate.ALL_CONSOLE_TOKENS) and told["type"] != "rdp-html5":
+        raise Unauthenticated("The requested console type details are not accessible")
+    shown = ["instance_uuid", "host", "port", "internal_access_path"]
+    if call.at(Gate.CONSOLE_TLS_PORT):
+        shown.append("tls_port")
+    return {"console": {name: told[name] for name in shown}}
+
+
+OPERATIONS = (
+    ApiOperation(method="POST", path="/servers/{server_id}/remote-consoles", name="servers.remote-consoles.create",
+                 use=consoles.open_console, target="server", since=6, body=BODY, given=_type, shown=_opened),
+    *(ApiOperation(method="POST", path="/servers/{server_id}/action", name=f"servers.action.{action}", action=action,
+                   use=consoles.open_console, target="server", until=5, shown=_got,
+                   body=Wrapped(action, record({"type": Choices(*PROTOCOLS[protocol])}, "type")),
+                   given=lambda call: {"type": call.body["type"]})
+      for protocol, action in ACTIONS.items()),
+    ApiOperation(method="GET", path="/os-console-auth-tokens/{token}", name="os-console-auth-tokens.show", strict=99,
+                 use=consoles.show_token, shown=_connection),
+)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""os-instance-actions: what was asked of a server, by whom, how it ended, and the steps that it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.values import Time
+from magnetar_control.compute.servers import instance_actions
+from magnetar_control.compute.target import Target, find
+from magnetar_core.actions import ACTIONS
+
+from .server_view import host_id
+
+PATH = "/servers/{server_id}/os-instance-actions"
+
+
+def _target(call: Call) -> Target:
+    """The server of the path, since 2.21 also when it is gone."""
+    return find(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
+
+
+def _shown(call: Call, row: Any) -> dict[str, Any]:
+    shown = {"action": ACTIONS[row.action].label, "instance_uuid": row.server_id, "request_id": row.request_id,
+             "user_id": row.user_id, "project_id": row.project_id, "start_time": row.start_time, "message": row.message}
+    if call.at(Gate.ACTION_PAGES):
+        shown["updated_at"] = row.updated_at
+    return shown
+
+
+def index(call: Call) -> dict[str, Any]:
+    """GET …/os-instance-actions, newest first."""
+    target, query = _target(call), call.query
+    limit = size(call) if call.at(Gate.ACTION_PAGES) else None
+    rows = instance_actions.page(call, target, limit, query.get("marker"), query.get("changes-since"),
+                                 query.get("changes-before"))
+    answer: dict[str, Any] = {"instanceActions": [_shown(call, row) for row in rows]}
+    if limit is not None and len(rows) >= limit > 0:
+        answer["links"] = next_link(call, f"/servers/{target.row.id}/os-instance-actions", rows[-1].request_id)
+    return answer
+
+
+def show(call: Call) -> dict[str, Any]:
+    """GET …/os-instance-actions/{id}; the id is that of the request."""
+    target = _target(call)
+    row, events = instance_actions.show(call, target, call.params["id"], events=call.at(Gate.EVENTS_FOR_ALL))
+    shown = _shown(call, row)
+    if events is not None:
+        admin = call.allows(instance_actions.EVENTS, target.row)
+        shown["events"] = [_event(call, target, event, admin=admin) for event in events]
+    return {"instanceAction": shown}
+
+
+def _event(call: Call, target: Target, row: Any, *, admin: bool) -> dict[str, Any]:
+    shown = {name: getattr(row, name) for name in ("event", "start_time", "finish_time", "result")}
+    if admin:
+        shown["traceback"] = row.traceback
+    if call.at(Gate.EVENT_HOSTS):
+        shown["hostId"] = host_id(target.row.project_id, row.host)
+        if admin:
+            shown["host"] = row.host
+    if call.at(Gate.EVENT_DETAILS) and call.allows(instance_actions.DETAILS, target.row):
+        shown["details"] = row.details
+    return shown
+
+
+_row = noun("servers.os-instance-actions", PATH)
+OPERATIONS = (
+    _row("GET", "", "list", instance_actions.page, handler=index, strict=58, query={
+        **pages(58), "changes-since": Query(value=Time(), since=58), "changes-before": Query(value=Time(), since=66)}),
+    _row("GET", "/{id}", "show", instance_actions.show, handler=show, strict=102),
+)

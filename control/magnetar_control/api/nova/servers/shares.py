@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""servers/{id}/shares: the shares that a server has (2.97)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magnetar_control.api.nova.fields import ABSENT, ApiField, Fields, View
+from magnetar_control.api.nova.operation import noun
+from magnetar_control.api.values import Id, Wrapped
+from magnetar_control.compute.attachments import shares
+from magnetar_core.events import SHARE_TAG
+
+
+def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
+    return lambda view, entry: entry[name] if view.call.is_admin else ABSENT
+
+
+def _known(_shown: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """The location is known when the host has attached the share."""
+    return entry["location"] is not None
+
+
+FIELDS = Fields(
+    ApiField("share_id", Id(), takes="create", required="create", shows="list show"),
+    ApiField("status", shows="list show"),
+    ApiField("tag", SHARE_TAG, takes="create", shows="list show"),
+    ApiField("export_location", name="location", shows="show", when=_known, show=_to_admins("location")),
+    ApiField("uuid", shows="show", when=lambda _shown, _entry: True, show=_to_admins("uuid")),
+    mapping=True)
+_row = noun("servers.shares", "/servers/{server_id}/shares", target="server", since=97)
+OPERATIONS = (
+    _row("GET", "", "list", shares.index, shown=FIELDS.many("shares", "list"), strict=97),
+    _row("POST", "", "create", shares.attach, body=Wrapped("share", FIELDS.body("create")),
+         given=lambda call: FIELDS.arguments(call.body), shown=FIELDS.one("share"), status=201),
+    _row("GET", "/{id}", "show", shares.show, shown=FIELDS.one("share"), strict=97),
+    _row("DELETE", "/{id}", "delete", shares.detach),
+)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""servers/{id}/os-volume_attachments: the volumes that a server has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from magnetar_control.api.nova.fields import ApiField, Fields, View
+from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.paging import Limit
+from magnetar_control.api.nova.values import TAG, TRUTH, record, since
+from magnetar_control.api.values import Id, Wrapped
+from magnetar_control.compute.attachments import volume_attachments
+from magnetar_control.web import Answer
+from magnetar_core.values import Nullable, Text
+
+DEVICE = Text(1, 255, r"(/dev/x?[a-z]?d?)([a-z]+)[0-9]*", "must be a device name such as /dev/vdb")
+
+
+#: create: what POST answers.
+FIELDS = Fields(
+    ApiField("serverId", shows="show create", show=lambda view, _entry: view.call.target.row.id),
+    ApiField("volumeId", name="volume_id", shows="show create"),
+    ApiField("device", shows="show create", when=lambda _shown, entry: entry["device"]),
+    ApiField("tag", shows="show create", since=70),
+    ApiField("delete_on_termination", shows="show create", since=79),
+    ApiField("id", name="volume_id", shows="create"),
+    ApiField("id", name="volume_id", shows="show", until=88),
+    ApiField("attachment_id", shows="show", since=89),
+    ApiField("bdm_uuid", shows="show", since=89),
+    mapping=True)
+
+
+def _page(call: Call, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    most, begin = call.settings.max_limit, call.query.get("offset", 0)
+    count = min(call.query.get("limit") or most, most)
+    return {"volumeAttachments": View(call, FIELDS).documents(found[begin:begin + count])}
+
+
+def _wanted(call: Call) -> dict[str, Any]:
+    want = call.body
+    return {"volume_id": want["volumeId"], "device": want.get("device"), "tag": want.get("tag"),
+            "delete_on_termination": bool(want.get("delete_on_termination")),
+            "multiattach": call.at(Gate.MULTIATTACH), **_shelved(call)}
+
+
+def _shelved(call: Call) -> dict[str, Any]:
+    return {"shelved": call.at(Gate.SHELVED_VOLUMES)}
+
+
+def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
+    if call.at(Gate.ATTACH_ANSWERS_202):
+        return Answer(None, 202)
+    return Answer({"volumeAttachment": View(call, FIELDS, "create").document(entry)})
+
+
+def _change(call: Call) -> None:
+    """Since 2.85 whether the volume is deleted with the server. Before, and with another volume, it is a swap, of which
+    another rule says who may ask for it."""
+    want, id = call.body, call.params["id"]
+    if want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES):
+        volume_attachments.swap(call, call.target, id, want["volumeId"])
+        return
+    same = {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want}
+    volume_attachments.update(call, call.target, id, same=same, delete_on_termination=want.get("delete_on_termination"))
+
+
+CREATE = record({"volumeId": Id(), "device": Nullable(DEVICE), "tag": since("2.49", TAG),
+                 "delete_on_termination": since("2.79", TRUTH)}, "volumeId")
+UPDATE = record({"volumeId": Id(), "device": since("2.85", Nullable(DEVICE)), "tag": since("2.85", Nullable(TAG)),
+                 "delete_on_termination": since("2.85", TRUTH), "serverId": since("2.85", Id()),
+                 "id": since("2.85", Id())}, "volumeId")
+_row = noun("servers.os-volume_attachments", "/servers/{server_id}/os-volume_attachments", target="server")
+OPERATIONS = (
+    _row("GET", "", "list", volume_attachments.index, shown=_page, strict=75,
+         query={"limit": Query(value=Limit()), "offset": Query(value=Limit())}),
+    _row("POST", "", "create", volume_attachments.attach, body=Wrapped("volumeAttachment", CREATE), given=_wanted,
+         shown=_attached),
+    _row("GET", "/{id}", "show", volume_attachments.show, shown=FIELDS.one("volumeAttachment")),
+    _row("PUT", "/{id}", "update", volume_attachments.update, handler=_change,
+         body=Wrapped("volumeAttachment", UPDATE), status=202),
+    _row("DELETE", "/{id}", "delete", volume_attachments.detach, given=_shelved, status=202),
+)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Value types that only Nova's bodies and queries have, and the words, names and texts that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from magnetar_control.api.values import Truth
+from magnetar_control.compute.servers.metadata import KEY, METADATA
+from magnetar_control.compute.servers.tags import TAG, TAGS
+from magnetar_core.errors import InvalidField
+from magnetar_core.values import Text, Value
+
+from .fields import ApiField, Body
+from .versions import NEWEST
+
+#: The last version in which Nova passes on what other services are asked for.
+PROXIES = 35
+TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
+FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
+TRUTH = Truth(TRUE, FALSE)
+
+
+def record(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
+    """An object with these keys and no others; *required* ones must be there."""
+    made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
+            for name, value in fields.items()]
+    return Body(made, [field for field in made if field.required or field.wire in required])
+
+
+def since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
+    """A key that exists from a version on."""
+    return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
+                    required="create" if required else "")
+
+
+class Gapped(Value):
+    """A value that is refused between two versions."""
+
+    def __init__(self, value: Value, until: str, again: str) -> None:
+        self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
+
+    def check(self, value: Any, path: str, version: Any = None) -> Any:
+        """As the value does, where it exists."""
+        if version is not None and self.until < version.minor < self.again:
+            raise InvalidField(path, "is not a known field in this version")
+        return self.value.check(value, path, version)
+
+
+PASSWORD = Text(0, 255)
+HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
+
+
+def device_tag(until: str) -> ApiField:
+    """The tag of a NIC or disk: there since 2.32, lost by a mistake after *until*, and back since 2.42."""
+    return since("2.32", Gapped(TAG, until, "2.42"))
+
+
+__all__ = ["KEY", "METADATA", "TAG", "TAGS"]

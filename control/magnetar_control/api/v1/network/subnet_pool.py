@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Subnet pools and address scopes of the network service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from magnetar_control.api.network import attributes
+from magnetar_control.compute.caller import Caller
+from magnetar_control.services.network.subnets.subnet_pools import joined
+from magnetar_core.kinds import AddressScope, SubnetPool
+from magnetar_core.reconcile import Document
+
+from .networking import Networking, Row, of_project, reference
+
+
+class AddressScopes(Networking):
+    """Those of the project, and those that are shared with it."""
+
+    kind, plural, body = AddressScope, "address_scopes", attributes.ADDRESS_SCOPE
+
+    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
+        return list(filter(of_project(caller), found))
+
+    def shown(self, row: Row) -> Document:
+        return {"ip_version": row["ip_version"], "shared": row["shared"]}
+
+
+class SubnetPools(Networking):
+    """Those of the project, and those that are shared with it."""
+
+    kind, plural, body, references = SubnetPool, "subnetpools", attributes.SUBNET_POOL, ("address_scope",)
+    own = ("prefixes", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota", "shared", "is_default")
+
+    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
+        return list(filter(of_project(caller), found))
+
+    def shown(self, row: Row) -> Document:
+        return {"address_scope": row["address_scope_id"], "ip_version": row["ip_version"],
+                **{name: row[name] for name in self.own}}
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        plain = self.body.changes({"prefixes": want["prefixes"]}, "")
+        want = {**want, "prefixes": list(map(str, joined(plain["prefixes"])))}
+        if want["address_scope"] in (None, (have or {}).get("address_scope")):
+            return want
+        return {**want, "address_scope": reference(
+            caller, AddressScope, "address_scopes", ("address_scope", want["address_scope"]), of_project(caller))}
+
+    def values(self, want: Document, names: Iterable[str]) -> Document:
+        found = super().values(want, names)
+        return {{"address_scope": "address_scope_id"}.get(name, name): value for name, value in found.items()}

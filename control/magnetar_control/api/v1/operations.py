@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What takes longer than a caller waits: work in threads of this process, that can be asked for, waited for, cancelled.
+
+What is asked of a server is in the queue of its cell and goes on whatever becomes of this process; an operation only
+follows it, and asks for the next step when one is done. A client whose operation is gone asks for the same again, and
+is told how that ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy.exc import DataError
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.store.engine.database import away, full
+from magnetar_control.store.engine.timeouts import statement_timeout
+from magnetar_control.web import Fault
+from magnetar_core.errors import (
+    Cancelled,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    MagnetarError,
+    NoSpace,
+    NotFound,
+    TooLarge,
+    TooManyRequests,
+    Unreachable,
+)
+from magnetar_core.operations import Operation, Operations
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Function = Callable[[Operation], Any]
+#: Operations of one project that may wait, and seconds after which who is refused may ask again.
+QUEUED, AGAIN = 1000, "10"
+#: How many of one project that have begun may wait for servers or volumes; of several projects that have such, each may
+#: have its part. So all of them are a few times as many.
+WAITING = 1000
+#: What the web server itself refuses, by its status.
+FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: TooLarge, 503: Unreachable}
+
+
+def error_of(error: Exception, request_id: str) -> MagnetarError:
+    """The core's error for whatever was raised. What is not expected is logged under the request's id, and says so."""
+    if isinstance(error, MagnetarError):
+        return error
+    if isinstance(error, Fault):
+        return FAULTS.get(error.status, InvalidRequest if error.status < 500 else MagnetarError)(error.message)
+    if isinstance(error, DataError):  # a number too large, a sign that the database has not
+        log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
+        return InvalidRequest("The database does not take a value of the request: "
+                              f"{str(error.orig).splitlines()[0]}.")
+    if full(error):
+        log.error("no room is left: %s", getattr(error, "orig", error), extra={"request_id": request_id})
+        return NoSpace("A disk of the cloud is full: what is there can be read, and nothing written. An operator must "
+                       "make room.")
+    if away(error):
+        log.warning("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
+        return Unreachable("A database of the cloud does not answer. Try again in seconds; what was asked of the cloud "
+                           "by then goes on.", headers={"Retry-After": "2"})
+    log.error("unexpected failure", exc_info=error, extra={"request_id": request_id})
+    return MagnetarError(f"The API failed; its log says why under {request_id}.")
+
+
+class ProjectOperation(Operation):
+    """One piece of work of a project."""
+
+    def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
+        context, self._timeout = caller.context, caller.settings.cell_timeout
+        self.user_id = context.user_id
+        who = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
+        super().__init__(name, kind, key, caller.request_id, who, caller.project, subject=subject)
+        self._waits = False
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """May be within another."""
+        before, self._waits = self._waits, True
+        try:
+            with contextlib.nullcontext() if before else self.gives_way():
+                yield
+        finally:
+            self._waits = before
+
+    def raise_if_cancelled(self) -> None:
+        if self.cancelling:
+            raise Cancelled("The operation was cancelled. What was asked of the cloud by then is done to its end.")
+
+    def run(self, function: Callable[[Operation], Any]) -> None:
+        def within(operation: Operation) -> Any:
+            try:
+                with statement_timeout(self._timeout):
+                    return function(operation)
+            except Exception as error:  # noqa: BLE001 - whatever fails is its outcome
+                raise error_of(error, str(self.request_id)) from None
+
+        super().run(within)
+
+
+def check_may_cancel(caller: Caller, operation: Operation) -> None:
+    """Raises ``Forbidden`` for who may only read what others do in the project."""
+    mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id
+    if not mine and not caller.context.is_writer:
+        raise Forbidden(f"You are not authorized to cancel operation {operation.id}: {operation.caller} asked for it, "
+                        "and to cancel what others asked for needs the role member.")
+
+
+class ProjectOperations(Operations):
+    """Operations of all projects: *workers* at once, of which one project has *share* at most. More of them wait in a
+    queue for each project: *queued* at most. One that waits for servers or volumes gives its place to others meanwhile:
+    it keeps a thread, which is cheap, and no other from going on."""
+
+    def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
+        super().__init__(workers + 10 * WAITING)  # threads, which come when they are needed
+        self._free, self._share, self._most = workers, share, queued
+        self._busy: Counter[str | None] = Counter()
+        self._waiting: Counter[str | None] = Counter()
+        self._queues: dict[str | None, deque[tuple[Operation, Function]]] = {}
+        #: Those that have waited, and go on when it is their turn, before others of their project.
+        self._back: dict[str | None, deque[threading.Event]] = {}
+        self._turns = threading.Lock()
+
+    def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
+        """See ``Operations``. Raises ``TooManyRequests``."""
+        with self._turns:
+            waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
+        if waiting >= self._most:
+            raise TooManyRequests(
+                f"{waiting} operations of the project wait, for servers or for their turn, which is all that may at "
+                "once. Ask again when some have ended.", headers={"Retry-After": AGAIN})
+        if isinstance(operation, ProjectOperation):
+            operation.gives_way = partial(self._giving_way, operation.project)
+        return super().begin(operation, function, stream)
+
+    def stop(self, operation: Operation) -> None:
+        """Cancel it; one that has not begun ends at once."""
+        operation.cancel()
+        with self._turns:
+            queue = self._queues.get(operation.project, deque())
+            found = [one for one in queue if one[0] is operation]
+            for one in found:
+                _taken(self._queues, operation.project, one)
+        for one in found:
+            self._run(*one)
+
+    def _submit(self, operation: Operation, function: Function, stream: bool) -> None:
+        with self._turns:
+            self._queues.setdefault(operation.project, deque()).append((operation, function))
+        self._next()
+
+    def _next(self) -> None:
+        """Give free places to those that wait for one, projects with the least under way first."""
+        with self._turns:
+            while self._free and (may := [name for name in {*self._back, *self._queues} if self._may(name)]):
+                project = min(may, key=self._busy.__getitem__)
+                self._free -= 1
+                self._busy[project] += 1
+                if project in self._back:
+                    turn = self._back[project][0]
+                    _taken(self._back, project, turn)
+                    turn.set()
+                else:
+                    one = self._queues[project][0]
+                    _taken(self._queues, project, one)
+                    self._begun(project, one)
+
+    def _may(self, project: str | None) -> bool:
+        """Whether one of the project may go on, or another begin."""
+        room = WAITING // len({*self._waiting, project})
+        return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
+
+    def _begun(self, project: str | None, one: tuple[Operation, Function]) -> None:
+        try:
+            self._pool.submit(self._work, project, *one)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):  # the process ends: no other begins
+                self._ended_one(project)
+                self._queues.clear()
+            # Else the system has no more threads, and it begins when one of this process is free.
+
+    def _ended_one(self, project: str | None) -> None:
+        self._free += 1
+        _less(self._busy, project)
+
+    @contextlib.contextmanager
+    def _giving_way(self, project: str | None) -> Iterator[None]:
+        """Within, an operation that has a place leaves it to others."""
+        with self._turns:
+            self._ended_one(project)
+            self._waiting[project] += 1
+        self._next()
+        try:
+            yield
+        finally:
+            turn = threading.Event()
+            with self._turns:
+                _less(self._waiting, project)
+                self._back.setdefault(project, deque()).append(turn)
+            self._next()
+            turn.wait()
+
+    def _work(self, project: str | None, operation: Operation, function: Function) -> None:
+        try:
+            self._run(operation, function)
+        finally:
+            with self._turns:
+                self._ended_one(project)
+            self._next()
+
+
+def _taken(queues: dict[str | None, deque[T]], project: str | None, one: T) -> None:
+    queues[project].remove(one)
+    if not queues[project]:
+        del queues[project]
+
+
+def _less(counter: Counter[str | None], project: str | None) -> None:
+    counter[project] -= 1
+    if not counter[project]:
+        del counter[project]

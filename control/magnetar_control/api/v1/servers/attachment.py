@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_attachment, interface_attachment and share_attachment: what a server has; the key is SERVER:WHAT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+import orjson
+
+from magnetar_control.api.v1.driver import CloudDriver
+from magnetar_control.api.v1.volume import VOLUMES
+from magnetar_control.compute.attachments import interfaces, shares, volume_attachments
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.servers import servers
+from magnetar_control.compute.target import find
+from magnetar_core.errors import Conflict, InvalidField, NotFound
+from magnetar_core.kinds import InterfaceAttachment, ShareAttachment, VolumeAttachment
+from magnetar_core.operations import Operation
+from magnetar_core.plan import Step
+from magnetar_core.reconcile import Document, missing
+
+from .server import SERVERS
+from .server_actions import ServerActions
+from .server_request import NETWORKS, OF_DEVICES
+from .server_view import nic_id, stamp
+
+
+class Attached(CloudDriver):
+    """*other*: the field beside ``server``; *known_by*: fields that the second half of a key may be."""
+
+    other = ""
+    known_by: tuple[str, ...] = ()
+
+    def given(self, key: str, want: Document) -> Document:
+        server, colon, what = key.partition(":")
+        if not colon or not server or not what:
+            raise InvalidField("key", f"must be SERVER:{self.other.upper()}, each a name or a uuid", key)
+        found: Document = self.kind.check({"server": server, **self.from_key(what), **want}, partial=True)
+        for name, only in self.host_only.items():
+            if name in found and found[name] != only:
+                raise InvalidField(name, f"in a cloud it is {only!r}", found[name])
+        return found
+
+    def from_key(self, what: str) -> Document:
+        """What the second half of the key gives."""
+        return {self.other: what}
+
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+        """Those of servers."""
+        raise NotImplementedError
+
+    def every(self, caller: Caller) -> list[Document]:
+        return self.of_servers(caller, servers.of_project(caller))
+
+    def find(self, caller: Caller, key: str) -> Document | None:
+        """By SERVER:WHAT, or by uuid."""
+        server, colon, what = key.partition(":")
+        if not colon:
+            return next((one for one in self.every(caller) if one["id"] == key), None)
+        row = SERVERS.row(caller, server)
+        found = [] if row is None else self.of_servers(caller, [row])
+        return next((one for one in found if any(
+            one[name] == (what.lower() if name == "mac" else what) for name in self.known_by)), None)
+
+    def server(self, caller: Caller, name: str) -> str:
+        """The uuid of the server; its name where a dry run may assume it."""
+        row = SERVERS.row(caller, name)
+        if row is None:
+            missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
+        return str(row.id) if row is not None else name
+
+
+class VolumeAttachments(Attached):
+    kind, other, known_by = VolumeAttachment, "volume", ("volume", "volume_name")
+    host_only = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None, "serial": None}
+    making = (Step("attach", "attach the volume"),)
+    removing = (Step("detach", "detach the volume"),)
+
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+        held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
+        names = VOLUMES.names(caller) if held else {}
+        return [{
+            "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
+            "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
+            "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
+            "delete_on_termination": one["delete_on_termination"], "origin": None, "replaces": None,
+            "server_name": row.name,
+            "volume_name": names.get(one["volume_id"], ""), "serial": one["volume_id"][:20], "status": "attached",
+            "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
+            for row, one in held]
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        if have:
+            want = {**want, "server": have["server"], "volume": have["volume"]}
+        else:
+            found = VOLUMES.referred(caller, want["volume"], "volume", f"no volume {want['volume']!r} that you may use")
+            want = {**want, "server": self.server(caller, want["server"]),
+                    "volume": found["id"] if found else want["volume"]}
+            if want.get("replaces"):
+                want = self._replacing(caller, want)
+        device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
+        return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
+
+    def _replacing(self, caller: Caller, want: Document) -> Document:
+        """*want* with the uuid of the volume that it replaces, and what the attachment has of that."""
+        old = self.find(caller, f"{want['server']}:{want['replaces']}")
+        if old is None:
+            missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]), "volume",
+                    want["replaces"])
+            return want
+        for name in ("device", "tag"):
+            if want.get(name) and want[name].rpartition("/")[2] != old[name]:
+                raise InvalidField(name, "cannot differ from that of the volume that is replaced", want[name])
+        return {**want, "replaces": old["volume"], "device": old["device"], "tag": old["tag"]}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        if have is None and want is not None and want.get("replaces"):
+            yield Step("swap", "copy the old volume and go on with the new one")
+        else:
+            yield from super().plan(want, have)
+
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
+        row = SERVERS.row(caller, want["server"])
+        if row is None:
+            return  # a dry run assumes it
+        if want.get("replaces") and have is None:
+            kept = find(caller, row.id)
+            volume_attachments.swap.check_allowed(caller, kept)
+            volume_attachments.check_swap(caller, kept, want["replaces"], want["volume"])
+            return
+        if have and have["boot_index"] == 0:
+            raise Conflict("A root disk cannot be detached, and so not be attached anew either. Make the server anew.")
+        taken = {(one["device"] or "").rpartition("/")[2] for one in orjson.loads(row.volumes)
+                 if one["volume_id"] != want["volume"]}
+        taken |= ({"vda"} if row.image_id else set()) | volume_attachments.local_names(row)
+        if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
+            raise InvalidField("device", "must be a free name such as vdb; the server has " + ", ".join(sorted(taken)),
+                               want["device"])
+        volume = caller.cloud.services.volume.show(caller.context, want["volume"]) if have is None else None
+        if volume and volume["status"] not in (("available", "in-use") if volume["multiattach"] else ("available",)):
+            raise Conflict(f"Volume {volume['name']!r} is {volume['status']}, and must be available to be attached.")
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        self.check_make(caller, want, None)
+        if want.get("replaces"):
+            ServerActions(caller, want["server"], operation).run(
+                "swap_volume", volume_attachments.swap, want["replaces"], want["volume"], anew=True)
+            volume_attachments.update(caller, find(caller, want["server"]), want["volume"],
+                                      delete_on_termination=want["delete_on_termination"])
+            return
+        ServerActions(caller, want["server"], operation).run(
+            "attach_volume", volume_attachments.attach, want["volume"],
+            f"/dev/{want['device']}" if want["device"] else None, want["tag"],
+            delete_on_termination=want["delete_on_termination"], anew=True)
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Whether the volume goes with the server."""
+        volume_attachments.update(caller, find(caller, have["server"]), have["volume"],
+                                  delete_on_termination=want["delete_on_termination"])
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        ServerActions(caller, have["server"], operation).run(
+            "detach_volume", volume_attachments.detach, have["volume"], anew=True)
+
+
+class InterfaceAttachments(Attached):
+    kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
+    host_only = {"bridge": None, "port": None, **dict.fromkeys(OF_DEVICES), "model": "virtio"}
+    making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
+
+    def from_key(self, what: str) -> Document:
+        return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
+
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+        held = [(row, nic, [ip["ip_address"] for ip in nic.get("fixed_ips") or ()])
+                for row in rows for nic in orjson.loads(row.interfaces)]
+        return [{
+            "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
+            "network": nic["network"], **self.host_only, "mac": nic["mac"],
+            "tag": nic.get("tag"),
+            "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
+            "_network": nic["network_id"],
+            "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
+                          for one in addresses]}
+            for row, nic, addresses in held]
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        if have:
+            if want.get("address") not in (None, have["address"]):
+                raise Conflict("The address of a NIC of a cloud does not change; remove it and make another.",
+                               fields=["address"])
+            return {**want, **{name: have[name] for name in ("server", "network", "address", "_network")},
+                    "name": f"{have['server']}:{have['network']}"}
+        if want.get("mac"):
+            raise NotFound(f"Server {want['server']!r} has no NIC {want['mac']}; in a cloud, the network service draws "
+                           "MAC addresses. Name a network.")
+        if not want.get("network"):
+            raise InvalidField("network", "is required")
+        network = NETWORKS.referred(caller, want["network"], "network",
+                                    f"no network {want['network']!r} that you may use")
+        server = self.server(caller, want["server"])
+        return {**want, "server": server, "_network": network["id"] if network else None,
+                "name": f"{server}:{want['network']}"}
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        ServerActions(caller, want["server"], operation).attach_interface({**want, "_id": want["_network"]})
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        ServerActions(caller, have["server"], operation).run(
+            "detach_interface", interfaces.detach, have["_port"], anew=True)
+
+
+class ShareAttachments(Attached):
+    """They come and go while the server is off. One that its host could not give is attached anew."""
+
+    kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
+    making = (Step("attach", "attach the share"),)
+    removing = (Step("detach", "detach the share"),)
+
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+        return [{
+            "id": str(uuid5(UUID(row.id), one["share_id"])), "name": f"{row.id}:{one['share_id']}",
+            "server": row.id, "share": one["share_id"],
+            "tag": one["tag"], "server_name": row.name, "share_name": one["share"], "status": one["status"],
+            "export_location": one["location"] if caller.context.is_admin else None}
+            for row in rows for one in shares.of_server_row(row)]
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        if have:
+            return {**want, **{name: have[name] for name in ("server", "share", "name")}}
+        server = self.server(caller, want["server"])
+        share = next((id for id, one in caller.cloud.shares.items() if want["share"] in (id, one.name)
+                      and one.is_for(str(caller.project))), None)
+        if share is None:
+            raise InvalidField("share", f"there is no share {want['share']!r} that your project may have")
+        return {**want, "server": server, "share": share, "tag": want.get("tag") or share, "name": f"{server}:{share}"}
+
+    def public(self, resource: Document) -> Document:
+        return {name: value for name, value in super().public(resource).items() if name != "name"}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        if want is not None and have is not None and have["status"] == "error":
+            yield from (*self.removing, *self.making)
+        else:
+            yield from super().plan(want, have)
+
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """The server is off."""
+        row = SERVERS.row(caller, want["server"])
+        if row is not None:
+            shares.attach.check_allowed(caller, find(caller, row.id))
+
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
+        self.check_make(caller, have, None)
+
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        row, share = SERVERS.row(caller, want["server"]), caller.cloud.shares[want["share"]]
+        return {**super().predicted(caller, want, have), "status": "inactive", "share_name": share.name,
+                "server_name": row.name if row is not None else want["server"]}
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        ServerActions(caller, want["server"], operation).run(
+            "attach_share", shares.attach, want["share"], want["tag"], anew=True)
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Try again."""
+        self.remove(caller, have, operation)
+        self.make(caller, {**want, "tag": have["tag"]}, operation)
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        ServerActions(caller, have["server"], operation).run("detach_share", shares.detach, have["share"], anew=True)

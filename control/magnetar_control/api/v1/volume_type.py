@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_type: those of the volume service, for administrators to make and for all to see."""
+
+from __future__ import annotations
+
+from magnetar_control.api.volume.encryption import DEFAULTS, check_key_size
+from magnetar_control.compute.accounts.projects import project_id
+from magnetar_control.compute.caller import Caller
+from magnetar_control.services.volume.rows import check_admin
+from magnetar_control.services.volume.types import SHOWN_TO_ALL, VolumeType
+from magnetar_core.errors import InvalidField
+from magnetar_core.kinds import CloudVolumeType
+from magnetar_core.kinds.volume_type import PROVIDERS
+from magnetar_core.operations import Operation
+from magnetar_core.plan import Result
+from magnetar_core.reconcile import Document
+
+from .driver import CloudDriver
+
+
+class VolumeTypes(CloudDriver):
+    """A change is several: each is one of the Block Storage API, and asking again does what is left."""
+
+    kind = CloudVolumeType
+    takes_id = False
+
+    def every(self, caller: Caller) -> list[Document]:
+        store, admin = caller.cloud.services.volume.types, caller.context.is_admin
+        admitted = store.admitted() if admin else {}
+        return [_shown(one, admin, admitted.get(one.id, [])) for one in store.every(caller.context)]
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Raises ``InvalidField`` for what does not go together."""
+        check_admin(caller.context, f"{self.kind.noun}:{'update' if have else 'create'}")
+        if want["is_public"] and want["projects"]:
+            raise InvalidField("projects", "are for a type that is not public: set is_public to false",
+                               want["projects"])
+        told = {name: value for name, value in want["encryption"].items() if value is not None}
+        if told and "provider" not in told:
+            raise InvalidField("encryption.provider", "is required for volumes that are encrypted")
+        check_key_size(told)
+        known = have["projects"] if have else ()
+        projects = {project_id(caller, one, f"projects[{at}]", known) for at, one in enumerate(want["projects"])}
+        return {**want, "projects": sorted(projects), "encryption": told}
+
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        caller.cloud.services.volume.types.check(want["name"])
+
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
+        store = caller.cloud.services.volume.types
+        if want["name"] != have["name"]:
+            store.check(want["name"])
+        store.check_change(caller.context, have["id"],
+                           anew=any(want[name] != have[name] for name in ("extra_specs", "encryption")))
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        store, context = caller.cloud.services.volume.types, caller.context
+        made = store.create(context, want["name"], want["description"], want["is_public"], want["extra_specs"])
+        if want["encryption"]:
+            store.encrypt(context, made.id, _encryption(want))
+        for project in want["projects"]:
+            store.admit(context, made.id, project)
+        return str(made.id)
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Projects go while it is private still, and come when it is."""
+        store, context, id = caller.cloud.services.volume.types, caller.context, have["id"]
+        for project in sorted({*have["projects"]} - {*want["projects"]}):
+            store.expel(context, id, project)
+        named = {name: want[name] for name in names if name in ("name", "description", "is_public")}
+        if named:
+            store.update(context, id, named)
+        for project in sorted({*want["projects"]} - {*have["projects"]}):
+            store.admit(context, id, project)
+        if "extra_specs" in names:
+            store.change_specs(context, id, lambda _old: dict(want["extra_specs"]))
+        if "encryption" in names:
+            store.encrypt(context, id, _encryption(want) if want["encryption"] else None)
+
+    def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+        """Raises ``InvalidRequest`` while volumes have it, and for that of a pool; in a dry run too."""
+        check_admin(caller.context, f"{self.kind.noun}:delete")
+        if have is not None:
+            caller.cloud.services.volume.types.check_change(caller.context, have["id"], anew=True)
+        return super().removal(caller, have, dry_run, operation)
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        caller.cloud.services.volume.types.delete(caller.context, have["id"])
+
+
+def _encryption(want: Document) -> Document:
+    return {**DEFAULTS, **want["encryption"]}
+
+
+def _shown(one: VolumeType, admin: bool, projects: list[str]) -> Document:
+    told = {"provider": PROVIDERS[0], **{name: one.encryption[name] for name in ("cipher", "key_size")
+                                         if one.encryption.get(name)}} if admin and one.encryption else {}
+    return {"id": one.id, "name": one.name, "description": one.description or "", "is_public": one.is_public,
+            "projects": projects, "encryption": told, "pool": one.pool, "multiattach": one.multiattach,
+            "extra_specs": {name: value for name, value in one.extra_specs.items() if admin or name in SHOWN_TO_ALL}}

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Projects by name or id, for faces whose users name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from magnetar_control.compute.caller import Caller
+from magnetar_core.errors import InvalidField
+
+#: Ids as Keystone draws them, with or without dashes.
+DRAWN = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
+
+
+def project_id(caller: Caller, key: str, field: str, known: Collection[str] = ()) -> str:
+    """Return the id of the project that *key*, its id or name, means.
+
+    Administrators may name all projects, others their own; a project of the caller's domain goes before others of its
+    name. An id that Keystone may have drawn passes unseen, and so does an id of *known*. Raises ``InvalidField`` about
+    *field*.
+    """
+    context, identity = caller.context, caller.cloud.services.identity
+    if key in (caller.project, *known):
+        return key
+    if key == context.project_name and not context.is_admin:
+        return caller.project
+    if context.is_admin:
+        if identity.project_exists(context, key):
+            return key
+        domains = identity.projects_named(context, key)
+        named = [id for id, domain in domains.items() if domain == context.project_domain_id] or [*domains]
+        if len(named) > 1:
+            raise InvalidField(field, f"is the name of {len(named)} projects; use an id of " + ", ".join(sorted(named)),
+                               key)
+        if named:
+            return named[0]
+    if DRAWN.fullmatch(key):
+        return key
+    rule = "there is no project of this id or name" if context.is_admin else \
+        "must be the id of a project, or the name of your own: only administrators may name others"
+    raise InvalidField(field, rule, key)

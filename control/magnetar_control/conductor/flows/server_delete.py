@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The flow of ``delete``: remove the server from its host, networks, volumes and claims, and the image that it was
+shelved in. Its row stays, marked deleted."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import String, bindparam, delete, select, update
+
+from magnetar_control.agents import PATIENCE
+from magnetar_control.conductor.steps import block_devices, disk_keys, migration_halves, tpm_secrets
+from magnetar_control.conductor.worker.retry import attempt, last_try
+from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import migrations, server_group_members, server_mappings
+from magnetar_control.store.servers.migrations import ENDED
+from magnetar_core.errors import Conflict, Unavailable
+from magnetar_core.power import DELETED
+
+from .server_shelve import delete_image
+
+log = logging.getLogger(__name__)
+#: Statements that each delete needs, made once.
+_SERVER = bindparam("server", type_=String)
+_MOVES = select(migrations.c.uuid).where(migrations.c.server_id == _SERVER)
+_LEAVE = delete(server_group_members).where(server_group_members.c.server_id == _SERVER)
+_UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).values(deleted=True)
+
+
+def delete_server(work: Work) -> None:
+    """``delete``. A host that is down, has a full disk, or does not answer at any try, does not block it: what is left
+    there is removed when the host is back, or has room."""
+    server = work.server
+    if server.deleted_at:
+        work.done()
+        return
+
+    def delete_it() -> dict[str, Any]:
+        with work.conductor.store.api.read() as connection:  # its host, and those of migrations that have not ended
+            held = [row["host"] for row in allocations.held(connection, work.id)]
+        names = list(dict.fromkeys(filter(None, (work.server.host, *held))))
+        for host in names:
+            _delete_on(work, host, moves=len(names) > 1)
+        block_devices.release(work)
+        work.conductor.services.network.release(work.id, sure=work.confirm_lease)
+        delete_image(work, server.shelved_image_id)
+        _forget_keys(work)
+        _release_claims(work)
+        moment = now()
+        return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,
+                "power_state": 0, "host": server.host, "volumes": "[]", "addresses": "{}", "interfaces": "[]"}
+
+    attempt(work, delete_it, work.error)
+
+
+def _delete_on(work: Work, host: str, *, moves: bool) -> None:
+    """*moves*: whether several hosts may have parts of it. What stays on a host for now, the audit removes."""
+    try:
+        with full_is_down():
+            if not moves:
+                with suppress(Conflict):  # it moves, or a move has left something
+                    work.delete_on(host)
+                    return
+            with work.client(host, PATIENCE) as client:
+                migration_halves.remove(client, work.id)
+    except Conflict as error:
+        log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
+    except HostDown as error:
+        if work.conductor.is_up(host) and not last_try(work):
+            raise
+        log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
+
+
+def _forget_keys(work: Work) -> None:
+    """Nothing opens its disks and its TPM any more. A key manager that is away may do it later, as a host may."""
+    try:
+        disk_keys.forget(work)
+        tpm_secrets.forget(work)
+    except Unavailable as away:
+        raise HostDown(away.message) from away
+
+
+def _release_claims(work: Work) -> None:
+    """Release its claims, remove it from its server group and mapping, and end its migrations."""
+    with work.database.read() as connection:
+        moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
+    with work.conductor.store.api.write() as connection:
+        for consumer in (work.id, *moves):
+            allocations.release(connection, consumer)
+        for statement in (_LEAVE, _UNMAP):
+            connection.execute(statement, {"server": work.id})
+    if work.server.host:
+        work.conductor.read_host(work.server.host)
+    if moves:
+        with work.database.write() as connection:
+            connection.execute(update(migrations).where(migrations.c.server_id == work.id, migrations.c.status.not_in(
+                ENDED)).values(status="error", updated_at=now()))

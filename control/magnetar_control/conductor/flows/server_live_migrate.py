@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The flow of ``os-migrateLive``: move a server while its guest runs. When it fails, the server stays where it is."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from magnetar_control.conductor.steps.migration import MigrationTask, NotMoved
+from magnetar_control.conductor.steps.nics import observed
+from magnetar_control.conductor.worker.retry import retry
+from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.store.servers import migrations
+from magnetar_core.errors import Cancelled, MagnetarError, TimedOut
+from magnetar_core.power import ERROR, POWERS
+
+log = logging.getLogger(__name__)
+
+
+def live_migrate(work: Work) -> None:
+    """Statuses: queued (until it is taken), preparing, running; then completed, cancelled or error."""
+    move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)
+    try:
+        if move.row.status == "preparing":
+            with work.event("compute_check_can_live_migrate_destination"):
+                move.prepare("live", work.args.get("host"), forced=bool(work.args.get("forced")))
+                with work.database.read() as connection:
+                    asked = migrations.asked(connection, move.id)
+                if asked == migrations.ABORT or work.cancelled.is_set():
+                    raise Cancelled("The live migration was aborted.")
+            move.note(status="running")
+        if move.row.status == "running":
+            with work.event(host=move.source):
+                move.move_server("live", move.source, move.target)
+            move.note({"host": move.target}, status="post-migrating")
+        with work.event("compute_post_live_migration_at_destination", move.target), work.client(move.target) as client:
+            found = client.get("server", work.id)
+    except HostDown as error:
+        if not retry(work):
+            _give_up(move, error)
+    except NotMoved as error:
+        _roll_back(move, error.cause)
+    except MagnetarError as error:
+        _give_up(move, error)
+    else:
+        move.release()
+        power = POWERS.get(found["power_state"])
+        move.end("completed", **observed(work.nics, found), progress=0,
+                 vm_state=(power and power.vm_state) or work.server.vm_state)
+
+
+def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
+    """The action ends with the server on the source as it was."""
+    move.unclaim()
+    if isinstance(error, Cancelled):
+        move.end("cancelled", progress=0)
+    elif isinstance(error, TimedOut):
+        log.warning("server %s stays on %s: %s", move.work.id, move.source, error.message)
+        move.end("cancelled", error, progress=0)
+    else:
+        move.end("error", error, progress=0)
+
+
+def _give_up(move: MigrationTask, error: MagnetarError) -> None:
+    """It failed, or a host did not answer for long. Where it is certain which host has the server, that is saved.
+    Otherwise the server is in error and both hosts stay claimed, since both may have parts of it."""
+    back = move.row.status == "preparing"
+    with suppress(MagnetarError):
+        back = back or (move.row.status == "running" and move.abort(move.source, move.target))
+    if back:
+        _roll_back(move, error)
+    elif move.row.status == "post-migrating":  # it has arrived, whatever the host does now
+        move.release()
+        move.end("completed", progress=0)
+    else:
+        move.end("error", error, vm_state=ERROR, progress=0)

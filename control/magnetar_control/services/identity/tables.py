@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of the embedded identity service, in the API database. Tokens have no rows; see ``tokens``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, stamped
+
+ID = String(64)
+
+
+def noun() -> tuple[Column[Any], ...]:
+    """What all nouns have: an id, what a client gave besides the known fields, and times."""
+    return Column("id", ID, primary_key=True), Column("extra", DOCUMENT, nullable=False, default="{}"), *stamped()
+
+
+def counted() -> tuple[Column[Any], ...]:
+    """Whether it is enabled, and its epoch: a token of another epoch is no longer valid."""
+    return Column("enabled", Boolean, nullable=False, default=True), Column("epoch", Integer, nullable=False, default=0)
+
+
+domains = Table(
+    "identity_domains", API, *noun(), *counted(), Column("name", NAME, unique=True, nullable=False),
+    Column("description", Text))
+
+projects = Table(
+    "identity_projects", API, *noun(), *counted(),
+    Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    Column("name", NAME, nullable=False), Column("description", Text), Column("parent_id", ID),
+    Column("tags", DOCUMENT, nullable=False, default="[]"), Column("options", DOCUMENT, nullable=False, default="{}"),
+    UniqueConstraint("domain_id", "name"))
+
+users = Table(
+    "identity_users", API, *noun(), *counted(),
+    Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    Column("name", NAME, nullable=False), Column("password", Text), Column("description", Text), Column("email", Text),
+    Column("default_project_id", ID), Column("options", DOCUMENT, nullable=False, default="{}"),
+    UniqueConstraint("domain_id", "name"))
+
+groups = Table(
+    "identity_groups", API, *noun(), Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    Column("name", NAME, nullable=False), Column("description", Text), UniqueConstraint("domain_id", "name"))
+
+members = Table(
+    "identity_members", API,
+    Column("group_id", ID, ForeignKey("identity_groups.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), primary_key=True),
+    Index("identity_members_user", "user_id"))
+
+roles = Table(
+    "identity_roles", API, *noun(), Column("name", NAME, unique=True, nullable=False), Column("domain_id", ID),
+    Column("description", Text), Column("options", DOCUMENT, nullable=False, default="{}"))
+
+#: Who has the role ``prior_id`` has ``implied_id`` too.
+implications = Table(
+    "identity_implications", API,
+    Column("prior_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
+    Column("implied_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True))
+
+#: ``actor``: user or group; ``target``: project, domain or system (whose id is ``all``).
+assignments = Table(
+    "identity_assignments", API,
+    Column("target", String(8), primary_key=True), Column("target_id", ID, primary_key=True),
+    Column("actor", String(8), primary_key=True), Column("actor_id", ID, primary_key=True),
+    Column("role_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
+    Index("identity_assignments_actor", "actor_id"))
+
+#: ``key``: of whom (``login_failures.keys``). ``last_at``: seconds since 1970.
+login_failures = Table(
+    "identity_login_failures", API, Column("key", ID, primary_key=True),
+    Column("failures", Integer, nullable=False), Column("last_at", Float, nullable=False, index=True))
+
+regions = Table("identity_regions", API, *noun(), Column("description", Text), Column("parent_region_id", ID))
+
+services = Table(
+    "identity_services", API, *noun(), Column("name", NAME), Column("type", NAME, nullable=False),
+    Column("description", Text), Column("enabled", Boolean, nullable=False, default=True))
+
+#: ``follows``: the beginning of the URL that becomes the host by which the client asked; none of an admin's own URLs.
+endpoints = Table(
+    "identity_endpoints", API, *noun(),
+    Column("service_id", ID, ForeignKey("identity_services.id", ondelete="CASCADE"), nullable=False),
+    Column("interface", String(8), nullable=False), Column("region_id", ID), Column("url", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False, default=True), Column("follows", Text), Column("name", NAME))
+
+credentials = Table(
+    "identity_application_credentials", API, *noun(),
+    Column("user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
+    Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), nullable=False),
+    Column("name", NAME, nullable=False), Column("secret", Text, nullable=False), Column("description", Text),
+    Column("roles", DOCUMENT, nullable=False), Column("unrestricted", Boolean, nullable=False, default=False),
+    Column("expires_at", TIME), UniqueConstraint("user_id", "name"))
+
+#: ``remaining_uses``: null without a limit. ``redelegation_count``: how often it can still be passed on.
+trusts = Table(
+    "identity_trusts", API, *noun(),
+    Column("trustor_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
+    Column("trustee_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), index=True),
+    Column("redelegated_trust_id", ID, ForeignKey("identity_trusts.id", ondelete="CASCADE"), index=True),
+    Column("impersonation", Boolean, nullable=False), Column("roles", DOCUMENT, nullable=False),
+    Column("expires_at", TIME), Column("remaining_uses", Integer),
+    Column("redelegation_count", Integer, nullable=False),
+    UniqueConstraint("trustor_user_id", "trustee_user_id", "project_id", "impersonation", "expires_at"))
+
+#: Tokens that were given back before their time; a row may go when ``expires`` has passed.
+revocations = Table(
+    "identity_revocations", API, Column("token_id", ID, primary_key=True), Column("expires", Float, nullable=False))
+
+keys = Table(
+    "identity_keys", API, Column("id", ID, primary_key=True), Column("secret", Text, nullable=False),
+    Column("created_at", TIME, nullable=False))
+
+#: One row that counts all changes, so that other processes see that what they remember may be old.
+revision = Table(
+    "identity_revision", API, Column("id", Integer, primary_key=True), Column("number", Integer, nullable=False))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Members: the projects with which a shared image is shared, and whether they accepted it (Image API v2, "Sharing")."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, RowMapping, delete, func, select, update
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.engine.database import Database, added, now
+from magnetar_core.errors import Conflict, Forbidden, NotFound, TooLarge
+
+from . import images
+from .images import check_writer, owns
+from .tables import members
+
+#: Projects with which an image may be shared (Glance's image_member_quota).
+MOST = 128
+
+
+class Members:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def list(self, context: Context, image_id: str) -> tuple[RowMapping, ...]:
+        """All members for the owner; for a member itself."""
+        with self.database.read() as connection:
+            image = images.seen(connection, context, image_id)
+            rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))
+            return tuple(row for row in rows.mappings() if owns(context, image) or row["member"] == context.project_id)
+
+    def show(self, context: Context, image_id: str, project: str) -> RowMapping:
+        """One member. Raises ``NotFound``."""
+        with self.database.read() as connection:
+            return _member(connection, context, image_id, project)[1]
+
+    def add(self, context: Context, image_id: str, project: str) -> RowMapping:
+        """Share the image with a project, which may accept it. Raises ``NotFound``, ``Forbidden``, ``Conflict``,
+        ``TooLarge``."""
+        with self.database.write() as connection:
+            image = images.seen(connection, context, image_id, lock=True)  # so that nobody else adds one, or removes it
+            _check_sharer(context, image)
+            if image["visibility"] != "shared":
+                raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
+            if not added(connection, members, image_id=image_id, member=project, status="pending", created_at=now()):
+                raise Conflict(f"The image is shared with {project} already.")
+            shared = select(func.count()).where(members.c.image_id == image_id)
+            if (count := connection.execute(shared).scalar_one()) > MOST:
+                raise TooLarge(f"An image may be shared with {MOST} projects, and this would be {count}. Take some "
+                               "away, or make it a community image.")
+            return _member(connection, context, image_id, project)[1]
+
+    def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
+        """The member's own answer: pending, accepted or rejected."""
+        with self.database.write() as connection:
+            _member(connection, context, image_id, project)
+            check_writer(context)
+            if not context.is_admin and project != context.project_id:
+                raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
+            connection.execute(update(members).filter_by(image_id=image_id, member=project).values(
+                status=status, updated_at=now()))
+            return _member(connection, context, image_id, project)[1]
+
+    def remove(self, context: Context, image_id: str, project: str) -> None:
+        with self.database.write() as connection:
+            image, _row = _member(connection, context, image_id, project)
+            _check_sharer(context, image)
+            connection.execute(delete(members).filter_by(image_id=image_id, member=project))
+
+
+def _member(connection: Connection, context: Context, image_id: str, project: str) -> tuple[Document, RowMapping]:
+    """The image and the row of its member, which the owner and the member see. Raises ``NotFound``."""
+    image = images.seen(connection, context, image_id)
+    row = connection.execute(select(members).filter_by(image_id=image_id, member=project)).mappings().first()
+    if row is None or not (owns(context, image) or project == context.project_id):
+        raise NotFound(f"The image is not shared with {project}.")
+    return image, row
+
+
+def _check_sharer(context: Context, image: Document) -> None:
+    if not owns(context, image):
+        raise Forbidden("Only the project whose image it is says with whom it is shared.")
+    check_writer(context)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of the embedded image service, in the API database. The content is in files; see ``content``."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
+
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, stamped
+
+images = Table(
+    "images", API,
+    Column("id", UUID, primary_key=True), Column("name", NAME), Column("status", String(16), nullable=False),
+    Column("visibility", String(16), nullable=False), Column("owner", NAME), Column("size", BigInteger),
+    Column("virtual_size", BigInteger), Column("disk_format", String(16)), Column("container_format", String(16)),
+    Column("min_disk", Integer, nullable=False, default=0), Column("min_ram", Integer, nullable=False, default=0),
+    Column("checksum", String(32)), Column("os_hash_value", String(128)),
+    Column("protected", Boolean, nullable=False, default=False),
+    Column("os_hidden", Boolean, nullable=False, default=False),
+    Column("properties", DOCUMENT, nullable=False, default="{}"), Column("why", Text),  # why it was killed
+    *stamped(), Index("images_owner", "owner", "created_at"), Index("images_created", "created_at", "id"))
+
+#: Projects with which a shared image is shared; ``status``: pending, accepted, rejected.
+members = Table(
+    "image_members", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    Column("member", NAME, primary_key=True), Column("status", String(8), nullable=False), *stamped(),
+    Index("image_members_member", "member", "status"))
+
+tags = Table(
+    "image_tags", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
+    Column("tag", NAME, primary_key=True))
+
+#: Bytes of a project's quota that an upload under way takes, before its image has a size; or without image, when that
+#: was removed meanwhile.
+uploads = Table("image_uploads", API, Column("image_id", UUID, primary_key=True),
+                Column("size", BigInteger, nullable=False))
+
+#: Ids of images that were there. None is given again: hosts may still have the content, and scripts the id.
+deleted = Table("deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))

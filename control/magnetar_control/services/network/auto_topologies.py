@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A project's first network, made when it is first needed: a network with a subnet of the default subnet pool, and a
+router where there is a default external network (Neutron's extension auto-allocated-topology). Servers that ask for
+``auto`` get it where their project has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select
+
+from magnetar_control.services import Context
+from magnetar_control.services.network.routers.routers import RouterStore
+from magnetar_control.services.network.subnets import subnet_pools
+from magnetar_control.services.network.subnets.subnet_pools import SUBNET_POOL
+from magnetar_control.store.engine.database import Database, advisory_lock, now
+from magnetar_core.errors import Conflict, NotFound
+
+from . import sharing
+from .resources import NetworkStore, forbidden
+from .tables import auto_topologies, networks
+
+NAME = "auto_allocated_{}"
+
+
+class AutoTopologies:
+    """The first networks of projects; *networks*, *subnets* and *routers* are the stores of these."""
+
+    def __init__(self, database: Database, networks: NetworkStore, subnets: NetworkStore,
+                 routers: RouterStore) -> None:
+        self.database, self.networks, self.subnets, self.routers = database, networks, subnets, routers
+
+    def find(self, context: Context, project: str) -> str:
+        """The uuid of *project*'s first network, which is made where there is none. Raises ``Conflict`` where the
+        operator has no default subnet pool for it."""
+        owner = self._as_owner(context, project, "get")
+        with self.database.write() as connection:
+            advisory_lock(connection, "first network", project)
+            row = _row(connection, project)
+            return str(row["network_id"]) if row else self._make(connection, owner)
+
+    def check(self, context: Context, project: str) -> None:
+        """Raises the error that ``find`` would."""
+        owner = self._as_owner(context, project, "get")
+        with self.database.write() as connection:
+            if _row(connection, project) is None:
+                _check_pool(connection, owner)
+
+    def delete(self, context: Context, project: str) -> None:
+        """Remove it with its router. Raises ``Conflict`` while it has ports."""
+        owner = self._as_owner(context, project, "delete")
+        with self.database.write() as connection:
+            row = _row(connection, project)
+            if row is None:
+                raise NotFound(f"There is no auto allocated topology of project {project}.",
+                               type="AutoAllocatedTopologyNotFound")
+            router, network = row["router_id"], row["network_id"]
+            connection.execute(delete(auto_topologies).where(auto_topologies.c.project_id == project))
+            if router is not None:
+                self.routers.dismantle(connection, owner, router)
+            self.networks.drop(connection, owner, network)
+
+    def _as_owner(self, context: Context, project: str, verb: str) -> Context:
+        """*context* as one of *project*. Raises ``Forbidden``."""
+        if project != context.project_id and not context.is_admin:
+            raise forbidden(f"{verb}_auto_allocated_topology", "it is another project's")
+        if not context.is_writer:
+            raise forbidden(f"{verb}_auto_allocated_topology", "it needs the role member of the project")
+        return replace(context, project_id=project)
+
+    def _make(self, connection: Connection, context: Context) -> str:
+        pool = _check_pool(connection, context)
+        network = self.networks.make(connection, context, {"name": NAME.format("network")})
+        subnet = self.subnets.make(connection, context, {
+            "name": NAME.format("subnet_v4"), "network_id": network, "subnetpool_id": pool})
+        usable = sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
+        outside = connection.execute(select(networks.c.id).where(
+            networks.c.external, networks.c.is_default, usable).order_by(networks.c.created_at).limit(1)).scalar()
+        router = None
+        if outside is not None:
+            router = self.routers.make(connection, context, {"name": NAME.format("router"), "gateway": {
+                "network_id": outside}})
+            self.routers.join(connection, context, router, subnet)
+        connection.execute(insert(auto_topologies).values(
+            project_id=context.project_id, network_id=network, router_id=router, created_at=now()))
+        return network
+
+
+def _row(connection: Connection, project: str) -> RowMapping | None:
+    return connection.execute(select(auto_topologies).where(
+        auto_topologies.c.project_id == project)).mappings().first()
+
+
+def _check_pool(connection: Connection, context: Context) -> str:
+    """The default subnet pool of IPv4; raises ``Conflict``."""
+    found = subnet_pools.default(connection, 4, SUBNET_POOL.visible(context))
+    if found is None:
+        raise Conflict("Deployment error: No default subnetpools defined. An administrator makes one: openstack subnet "
+                       "pool create --default --share --pool-prefix …", type="AutoAllocationFailure")
+    return found

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports. Those that are made with a server (``nics``) are the same as those that users make beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import delete as deleting
+
+from magnetar_control.services import Context, Document
+from magnetar_control.services.network import sharing
+from magnetar_control.services.network.networks import NETWORK, check_up
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    any_of,
+    check_once,
+    check_owner,
+    columns,
+    find,
+    forbidden,
+    own,
+)
+from magnetar_control.services.network.routers.floating_ips import let_go
+from magnetar_control.services.network.routers.router_ports import OWN
+from magnetar_control.services.network.security.security_groups import check_number, default_group
+from magnetar_control.services.network.subnets import ipam
+from magnetar_control.services.network.tables import (
+    SUBPORT,
+    TAKEN,
+    addresses,
+    floating_ips,
+    forwardings,
+    networks,
+    ports,
+    security_groups,
+)
+from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.tables import server_mappings
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
+
+from . import dns, qos, reservations, trunks, virtual_functions
+from .nics import addresses_of
+from .requested_networks import subnets_of
+from .requested_networks import visible as usable_networks
+
+
+def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their addresses and how these are called; *usual*: the domain of networks without one."""
+    given = addresses_of(connection, [row["id"] for row in rows])
+    domains, details = dns.domains(connection, rows, usual), trunks.of_ports(connection, rows)
+    asking = reservations.requests(connection, rows)
+    return [_with_request({**row, **details[row["id"]], "fixed_ips": given.get(
+        row["id"], []), "dns_assignment": dns.assignment(
+             row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
+             **{name: orjson.loads(row[name]) for name in ("security_groups", "pairs")},
+             "profile": orjson.loads(row["profile"]) | orjson.loads(row["device"])},
+             asking.get(row["id"])) for row in rows]
+
+
+def _with_request(port: Document, asking: Document | None) -> Document:
+    """With what it asks of its server's host, and in ``profile`` which provider of bandwidth gives it."""
+    if asking is None:
+        return {**port, "resource_request": None}
+    given = {"allocation": asking["allocation"]} if asking["allocation"] else {}
+    return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **given}}
+
+
+def create(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
+    """Add it with its addresses and groups. *cards*: see ``virtual_functions.check``."""
+    network = find(connection, context, NETWORK, values["network_id"])
+    if network["external"] and connection.execute(select(networks.c.id).where(
+            networks.c.id == network["id"], usable_networks(context))).first() is None:
+        raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
+                                       "have addresses of it")
+    virtual_functions.complete(values)
+    virtual_functions.check_trust(values)
+    _may_choose(context, network, values)
+    if any("ip_address" in one for one in values.get("fixed_ips") or ()):
+        _may_address(context, network, "create")
+    _may_mark(connection, context, "create", values)
+    _may_secure(context, network, "create", values, network["port_security_enabled"])
+    values.setdefault("port_security_enabled", network["port_security_enabled"])
+    values["security_groups"] = _groups(connection, values)
+    _may_pair(context, network, "create", values)
+    _check_pairs(network, values)
+    check_up(network, values["admin_state_up"])
+    dns.check_name(network, values["dns_name"])
+    qos.check(connection, context, network, values)
+    virtual_functions.check(connection, network, values, cards)
+    mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
+    if mac is None:
+        raise _mac_in_use(values)
+    choices = subnets_of(connection, [network["id"]])[network["id"]]
+    if values.get("fixed_ips") is None:
+        ipam.give_all(connection, values["id"], mac, choices, network["id"])
+        return
+    for wish in values["fixed_ips"]:
+        _give(connection, values["id"], network["id"], choices, wish)
+    ipam.give_automatic(connection, values["id"], mac, choices)
+
+
+def _check_free(row: RowMapping, what: str, names: Collection[str]) -> None:
+    """Raises ``Conflict`` for the cloud's own ports, of which *names* would be touched."""
+    if names and row["device_owner"].startswith(OWN):
+        raise Conflict(f"Port {row['id']} cannot {what} directly via the port API: has device owner "
+                       f"{row['device_owner']}.", type="ServicePortInUse")
+
+
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The port; and routers by which it is reached, where that may end."""
+    found = [f"port/{row['id']}"]
+    if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
+        found += [f"group/{id}" for id in {*orjson.loads(row["security_groups"]), *(changed["security_groups"] or ())}]
+    if changed is None or "fixed_ips" in changed:
+        found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
+            _leads_to(row))).scalars()]
+    return found
+
+
+def _leads_to(row: RowMapping) -> ColumnElement[bool]:
+    """The floating IPs by which a port is reached, also those of which it has a port alone."""
+    return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
+        forwardings.c.internal_port_id == row["id"])))
+
+
+def _check_pairs(network: RowMapping, values: Document) -> None:
+    """Raises an error where *values* have address pairs that would do nothing, or one twice: without a MAC it is of the
+    port's own."""
+    if not values.get("pairs"):
+        return
+    check_once("allowed_address_pairs", _pairs(values, values["pairs"]))
+    if not network["by_engine"]:
+        raise InvalidField("allowed_address_pairs", "must be empty: they act on networks that OVN makes, and the "
+                                                    f"network of this port is of type {network['type']}, without it")
+    if not values["port_security_enabled"]:
+        raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on a "
+                       "port.", type="AddressPairAndPortSecurityRequired")
+
+
+def _pairs(port: Document, given: Sequence[Document]) -> list[Document]:
+    """The address pairs *given*, each with its MAC."""
+    return [{"mac_address": port.get("mac_address"), **one} for one in given]
+
+
+def _mac_in_use(values: Document) -> MagnetarError:
+    return Conflict(f"Unable to complete operation for network {values['network_id']}. The mac address "
+                 f"{values.get('mac_address')} is in use.", type="MacAddressInUse")
+
+
+def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
+    if "mac_address" in values:
+        check_owner(context, network["project_id"], "create_port:mac_address", "the MAC address")
+
+
+def _may_address(context: Context, network: RowMapping, verb: str) -> None:
+    """Whoever chooses may have the address that another server had a moment ago."""
+    check_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
+
+
+def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
+    """Who turns port security off can take the addresses of all others of the network."""
+    given = values.get("port_security_enabled", usual)
+    if given != usual:
+        check_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
+
+
+def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
+    """As with port security: who has address pairs can take the addresses of all others of the network. Those that a
+    *port* has may stay."""
+    given, known = _pairs(port, port["pairs"]), _pairs(port, have)
+    if any(one not in known for one in given):
+        check_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
+
+
+def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
+    """Whose server a port says that it is at, users do not choose: only their own."""
+    if values["device_owner"].startswith((OWN, SUBPORT)):
+        raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
+                                           "subports of trunks", values["device_owner"])
+    if context.is_admin or not values["device_id"]:
+        return
+    project = connection.execute(select(server_mappings.c.project_id).where(
+        server_mappings.c.server_id == values["device_id"])).scalar()
+    if project is None and not values["device_owner"].startswith("compute:"):
+        return  # no server, and nothing that says so
+    if project != context.project_id:
+        raise forbidden(f"{verb}_port:device_id", "device_id is no server of the project")
+
+
+def _let_go(connection: Connection, row: RowMapping) -> None:
+    """Raise ``Conflict`` while a server has the port: its address would be another's, and the guest would use it."""
+    server = connection.execute(select(server_mappings.c.server_id).join(
+        ports, ports.c.device_id == server_mappings.c.server_id).where(
+        ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
+    if server is not None:
+        raise Conflict(f"Port {row['id']} is in use by server {server}. Detach it there first: openstack server "
+                    f"remove port {server} {row['id']}.", type="PortInUse", server=server)
+
+
+def _give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping], wish: Document) -> None:
+    subnet_id = wish.get("subnet_id")
+    fitting = [one for one in choices if subnet_id in (None, one["id"])]
+    if subnet_id and not fitting:
+        raise InvalidRequest(f"Invalid input for operation: Failed to create port on network {network_id}, because "
+                    f"fixed_ips included invalid subnet {subnet_id}.", type="InvalidInput")
+    ipam.give(connection, port_id, network_id, fitting, wish.get("ip_address"),
+              "the specified subnet" if subnet_id else "any of the subnets on the specified network")
+
+
+def _groups(connection: Connection, values: Document) -> list[str]:
+    """The groups of a port of these *values*, locked in one order and as ``host_groups.changed`` will, so that of two
+    ports with the same groups one waits for the other."""
+    given, project = values.get("security_groups"), values["project_id"]
+    if given is None:
+        return [default_group(connection, project)] if values["port_security_enabled"] else []
+    check_number(given)
+    there = set(connection.execute(select(security_groups.c.id).where(
+        security_groups.c.id.in_(given), (security_groups.c.project_id == project) | sharing.shared_with(
+            security_groups, project)).order_by(security_groups.c.id).with_for_update(key_share=True)).scalars())
+    for id in given:
+        if id not in there:
+            raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
+    if given and not values["port_security_enabled"]:
+        raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on "
+                    "a port.", type="PortSecurityAndIPRequiredForSecurityGroups")
+    return list(dict.fromkeys(given))
+
+
+def update(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool = True) -> None:
+    """``fixed_ips`` replaces the addresses: those that stay are kept."""
+    row = find(connection, context, PORT, row["id"], lock=True)  # no server takes it until the transaction ends
+    _check_free(row, "be changed", values.keys() - {"name", "description"})
+    if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
+        _let_go(connection, row)
+        trunks.check_no_subport(connection, row["id"])
+        _may_mark(connection, context, "update", {**row, **values})
+        values.update(made_for_server=False, place=None, tag=None)
+    if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
+        network = find(connection, context, NETWORK, row["network_id"])
+        _may_secure(context, network, "update", values, row["port_security_enabled"])
+        if not network["by_engine"]:
+            _let_go(connection, row)
+    if "mac_address" in values:
+        _change_mac(connection, context, row, values)
+    if "security_groups" in values or values.get("port_security_enabled") is False:
+        groups = values.get("security_groups") or []
+        values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
+    _check_with_network(connection, context, row, values)
+    if virtual_functions.is_one({**row, **values}) or "vnic_type" in values or "profile" in values:
+        _check_function(connection, context, row, values, cards)
+    if (fixed := values.pop("fixed_ips", None)) is not None:
+        _readdress(connection, context, row, fixed)
+
+
+def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Whether the port's network lets it have what changes; it is read only for what it has a say in."""
+    pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
+    down = values.get("admin_state_up") is False
+    if not (pairs or name or down or "qos_policy_id" in values):
+        return
+    network = find(connection, context, NETWORK, row["network_id"])
+    check_up(network, not down)
+    if pairs:
+        have = orjson.loads(row["pairs"])
+        _may_pair(context, network, "update", {**row, "pairs": have, **values}, have)
+        _check_pairs(network, {**row, "pairs": have, **values})
+    if name:
+        dns.check_name(network, name)
+    if "qos_policy_id" in values:
+        qos.check(connection, context, network, values, row["qos_policy_id"])
+        reservations.check_policy(connection, ports.c.id == row["id"], row["qos_policy_id"] or network["qos_policy_id"],
+                                  values["qos_policy_id"] or network["qos_policy_id"])
+
+
+def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
+    """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
+    becomes one leaves OVN."""
+    virtual_functions.check_trust({**row, **values})
+    other = values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_one(row)
+    if other or virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
+        _let_go(connection, row)
+    if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
+        _let_go(connection, row)
+        trunks.check_in_none(connection, row["id"])
+        floating = connection.execute(select(floating_ips.c.floating_ip_address).where(
+            _leads_to(row)).limit(1)).scalar()
+        if floating is not None:
+            raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
+                           "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
+    virtual_functions.check(connection, find(connection, context, NETWORK, row["network_id"]), {**row, **values},
+                            cards)
+
+
+def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    network = find(connection, context, NETWORK, row["network_id"])
+    _may_choose(context, network, values)
+    if row["host"] or trunks.of_ports(connection, [row])[row["id"]].get("host"):
+        raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound"
+                    f"{' on host ' + row['host'] if context.knows_hosts else ''}", type="PortBound")
+    if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
+                                                   ports.c.id != row["id"])).first():
+        raise _mac_in_use({**row, **values})
+    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]] if ipam.by_itself(one)]
+    connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.subnet_id.in_(
+        [one["id"] for one in choices])))
+    ipam.give_automatic(connection, row["id"], values["mac_address"], choices)
+
+
+def _readdress(connection: Connection, context: Context, row: RowMapping, fixed: Sequence[Document]) -> None:
+    choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
+    automatic = {one["id"] for one in choices if ipam.by_itself(one)}  # of these it has an address whatever is asked
+    have = [one for one in addresses_of(connection, [row["id"]]).get(row["id"], [])
+            if one["subnet_id"] not in automatic]
+    wanted, stay = [one for one in fixed if one.get("subnet_id") not in automatic or "ip_address" in one], []
+    for one in have:
+        match = next((wish for wish in wanted if all(one[key] == value for key, value in wish.items())), None)
+        if match is not None:
+            wanted.remove(match)
+            stay.append(one["ip_address"])
+    if any("ip_address" in one for one in wanted):
+        _may_address(context, find(connection, context, NETWORK, row["network_id"]), "update")
+    if wanted or len(stay) < len(have):
+        _let_go(connection, row)
+    let_go(connection, [row["id"]], stay)
+    connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay),
+                                                 addresses.c.subnet_id.not_in(automatic)))
+    for wish in wanted:
+        _give(connection, row["id"], row["network_id"], choices, wish)
+    ipam.give_automatic(connection, row["id"], row["mac_address"], choices)
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """It goes unless a server has it: ``interfaces.delete_port`` detaches it there, which takes more than a
+    transaction."""
+    row = find(connection, context, PORT, row["id"], lock=True)
+    _check_free(row, "be deleted", {"id"})
+    trunks.check_in_none(connection, row["id"])
+    _let_go(connection, row)
+    let_go(connection, [row["id"]])
+
+
+def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
+    """``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, of which all must hold."""
+    columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
+    query = select(addresses.c.port_id)
+    wanted: dict[str, list[str]] = {}
+    for value in values:
+        name, _equals, given = value.partition("=")
+        wanted.setdefault(name, []).append(given)
+    for name, choices in wanted.items():
+        if name == "ip_address_substr":
+            query = query.where(any_of("fixed_ips", choices, lambda one: addresses.c.ip_address.contains(
+                one, autoescape=True)))
+        elif name in columns:
+            query = query.where(columns[name].in_(choices))
+        else:
+            raise InvalidField("fixed_ips", "must be ip_address=…, ip_address_substr=… or subnet_id=…", name)
+    return ports.c.id.in_(query)
+
+
+def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
+    return any_of("security_groups", values, lambda one: ports.c.security_groups.contains(
+        f'"{one}"', autoescape=True))
+
+
+PORT = NetworkResource(
+    name="port", table=ports, visible=own(ports), documents=partial(documents, ""), create=create,
+    update=update, delete=delete,
+    defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
+              "profile": {}, "vnic_type": "normal", "pairs": [], "dns_name": ""},
+    units=units, admin=frozenset({"host", "profile"}), private=frozenset({"host"}),
+    filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
+             "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
+             "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values]),
+             **{name: trunks.bound(name) for name in ("status", "host")}})
+
+
+def resource(usual_domain: str, *, cards: bool) -> NetworkResource:
+    """Ports; *usual_domain*: of networks without one; *cards*: see ``virtual_functions.check``."""
+    return replace(PORT, documents=partial(documents, usual_domain), create=partial(create, cards=cards),
+                   update=partial(update, cards=cards))

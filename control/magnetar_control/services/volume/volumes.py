@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Volumes: what may become of one, in one transaction each. ``worker`` does the work on the host."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+
+from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services.quotas import Quotas
+from magnetar_control.store.engine.database import now
+from magnetar_core.errors import InvalidRequest
+
+from .rows import NamedStore, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
+from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
+from .tables import attachments, snapshots, volumes
+from .types import ids
+from .worker import BELL
+
+#: Of the uuids of keys.
+KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
+#: Status of an attachment to that of its volume; the first that there is counts.
+FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
+#: Columns that are shown.
+SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
+         "encryption_key_id", "readonly",
+         "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
+         "updated_at")
+#: Columns of their attachments that are shown with them.
+HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
+#: What ``volume_image_metadata`` has besides the properties of the image.
+OF_IMAGE = ("image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
+DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
+
+
+def create(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
+    """Add a volume that is to be made. *values* are columns; its source gives host, size and bootable."""
+    source = _source(connection, context, values)
+    if source is not None:
+        if source["host"]:
+            values["host"] = source["host"]  # content is copied within a host
+        values.setdefault("bootable", source["bootable"])
+        values["size"] = values.get("size") or source["size"]
+        if values["size"] < source["size"]:
+            raise InvalidRequest(f"Invalid input received: size {values['size']} GiB is smaller than the source's "
+                                 f"{source['size']} GiB.")
+    if not values.get("size"):
+        raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
+    if values["multiattach"] and values["encryption_key_id"]:
+        raise InvalidRequest("Invalid input received: Multiattach cannot be used with encrypted volumes.")
+    quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
+                 gigabytes=values["size"])
+    connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
+
+
+def key_id(volume_id: str) -> str:
+    """The uuid of a volume's key in the key manager."""
+    return str(uuid.uuid5(KEYS, volume_id))
+
+
+def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
+    """What it is made from. A copy lies in the pool's type of its source unless another is asked for."""
+    if values.get("snapshot_id"):
+        row = seen(connection, snapshots, context, values["snapshot_id"])
+        if row["status"] != "available":
+            raise wrong_status(snapshots, row, ("available",))
+        origin = connection.execute(select(volumes).where(volumes.c.id == row["volume_id"])).mappings().first()
+    elif values.get("source_volid"):
+        row = origin = seen(connection, volumes, context, values["source_volid"])
+        if row["status"] not in ("available", "in-use"):
+            raise wrong_status(volumes, row, ("available", "in-use"))
+    else:
+        return None
+    hidden = origin is not None and origin["encryption_key_id"] is not None
+    if hidden and values["volume_type"] and not values["encryption_key_id"]:
+        raise InvalidRequest(f"Invalid input received: {row['id']} is encrypted, and volumes of the type "
+                             f"{values['volume_type']} are not. A copy has an encrypted type too.")
+    if hidden:
+        values["encryption_key_id"] = key_id(values["id"])
+    if not values["volume_type"]:
+        values["volume_type"] = row["volume_type"]
+        if origin is not None:
+            values.update(pool=origin["pool"], multiattach=values["multiattach"] or origin["multiattach"])
+    if origin is not None:
+        values.setdefault("image_metadata", origin["image_metadata"])
+    return row
+
+
+def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
+    """Note that the volume is to go. Raises ``InvalidRequest`` where it is in use, or snapshots of it would stay."""
+    id = row["id"]
+    # Locked, so that a snapshot which is begun just now is seen, or sees that the volume goes.
+    connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
+    used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == id).limit(1)).first()
+    taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
+    if used or (taken and not cascade):
+        raise InvalidRequest(f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
+                             f"they go too); current status is: {row['status']}.")
+    for one in taken:
+        asked(connection, snapshots, one, "delete", None if force else SNAPSHOTS_DELETABLE, status="deleting")
+    asked(connection, volumes, row, "delete", None if force else DELETABLE, status="deleting")
+
+
+def follow(connection: Connection, volume_id: str) -> None:
+    """Set the volume's status by its attachments."""
+    have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
+    status = next((word for held, word in FOLLOWING.items() if held in have), "available")
+    connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
+        ("available", *FOLLOWING.values()))).values(status=status, updated_at=now()))
+    # One that grows, or is imaged anew, goes back to what it is by then.
+    connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
+        ("extending", "downloading", "uploading"))).values(previous_status=status))
+
+
+def of_image(image: Document) -> Document:
+    """``volume_image_metadata`` of an image: its properties and what else is told of it, as texts."""
+    told = {"image_id": image["id"], "image_name": image.get("name"),
+            **{name: image.get(name) for name in OF_IMAGE[2:]}}
+    return {**image.get("properties", {}), **{name: str(value) for name, value in told.items() if value is not None}}
+
+
+def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
+    """Volume to its attachments, oldest first."""
+    found: dict[str, list[RowMapping]] = {id: [] for id in ids}
+    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(found)).order_by(
+            attachments.c.created_at, attachments.c.id)).mappings():
+        found[row["volume_id"]].append(row)
+    return found
+
+
+def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
+    """Volumes as ``services.Volumes`` has them; *attached*: with their attachments."""
+    held = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
+    known = ids(connection, (row["volume_type"] for row in rows))
+    return [{**{name: row[name] for name in SHOWN}, "volume_type_id": known[row["volume_type"]],
+             "pool": row["pool"] or row["volume_type"], "metadata": document(row["metadata"]),
+             "volume_image_metadata": document(row["image_metadata"]),
+             "attachments": [{name: one[name] for name in HELD} for one in held.get(row["id"], ())]} for row in rows]
+
+
+class VolumeStore(NamedStore):
+    table, documents = volumes, staticmethod(documents)
+
+    def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
+        """How many, how large together, and all values of each key of their metadata."""
+        where = mine(context, volumes, listing)
+        with self.database.read() as connection:
+            count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))
+                                             .select_from(volumes).where(where)).one()
+            texts = connection.execute(select(volumes.c.metadata).where(where, volumes.c.metadata != "{}")).scalars()
+            values: dict[str, set[str]] = {}
+            for text in texts:
+                for key, value in document(text).items():
+                    values.setdefault(key, set()).add(value)
+        return count, size, values
+
+    def delete(self, context: Context, id: str, cascade: bool = False, force: bool = False) -> None:
+        """Note that it is to go; *cascade*: with its snapshots; *force*: in any status, for admins."""
+        check_writer(context)
+        if force:
+            check_admin(context, "volume:force_delete")
+        with self.database.write() as connection:
+            begin_delete(connection, seen(connection, volumes, context, id), cascade=cascade, force=force)
+            self.database.ring(connection, BELL)

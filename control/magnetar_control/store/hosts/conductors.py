@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The conductors of a cell, by heartbeat. A conductor that ends in order removes its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, select
+
+from magnetar_control.store.engine.database import INSERT, Database
+from magnetar_control.store.engine.tables import conductors
+
+#: Seconds after which the row of a dead conductor is removed when another of its name is up: it was restarted.
+FORGOTTEN = 60.0
+
+
+def present(database: Database, holder: str, name: str) -> None:
+    """Write a heartbeat."""
+    with database.write() as connection:
+        query = INSERT[database.kind](conductors).values(
+            holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())
+        connection.execute(query.on_conflict_do_update(
+            index_elements=["holder"], set_={"name": name, "seen_at": query.excluded.seen_at}))
+        connection.execute(delete(conductors).where(
+            conductors.c.name == name, conductors.c.holder != holder,
+            conductors.c.seen_at < database.clock(-FORGOTTEN)))
+
+
+def gone(database: Database, holder: str) -> None:
+    """Remove the row of a conductor that ends."""
+    with database.write() as connection:
+        connection.execute(delete(conductors).where(conductors.c.holder == holder))
+
+
+def every(connection: Connection) -> Sequence[Any]:
+    """Rows (name, seen_at of the last heartbeat), by name."""
+    return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
+        conductors.c.name).order_by(conductors.c.name)).all()
+
+
+def forget(connection: Connection, name: str) -> int:
+    """Remove the rows of a name; those that are up come back with their next heartbeat."""
+    return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount

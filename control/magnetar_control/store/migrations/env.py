@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Alembic's environment: the connection, the tables and the version table's name come from ``schema``."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from magnetar_control.store.engine.schema import add_services
+
+add_services()
+given = context.config.attributes
+context.configure(connection=given["connection"], target_metadata=given["metadata"],
+                  version_table=given["version_table"], render_as_batch=given["connection"].dialect.name == "sqlite")
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All databases together: the API database, cell0, and the cells that it lists."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.tables import cells, hosts, server_mappings
+from magnetar_core.errors import InUse, NotFound
+
+log = logging.getLogger(__name__)
+#: The cell of servers without a host.
+CELL0 = "00000000-0000-0000-0000-000000000000"
+#: Seconds for which the list of cells is cached.
+FRESH = 5.0
+#: How many servers' databases are cached.
+REMEMBERED = 20_000
+#: What to do after a cell got another database.
+RESTART = "restart every API process, the conductors of the cell and those that schedule; until then they use the " \
+          "one from before"
+
+
+@dataclass(frozen=True)
+class CellMapping:
+    """A cell as the API database lists it."""
+
+    id: str
+    name: str
+    database_url: str
+    disabled: bool
+
+
+class Store:
+    """All databases. Those of cells are opened at first use."""
+
+    def __init__(self, api: Database, pool: int = 16) -> None:
+        self.api, self.pool = api, pool
+        #: The engines of all databases that are open.
+        self.kinds = frozenset((api.kind,))
+        self._lock = threading.Lock()
+        self._open: dict[str, Database] = {}
+        #: URLs with which the cells' databases were opened, and cells whose row has another URL since.
+        self._opened_by: dict[str, str] = {}
+        self._moved: set[str] = set()
+        self._cells: tuple[CellMapping, ...] = ()
+        self._read_at = float("-inf")
+        self._where: dict[str, Database] = {}
+
+    def where(self, server_id: str) -> Database | None:
+        """The cell database in which a server was found last. Servers stay in their cells; a wrong answer only costs a
+        query."""
+        return self._where.get(server_id)
+
+    def found(self, server_id: str, database: Database) -> None:
+        """Remember the database of a server for ``where``; not cell0, which servers leave."""
+        if database is not self.cell0:
+            if len(self._where) >= REMEMBERED:
+                self._where.clear()
+            self._where[server_id] = database
+
+    def cells(self, fresh: bool = False) -> Sequence[CellMapping]:
+        """All cells, including cell0."""
+        if fresh or time.monotonic() - self._read_at > FRESH:
+            with self.api.read() as connection:
+                rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
+            found = tuple(CellMapping(row.id, row.name, row.database_url, row.disabled) for row in rows)
+            with self._lock:
+                self._cells, self._read_at = found, time.monotonic()
+            self._warn()
+        return self._cells
+
+    def _warn(self) -> None:
+        """A new database URL of a cell takes effect at the next start: work in both databases would be worse."""
+        moved = {cell.id: cell for cell in self._cells
+                 if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
+        for id in moved.keys() - self._moved:
+            log.warning("cell %s has another database since this process has opened it: %s", moved[id].name, RESTART,
+                        extra={"cell": moved[id].name})
+        self._moved = set(moved)
+
+    def cell(self, id: str) -> Database:
+        """The database of a cell. Raises ``NotFound``."""
+        opened = self._open.get(id)
+        if opened is not None:
+            return opened
+        for fresh in (False, True):
+            for cell in self.cells(fresh):
+                if cell.id == id:
+                    return self._opened(cell)
+        raise NotFound(f"There is no cell {id!r}; see `magnetar cell list`.", kind="cell", key=id)
+
+    def named(self, name: str) -> CellMapping:
+        """The cell called *name*. Raises ``NotFound``."""
+        for cell in self.cells(fresh=True):
+            if name in (cell.name, cell.id):
+                return cell
+        raise NotFound(f"There is no cell {name!r}; see `magnetar cell list`, or make it with `magnetar cell create`.",
+                       kind="cell", key=name)
+
+    @property
+    def cell0(self) -> Database:
+        """The database of servers that have no host."""
+        return self.cell(CELL0)
+
+    def databases(self) -> Sequence[tuple[CellMapping, Database]]:
+        """All cells with their databases, cell0 first."""
+        return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
+
+    def _opened(self, cell: CellMapping) -> Database:
+        with self._lock:
+            if cell.id not in self._open:
+                self._opened_by[cell.id] = cell.database_url
+                self._open[cell.id] = Database(cell.database_url, cell.name, self.pool, self.api.limit)
+                self.kinds |= {self._open[cell.id].kind}
+            return self._open[cell.id]
+
+    def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
+        """List a cell, or change the database URL of the one of that name. ``schema.upgrade`` makes the tables."""
+        id = id or str(uuid.uuid4())
+        if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
+            return self.named(name)  # nothing is written, for which there may be no room
+        try:
+            with self.api.write() as connection:
+                known = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()
+                if known is not None:
+                    connection.execute(update(cells).where(cells.c.id == known).values(
+                        database_url=database_url, updated_at=now()))
+                else:
+                    connection.execute(insert(cells).values(id=id, name=name, database_url=database_url,
+                                                            disabled=False, created_at=now()))
+        except IntegrityError:  # made by somebody else meanwhile
+            pass
+        return self.named(name)
+
+    def set_cell(self, name: str, disabled: bool) -> None:
+        """Disable or enable a cell. Raises ``NotFound``."""
+        cell = self.named(name)
+        with self.api.write() as connection:
+            connection.execute(update(cells).where(cells.c.id == cell.id).values(disabled=disabled, updated_at=now()))
+        self.cells(fresh=True)
+
+    def remove_cell(self, name: str) -> None:
+        """Remove a cell. Raises ``NotFound``, or ``InUse`` while it has hosts or servers."""
+        cell = self.named(name)
+        with self.api.write() as connection:
+            has = connection.execute(select(hosts.c.name).where(hosts.c.cell_id == cell.id)).first()
+            mapped = connection.execute(select(server_mappings.c.server_id).where(
+                server_mappings.c.cell_id == cell.id)).first()
+            if cell.id == CELL0 or has or mapped:
+                raise InUse(f"Cell {cell.name} cannot be removed: it has hosts or servers, or is cell0.")
+            connection.execute(delete(cells).where(cells.c.id == cell.id))
+        self.cells(fresh=True)
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            opened, self._open = list(self._open.values()), {}
+        for database in (*opened, self.api):
+            database.close()

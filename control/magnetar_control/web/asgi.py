@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The ASGI application: reads requests, has the mounted applications answer them in threads, sends the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from magnetar_core.errors import MagnetarError, TooSlow
+from magnetar_core.http.connections import ConnectionPlace, Connections, whole, without_port
+
+from .answer import JSON, Answer, Fault
+from .application import Application
+from .bodies import IncomingBody, KeptBytes, KeptShare
+from .fair_threads import FairThreads
+from .quick import Together, Way
+from .request import Request
+from .secret_paths import without_secrets
+from .transfers import Clock, Pace, Transfers
+from .websocket import WebSocket, cut
+
+log = logging.getLogger(__name__)
+access = logging.getLogger("magnetar.access")
+#: Longest query string, in bytes: lists build statements of what it holds.
+QUERY_LIMIT = 1 << 14
+#: Bytes of content that are sent at once: few, to see early whether the client reads.
+PIECE = 1 << 17
+#: Threads that read what is sent. Threads for uploads, beside those that users may have: for services, and to refuse.
+STREAMS, MORE = 32, 32
+#: Statuses of a refused upload that end its connection, so that the rest of the content does not come.
+ENDING = (408, 429, 503)
+#: Threads of requests that may wait for hosts (``compute.waiting`` has the shares of projects and hosts).
+WAITING = 64
+#: Threads of requests about the health of the cloud, and as for logins.
+HEALTH, HEALTH_SHARE, HEALTH_WAITING = 2, 1, 64
+#: Threads of logins, which compute; how many of them one address or user may have, and how many of its logins may wait.
+LOGINS, LOGIN_SHARE, LOGINS_WAITING = 4, 3, 64
+Observe = Callable[[str, str, str, int, float], None]
+
+
+class AsgiServer:
+    """Mounts by prefix, longest first. *url*: by which clients reach it; left out, links begin with what a request
+    says, *trusted*: with what its X-Forwarded-Proto and -Host say, which a proxy sets. *observe* is told of each
+    request: prefix, method, pattern of the route (empty for none), status, seconds."""
+
+    def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
+                 lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
+                 url: str | None = None, transfers: Transfers | None = None,
+                 connections: Connections | None = None) -> None:
+        self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
+        self.transfers, self.connections = transfers or Transfers(), connections or Connections(0)
+        # Of their own, so that slow uploads keep nobody else waiting. A download holds one only while it reads a file.
+        self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
+        self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
+        self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
+        self.health = FairThreads("health", HEALTH, HEALTH_SHARE, HEALTH_WAITING)
+        self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
+        self.kept = KeptBytes()
+        self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
+        self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
+        self.url = url.rstrip("/") if url else None
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        place = self._place(scope)
+        try:
+            if scope["type"] == "http":
+                await self._http(scope, receive, send, place.refused)
+            elif scope["type"] == "websocket":
+                await self._websocket(scope, receive, send, place.refused)
+        finally:
+            place.free()
+
+    def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
+        """One of the places of the address that a trusted proxy tells; others are connections' (``Admitting``)."""
+        headers = _headers(scope) if self.trusted else {}
+        return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:
+        while True:
+            message = await receive()
+            begins = message["type"] == "lifespan.startup"
+            if self.lifespan:
+                await asyncio.get_running_loop().run_in_executor(None, self.lifespan, begins)
+            await send({"type": message["type"] + ".complete"})
+            if not begins:
+                return
+
+    async def _http(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
+        started = time.perf_counter()
+        headers = _headers(scope)
+        # A client may send one id with many requests (Nova's global request id); what it asks for needs ids of its own.
+        theirs = headers.pop("x-openstack-request-id", None)
+        raw = _path(scope)
+        prefix, application = self._mounted(raw)
+        request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
+                          root=self._root(scope, headers))
+        request.base, request.address = request.root + prefix, self._address(scope, headers)
+        request.transfers = self.transfers
+        place, kept = scope.get("state", {}).get("place"), self.kept.share(request.address)
+        try:
+            answer = await self._answer(application, request, receive, (place, kept), refused)
+            if place is not None and request.context is None:
+                place.lend()
+            await self._send(answer, request, receive, send)
+        finally:
+            kept.free()
+        if self.observe:
+            self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
+                         time.perf_counter() - started)
+        if access.isEnabledFor(logging.INFO):
+            access.info("%s %s %d", request.method, without_secrets(raw), answer.status, extra={
+                "request_id": request.id, "global_request_id": theirs and theirs[:40], "status": answer.status,
+                "milliseconds":
+                round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
+                "project": getattr(request.context, "project_id", None)})
+
+    async def _websocket(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
+        headers, raw = _headers(scope), _path(scope)
+        prefix, application = self._mounted(raw)
+        socket = WebSocket(scope, receive, send, headers, raw[len(prefix):] or "/", self._root(scope, headers),
+                           self._address(scope, headers))
+        if (place := scope.get("state", {}).get("place")) is not None:
+            place.keep()
+        scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
+        if refused:
+            await socket.refuse(Answer({"error": {"code": refused.status, "message": refused.message}}, refused.status,
+                                       refused.details["headers"]))
+            return
+        try:
+            await application.websocket(socket)
+        except Exception:
+            log.exception("WebSocket %s failed", raw)
+            raise
+
+    async def _answer(self, application: Application, request: Request, receive: Any,
+                      holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
+        """Read what the request needs, and have it answered where that keeps nobody waiting. *holds*: what it has."""
+        try:
+            if refused:
+                raise Fault(refused.status, refused.message, **refused.details)
+            if len(request.query_string) > QUERY_LIMIT:
+                raise Fault(400, f"The query of the URL has {len(request.query_string)} bytes; at most {QUERY_LIMIT} "
+                                 "are taken. Ask for less at once.")
+            refusal = await self._body(application, request, receive, holds[1])
+            if holds[0] is not None:
+                holds[0].keep()
+            answer = refusal or await self._handled(application, request, receive)
+            answer.content = body = answer.body()  # made once
+            if request.method == "GET" and isinstance(body, bytes) and len(body) > PIECE:
+                holds[1].add(len(body))
+            return answer
+        except Fault as fault:  # the body or the query is too large
+            return application.refused(request, fault)
+        except Exception:
+            log.exception("%s %s failed", request.method, without_secrets(request.path),
+                          extra={"request_id": request.id})
+            return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
+                                                           f"{request.id}."))
+
+    async def _body(self, application: Application, request: Request, receive: Any, kept: KeptShare) -> Answer | None:
+        """Read the body of a request. Return the refusal of one whose sender may not send it. Raises ``Fault``."""
+        if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
+                application.streams(request.method, request.path)):
+            return None
+        body = IncomingBody(receive, request.headers, kept)
+        try:
+            if not await body.prompt():
+                refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
+                if refusal is not None:
+                    return refusal
+                await body.rest()
+        finally:
+            body.end()
+        request.content = body.content()
+        return None
+
+    async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
+        """Have the request answered."""
+        loop = asyncio.get_running_loop()
+        if application.streams(request.method, request.path):
+            request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
+            answer = await loop.run_in_executor(self.uploads, application.handle, request)
+            answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
+            return answer
+        way = application.way(request)
+        if way is Way.LOGIN:
+            return await self._login(application, request)
+        if way is Way.HEALTH:
+            return await self.health.run(whole(request.address), lambda: application.handle(request))
+        if way in self.apart or way is Way.THREAD:
+            return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
+        return await self.quick.answer(way, application.handle, request)
+
+    async def _login(self, application: Application, request: Request) -> Answer:
+        """Have answered what computes long: in the turn of the user, or of the address of who is not known."""
+        if "x-auth-token" in request.headers:
+            refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
+            if refusal is not None:
+                return refusal
+        key = whole(request.address) if request.context is None else f"user {request.context.user_id}"
+        return await self.logins.run(key, lambda: application.handle(request))
+
+    def _mounted(self, path: str) -> tuple[str, Application]:
+        for prefix, application in self.mounts:
+            if path.startswith(prefix) and (len(path) == len(prefix) or path[len(prefix)] == "/" or not prefix):
+                return prefix, application
+        raise LookupError("something must be mounted at the empty prefix")
+
+    def _root(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
+        if self.url:
+            return self.url
+        scheme, host = scope["scheme"].replace("ws", "http"), headers.get("host", "localhost")
+        if self.trusted:
+            scheme = headers.get("x-forwarded-proto", scheme)
+            host = headers.get("x-forwarded-host", host)
+        return f"{scheme}://{host}"
+
+    def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
+        """Where the client is. Of X-Forwarded-For the last is what the trusted proxy saw itself."""
+        seen = str((scope.get("client") or ("",))[0])
+        return without_port(headers.get("x-forwarded-for", seen).rpartition(",")[2].strip()) if self.trusted else seen
+
+    async def _send(self, answer: Answer, request: Request, receive: Any, send: Any) -> None:
+        body = answer.body()
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
+                   for name, value in answer.headers.items()]
+        headers.append((b"x-openstack-request-id", request.id.encode()))
+        if (body or answer.media_type != JSON) and "content-type" not in answer.headers:
+            headers.append((b"content-type", answer.media_type.encode()))
+        if isinstance(body, bytes):
+            if answer.status != 204:
+                headers.append((b"content-length", str(len(body)).encode()))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await _whole(send, body if request.method != "HEAD" else b"")
+            return
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self._pieces(body, send, gone)
+        except TooSlow:
+            access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
+            await cut(send)
+        finally:
+            gone.cancel()
+            if (close := getattr(body, "close", None)) is not None:
+                close()
+
+    async def _pieces(self, body: Iterable[bytes], send: Any, gone: asyncio.Future[None]) -> None:
+        """Send them, unless the client has *gone*: *send* takes what comes then, and drops it. Raises ``TooSlow``."""
+        end: Any = object()
+        loop, pieces, clock = asyncio.get_running_loop(), iter(body), self.transfers.pace.clock()
+        while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:
+            for at in range(0, len(piece), PIECE):
+                if gone.done():
+                    return
+                part = piece[at:at + PIECE]
+                await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
+        await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
+
+
+async def _whole(send: Any, body: bytes) -> None:
+    """Send *body*, and what is beyond a piece once the client has read most of what comes before it."""
+    for at in range(0, len(body) - PIECE, PIECE):
+        await send({"type": "http.response.body", "body": body[at:at + PIECE], "more_body": True})
+    last = max(0, (len(body) - 1) // PIECE * PIECE)
+    await send({"type": "http.response.body", "body": body[last:]})
+
+
+async def _gone(receive: Any) -> None:
+    """Wait until the client has ended the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _path(scope: Mapping[str, Any]) -> str:
+    """The path as the client wrote it."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1").partition("?")[0]
+
+
+async def _sent(sending: Any, clock: Clock, size: int) -> None:
+    """Wait until *sending* has given *size* bytes to the client. Raises ``TooSlow``."""
+    task = asyncio.ensure_future(sending)
+    try:
+        while not task.done():
+            began = time.monotonic()
+            await asyncio.wait((task,), timeout=clock.left)
+            clock.note(time.monotonic() - began, size if task.done() else 0)
+        task.result()
+    finally:
+        task.cancel()
+
+
+def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
+    """The content for a handler's thread, piece by piece. Ends with ``Fault`` 400 when the client goes away, and with
+    ``TooSlow``."""
+
+    def chunks() -> Iterator[bytes]:
+        clock = pace.clock()
+        while True:
+            message = _received(asyncio.run_coroutine_threadsafe(receive(), loop), clock)
+            if message["type"] == "http.disconnect":
+                raise Fault(400, "The client ended the connection before all of the content had arrived.")
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body"):
+                return
+
+    return chunks
+
+
+def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
+    """The next message of a client. Raises ``TooSlow``."""
+    while True:
+        began = time.monotonic()
+        try:
+            message = coming.result(clock.left)
+        except TimeoutError:
+            message = {}
+        try:
+            clock.note(time.monotonic() - began, len(message.get("body", b"")))
+        except TooSlow:
+            coming.cancel()
+            raise
+        if message:
+            return message
+
+
+class JsonLog(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the request's id where there is one."""
+
+    FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
+              "project", "cell", "address", "notification")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        found: dict[str, Any] = {"time": _second(int(record.created)),
+                                 "level": record.levelname.lower(), "logger": record.name,
+                                 "message": record.getMessage()}
+        found.update((name, value) for name in self.FIELDS if (value := getattr(record, name, None)) is not None)
+        if record.exc_info:
+            found["trace"] = self.formatException(record.exc_info)
+        try:
+            return orjson.dumps(found).decode()
+        except TypeError:  # text that is no Unicode, such as names of files
+            return json.dumps(found, default=str)
+
+
+@lru_cache(maxsize=4)
+def _second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Bodies that are kept in memory: how slowly they may come, and how many bytes of them one address may have.
+
+An answer that its client has not read is such a body too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar_core.errors import TooSlow
+from magnetar_core.http.connections import whole
+
+from .answer import Fault
+from .transfers import LATER, Pace
+
+#: Largest body that is taken, in bytes; streams have no such limit.
+BODY_LIMIT = 1 << 20
+#: How slowly a body may come.
+PACE = Pace(1024, 60.0)
+#: A body of at most so many bytes that comes within so many seconds is read before it is known who sends it.
+SMALL, PROMPT = 1 << 16, 0.5
+#: Bytes of requests and of answers that are kept for one address, and for all. When all are taken, an address may still
+#: have one body.
+OF_ADDRESS, OF_ALL = 16 << 20, 256 << 20
+#: Headers of a refusal after which the rest of the body must not come.
+END = {"Connection": "close"}
+
+
+class KeptBytes:
+    """Counts the bytes that are kept, by address. It is asked in the event loop alone."""
+
+    def __init__(self, of_address: int = OF_ADDRESS, of_all: int = OF_ALL) -> None:
+        self.of_address, self.of_all = of_address, of_all
+        self.addresses: Counter[str] = Counter()
+
+    def share(self, address: str) -> KeptShare:
+        """Return the share of one request of *address*."""
+        return KeptShare(self, whole(address))
+
+
+class KeptShare:
+    """The bytes that are kept for one request, until ``free``. An address may have one answer, however long."""
+
+    def __init__(self, kept: KeptBytes, address: str) -> None:
+        self._kept, self._address, self._size = kept, address, 0
+
+    def add(self, size: int) -> None:
+        """Keep *size* bytes more. Raises ``Fault`` 429 when the address has as many as it may."""
+        kept = self._kept
+        held = kept.addresses[self._address]
+        most = kept.of_address if kept.addresses.total() + size <= kept.of_all else BODY_LIMIT
+        if held and held + size > most:
+            raise Fault(429, f"{self._address or 'This socket'} has {held} bytes of requests that have "
+                             f"not ended and of answers that were not read; no more than {most} are kept for "
+                             "one address. Send fewer requests at once, and read their answers.", {**LATER, **END})
+        kept.addresses[self._address] += size
+        self._size += size
+
+    def free(self) -> None:
+        """Give the bytes back. May be called again."""
+        size, self._size = self._size, 0
+        addresses = self._kept.addresses
+        addresses[self._address] -= size
+        if addresses[self._address] <= 0:
+            del addresses[self._address]
+
+
+class IncomingBody:
+    """The body of one request. *receive*: ASGI's. Raises ``Fault``: 400 when the client goes away, 408 when it is too
+    slow, 413 when the body is too long, 429 when its address has too much."""
+
+    def __init__(self, receive: Any, headers: Mapping[str, str], share: KeptShare) -> None:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > BODY_LIMIT:
+            raise Fault(413, f"The body has {length} bytes; at most {BODY_LIMIT} are taken.")
+        self._receive, self._share = receive, share
+        self._asks = "expect" in headers
+        self._parts: list[bytes] = []
+        self._size, self._whole = 0, False
+        self._coming: asyncio.Task[dict[str, Any]] | None = None
+
+    async def prompt(self) -> bool:
+        """Return whether all of it has come at once; a client that asks whether it may send is not told to."""
+        end = time.monotonic() + PROMPT
+        while not self._whole and not self._asks and self._size <= SMALL:
+            left = end - time.monotonic()
+            if left <= 0 or not await self._came(left):
+                break
+        return self._whole
+
+    async def rest(self) -> None:
+        """Wait for what has not come yet."""
+        clock = PACE.clock()
+        while not self._whole:
+            began, before = time.monotonic(), self._size
+            await self._came(clock.left)
+            try:
+                clock.note(time.monotonic() - began, self._size - before)
+            except TooSlow as error:
+                raise Fault(error.status, error.message, END) from None
+
+    def content(self) -> bytes:
+        """Return the bytes."""
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def end(self) -> None:
+        """Wait for nothing more."""
+        if self._coming is not None:
+            self._coming.cancel()
+
+    async def _came(self, seconds: float) -> bool:
+        """Take the next part, if it comes within *seconds*."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._receive())
+        await asyncio.wait((self._coming,), timeout=seconds)
+        if not self._coming.done():
+            return False
+        message, self._coming = self._coming.result(), None
+        if message["type"] == "http.disconnect":
+            raise Fault(400, "The client ended the connection before all of the body had arrived.")
+        part = message.get("body", b"")
+        self._size += len(part)
+        if self._size > BODY_LIMIT:
+            raise Fault(413, f"The body has more than {BODY_LIMIT} bytes.")
+        self._share.add(len(part))
+        self._parts.append(part)
+        self._whole = not message.get("more_body")
+        return True

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The address of an agent, as users write it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from ..errors import InvalidField
+
+SOCKET = "/run/magnetar/agent.sock"
+ENDPOINT = "unix://" + SOCKET
+HTTPS_PORT = 6553
+#: The header that says why a cloud opens no console.
+CONSOLE_ERROR = "X-Console-Error"
+#: What the services of a cloud call themselves to the agents (User-Agent).
+CLOUD = "magnetar-cloud"
+FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
+
+
+class Endpoint(NamedTuple):
+    """An address: ``scheme`` is unix, https or ssh (http for a cloud on this machine); what it has no use for
+    is empty, ``port`` 0 is ssh's own choice."""
+
+    scheme: str
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    user: str = ""
+
+
+def parse(endpoint: str) -> Endpoint:
+    """The parts of *endpoint*; refuses everything else than the three forms, saying why."""
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidField("endpoint", "must be %s (%s)" % (FORMS, error), endpoint) from None
+    if parts.scheme == "http":
+        raise InvalidField("endpoint", "must not be http: nothing would protect token and answers on the way; use "
+                           "https://, ssh://, or %s on the host itself" % ENDPOINT, endpoint)
+    if parts.scheme not in ("unix", "https", "ssh") or port == 0 or parts.query or parts.fragment:
+        raise InvalidField("endpoint", "must be %s" % FORMS, endpoint)
+    return {"unix": _unix, "https": _https, "ssh": _ssh}[parts.scheme](parts, endpoint)
+
+
+def of_cloud(url: str, field: str = "endpoint") -> Endpoint:
+    """The address of a service of a cloud, by its *url*. Plain http is for this machine only."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidField(field, "must be the https URL of a service (%s)" % error, url) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidField(field, "must be the https URL of a service", url)
+    if parts.scheme == "http" and not _own(parts.hostname):
+        raise InvalidField(field, "must be an https URL: over http, nothing would protect password and token", url)
+    return Endpoint(parts.scheme, host=parts.hostname, port=port or {"http": 80, "https": 443}[parts.scheme])
+
+
+def _own(host: str) -> bool:
+    """Whether it is this machine's loopback."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _unix(parts: SplitResult, endpoint: str) -> Endpoint:
+    if parts.netloc or not parts.path.startswith("/"):
+        raise InvalidField("endpoint", "must be unix:///absolute/path", endpoint)
+    return Endpoint("unix", path=parts.path)
+
+
+def _https(parts: SplitResult, endpoint: str) -> Endpoint:
+    if not parts.hostname or parts.path.strip("/"):
+        raise InvalidField("endpoint", "must be %s" % FORMS, endpoint)
+    return Endpoint("https", host=parts.hostname, port=parts.port or HTTPS_PORT)
+
+
+def _ssh(parts: SplitResult, endpoint: str) -> Endpoint:
+    if parts.password is not None:
+        shown = endpoint.replace(":%s@" % parts.password, ":***@")
+        raise InvalidField("endpoint", "must not have a password: ssh:// logs in with keys (ssh_private_key, an SSH "
+                           "agent, or the files in ~/.ssh)", shown)
+    if not parts.hostname:
+        raise InvalidField("endpoint", "must be ssh://[user@]host[:port][/path of the agent's socket]", endpoint)
+    # urlsplit's hostname is in lower case, but names in ~/.ssh/config are told apart by case.
+    name = parts.netloc.rpartition("@")[2]
+    host = name[1:name.index("]")] if name.startswith("[") else name.partition(":")[0]
+    path = unquote(parts.path) if parts.path.strip("/") else SOCKET
+    return Endpoint("ssh", path=path, host=host, port=parts.port or 0, user=unquote(parts.username or ""))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A user of a cloud: logs in at its identity service (Identity API v3), and finds the Compute API in the catalogue.
+
+Tokens are kept for as long as this process lives, and asked for anew when one has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any, Mapping, Optional, Union
+from urllib.parse import urlsplit
+
+from ..errors import Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated, Unreachable
+from .endpoint import Endpoint, of_cloud
+
+#: The environment's names of what a cloud's ``auth`` has.
+VARIABLES = {
+    "auth_url": "OS_AUTH_URL", "username": "OS_USERNAME", "user_id": "OS_USER_ID", "password": "OS_PASSWORD",
+    "project_name": "OS_PROJECT_NAME", "project_id": "OS_PROJECT_ID", "user_domain_name": "OS_USER_DOMAIN_NAME",
+    "user_domain_id": "OS_USER_DOMAIN_ID", "project_domain_name": "OS_PROJECT_DOMAIN_NAME",
+    "project_domain_id": "OS_PROJECT_DOMAIN_ID", "token": "OS_TOKEN",
+    "application_credential_id": "OS_APPLICATION_CREDENTIAL_ID",
+    "application_credential_name": "OS_APPLICATION_CREDENTIAL_NAME",
+    "application_credential_secret": "OS_APPLICATION_CREDENTIAL_SECRET"}
+#: Beside ``auth``.
+BESIDE = {"region_name": "OS_REGION_NAME", "interface": "OS_INTERFACE", "cacert": "OS_CACERT"}
+DEFAULT = "default"
+#: What was answered to whom, in this process.
+_kept: dict[str, tuple[str, str]] = {}
+#: Logins that are remembered; when there are more, all are forgotten.
+REMEMBERED = 1000
+
+
+def from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
+    """The cloud that the ``OS_*`` variables describe, in the form of clouds.yaml; without ``auth.auth_url``: none."""
+    given = os.environ if environ is None else environ
+    found: dict[str, Any] = {name: given[variable] for name, variable in BESIDE.items() if given.get(variable)}
+    found["auth"] = {name: given[variable] for name, variable in VARIABLES.items() if given.get(variable)}
+    if str(given.get("OS_INSECURE", "")).lower() in ("1", "true", "yes"):
+        found["verify"] = False
+    return found
+
+
+class Login:
+    """*cloud*: as an entry of clouds.yaml: ``auth``, ``region_name``, ``interface``, ``cacert``, ``verify``."""
+
+    def __init__(self, cloud: Mapping[str, Any], timeout: float = 5.0, agent_name: str = "magnetar-client") -> None:
+        self.auth: dict[str, Any] = dict(cloud.get("auth") or {})
+        self.region, self.interface = cloud.get("region_name"), str(cloud.get("interface") or "public")
+        self.ca_cert, self.validate = cloud.get("cacert"), cloud.get("verify", True) is not False
+        self.timeout, self._agent_name = timeout, agent_name
+        if not self.auth.get("auth_url"):
+            raise InvalidField("cloud", "has no auth.auth_url, the URL of its identity service (OS_AUTH_URL)")
+        self._key = json.dumps([self.auth, self.region, self.interface], sort_keys=True, default=str)
+
+    @property
+    def address(self) -> Endpoint:
+        """Where the Compute API is."""
+        return of_cloud(self._known()[1])
+
+    @property
+    def token(self) -> str:
+        """A token; the one of before where there is one."""
+        return self._known()[0]
+
+    def renew(self) -> None:
+        """The token is not good any more."""
+        _kept.pop(self._key, None)
+
+    def _known(self) -> tuple[str, str]:
+        found = _kept.get(self._key)
+        if found is None:
+            found = self._log_in()
+            if len(_kept) >= REMEMBERED:
+                _kept.clear()
+            _kept[self._key] = found
+        return found
+
+    def _log_in(self) -> tuple[str, str]:
+        url = self.auth["auth_url"].rstrip("/")
+        url = url if url.endswith("/v3") else url + "/v3"
+        status, headers, answer = self._post(url + "/auth/tokens", {"auth": request(self.auth)})
+        if status == 401:
+            raise Unauthenticated("%s does not let you in: %s. Check user, password, project and their domains."
+                                  % (url, _said(answer)))
+        if status not in (200, 201) or not headers.get("x-subject-token"):
+            raise MagnetarError("%s answered the login with HTTP %d: %s" % (url, status, _said(answer)))
+        token = (answer or {}).get("token") or {}
+        if not token.get("project"):
+            raise Forbidden("The login at %s is for no project. Give a project (project_name, OS_PROJECT_NAME)." % url)
+        return headers["x-subject-token"], self._compute(token.get("catalog") or [])
+
+    def _compute(self, catalogue: Any) -> str:
+        for service in catalogue:
+            if service.get("type") != "compute":
+                continue
+            for one in service.get("endpoints") or []:
+                wanted = self.region in (None, one.get("region_id"), one.get("region"))
+                if one.get("interface") == self.interface.replace("URL", "") and wanted:
+                    return str(one["url"])
+        raise NotFound("The catalogue of %s has no compute service with the interface %s%s." % (
+            self.auth["auth_url"], self.interface, " in region %s" % self.region if self.region else ""))
+
+    def _post(self, url: str, body: Any) -> tuple[int, dict[str, str], Any]:
+        from . import transport
+
+        address = of_cloud(url, "cloud")
+        try:
+            connection: Any = transport.to_cloud(address, self.ca_cert, self.validate, self.timeout)
+            connection.request("POST", urlsplit(url).path, json.dumps(body).encode(), {
+                "Content-Type": "application/json", "Accept": "application/json", "User-Agent": self._agent_name})
+            response = connection.getresponse()
+            content = response.read()
+            connection.close()
+        except (OSError, socket.timeout) as error:
+            raise Unreachable("Cannot reach the identity service at %s: %s" % (
+                url, transport.advice(error, address.scheme, False))) from None
+        try:
+            answer = json.loads(content) if content else {}
+        except ValueError:
+            answer = None
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
+
+
+def request(auth: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``auth`` of a login's body. Raises ``InvalidField`` naming what is missing."""
+    if auth.get("application_credential_secret"):
+        credential = {"secret": auth["application_credential_secret"]}
+        if auth.get("application_credential_id"):
+            credential["id"] = auth["application_credential_id"]
+        else:
+            credential.update(name=_needed(auth, "application_credential_name"), user=_user(auth))
+        return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
+    if auth.get("token"):
+        identity: dict[str, Any] = {"methods": ["token"], "token": {"id": auth["token"]}}
+    else:
+        user = dict(_user(auth), password=_needed(auth, "password"))
+        identity = {"methods": ["password"], "password": {"user": user}}
+    return dict({"identity": identity}, **_scope(auth))
+
+
+def _user(auth: Mapping[str, Any]) -> dict[str, Any]:
+    if auth.get("user_id"):
+        return {"id": auth["user_id"]}
+    return {"name": _needed(auth, "username"), "domain": _domain(auth, "user")}
+
+
+def _scope(auth: Mapping[str, Any]) -> dict[str, Any]:
+    if auth.get("project_id"):
+        return {"scope": {"project": {"id": auth["project_id"]}}}
+    if auth.get("project_name"):
+        return {"scope": {"project": {"name": auth["project_name"], "domain": _domain(auth, "project")}}}
+    return {}
+
+
+def _domain(auth: Mapping[str, Any], whose: str) -> dict[str, Any]:
+    name = auth.get("%s_domain_name" % whose) or auth.get("domain_name")
+    id = auth.get("%s_domain_id" % whose) or auth.get("domain_id")
+    return {"name": name} if name and not id else {"id": id or DEFAULT}
+
+
+def _needed(auth: Mapping[str, Any], name: str) -> Any:
+    if not auth.get(name):
+        raise InvalidField("cloud", "has no auth.%s (%s)" % (name, VARIABLES[name]))
+    return auth[name]
+
+
+def _said(answer: Any) -> Union[str, Any]:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or "no reason is given").rstrip(".")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Connections for the client: HTTP over a unix socket or over TLS. Imported at the first connection only."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Optional, Protocol
+
+from ..errors import InvalidField
+from .endpoint import Endpoint
+
+#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
+EXPIRED = 10
+
+
+class Dial(Protocol):
+    """A way to the agent that the core does not know itself, such as ssh."""
+
+    def __call__(self, timeout: float) -> HTTPConnection:
+        """An open connection, made within *timeout* seconds; raises ``Unreachable`` with what to do about it."""
+
+    def close(self) -> None:
+        """Let go of what connections share; the next call makes it again."""
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket; ``OSError`` says why not."""
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connected.settimeout(self.timeout)
+            connected.connect(self._path)
+        except OSError:
+            connected.close()
+            raise
+        self.sock = connected
+
+
+def unix(path: str, timeout: float) -> HTTPConnection:
+    """A connection to the socket at *path*, not opened yet."""
+    return _UnixConnection(path, timeout)
+
+
+def https(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
+    """A TLS connection, not opened yet."""
+    return HTTPSConnection(host, port, timeout=timeout, context=context)
+
+
+def to_cloud(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
+    """A connection to a service of a cloud, not opened yet."""
+    if address.scheme == "http":
+        return HTTPConnection(address.host, address.port, timeout=timeout)
+    return https(address.host, address.port, tls(ca_cert, None, None, validate), timeout)
+
+
+def tls(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
+        validate: bool = True) -> ssl.SSLContext:
+    """The TLS settings: at least TLS 1.2, the server's certificate checked unless *validate* is false."""
+    context = _trusting(ca_cert)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not validate:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if client_cert:
+        try:
+            context.load_cert_chain(client_cert, client_key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidField("client_cert", "cannot be used: %s" % _reason(error), client_cert) from None
+    return context
+
+
+def _trusting(ca_cert: Optional[str]) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_cert)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidField("ca_cert", "cannot be used: %s" % _reason(error), ca_cert) from None
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def advice(error: Exception, scheme: str, certified: bool) -> str:
+    """Why a connection failed and what to do; *scheme* of the endpoint; *certified*: with a client certificate."""
+    local = scheme == "unix"
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and local:
+        return ("there is no such socket. Is the agent installed and running on this host? "
+                "(systemctl status magnetar-agent)")
+    if isinstance(error, PermissionError) and local:
+        return "permission denied. Use become, or add the user to the group magnetar."
+    if isinstance(error, ConnectionRefusedError):
+        if scheme == "http":
+            return "connection refused. Start it: systemctl start magnetar."
+        return "connection refused. Start it: systemctl start magnetar-agent."
+    if isinstance(error, socket.gaierror):
+        return "the host name is unknown (%s). Check the endpoint." % reason
+    if isinstance(error, ConnectionResetError) and scheme == "https":
+        return ("it closed the connection. %s"
+                % ("Has client_cert expired, or does its tls_client_ca not know the certificate?" if certified else
+                   "It may ask for a certificate: give client_cert and client_key."))
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == EXPIRED:
+        return "its certificate has expired. Renew it on the agent's host, as the role magnetar.compute.agent does."
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ("its certificate is not trusted (%s). Give the CA that signed it as ca_cert."
+                % error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return "TLS failed (%s). Check ca_cert, client_cert and client_key, and that the port speaks TLS." % reason
+    return "%s. Check the endpoint and the network." % reason

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Following an agent: its server-sent events (HTML standard) on a connection of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
+
+from ..errors import MagnetarError, Unreachable
+
+if TYPE_CHECKING:
+    Events = Iterator[tuple[str, dict[str, Any]]]
+
+#: An agent that is silent for so many heartbeats is out of reach.
+HEARTBEATS = 3
+
+
+def follow(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
+           refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
+           interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
+    """Yield ``(event, document)`` until the agent ends the stream; see ``Client.watch``."""
+    silence, connection = timeout or HEARTBEATS * interval, None
+    try:
+        connection = connect()
+        connection.sock.settimeout(silence)
+        asked = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
+        connection.request("GET", "/v1/watch?" + asked, None, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            refused(response.status, response.read())
+        yield from parse(response)
+    except (socket.timeout, TimeoutError) as error:
+        if connection is None:
+            raise unreachable(error, False) from None
+        raise _silent(silence) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise unreachable(error, connection is not None) from None
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def parse(stream: Any) -> Events:
+    """The events in *stream*, which has ``readline``. Fields that are not ours are passed over."""
+    event, data = "message", []
+    while True:
+        line = stream.readline()
+        if not line:
+            return
+        name, _colon, value = line.decode("utf-8").rstrip("\r\n").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            data.append(value)
+        elif not name and not value:
+            if data:
+                yield event, json.loads("\n".join(data))
+            event, data = "message", []
+
+
+def _silent(silence: float) -> Unreachable:
+    return Unreachable("The agent has sent nothing for %g s, not even a heartbeat: it hangs, or the network between is "
+                       "cut. Watch again; see `journalctl -u magnetar-agent` there." % silence)
