@@ -24,8 +24,8 @@ from host import ROOT
 from ovsdbapp.backend.ovs_idl import connection
 
 sys.path.insert(0, str(ROOT))  # where the central and the hosts are
-from tests.chassis import LabChassis
-from tests.northbound import LabCentral, missing
+from tests.support.chassis import LabChassis
+from tests.support.northbound import LabCentral, missing
 
 __all__ = ["OvnCloud", "missing", "ovn"]
 

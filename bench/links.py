@@ -42,8 +42,8 @@ def sink(sock: socket.socket, *_peer: object) -> None:
 
 def serve(folder: Path, ports: tuple[int, int], told: Any) -> None:
     """The other host: an agent that offers a link to kvm1, and a plain TLS socket."""
-    from tests.unit.agent.pair import Kvm
-    from tests.unit.agent.pki import Pki
+    from tests.support.agent.pair import Kvm
+    from tests.support.agent.pki import Pki
 
     pki = Pki(folder / "pki")
     for name in ("kvm1", "admin"):

@@ -20,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+pytest.register_assert_rewrite("tests.support")
 #: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
 HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_disks", "test_fleet_firmware",
                          "test_fleet_hardware", "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
@@ -38,8 +39,8 @@ FIRST = (
     # slow
     "tests/conformance/test_conformance.py", "tests/fuzz/test_fuzz.py", "tests/kill/test_kill.py",
     "tests/modules/test_documents.py", "tests/unit/control/v1/test_modules.py",
-    "tests/unit/control/moves/test_crashes.py", "tests/unit/agent/test_migration_full.py",
-    "tests/unit/agent/test_migration_volumes.py",
+    "tests/unit/control/moves/test_crashes.py", "tests/unit/agent/migrations/test_migration_full.py",
+    "tests/unit/agent/migrations/test_migration_volumes.py",
     # lab
     "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.transport import Target
+from .transport import Target
 
 #: Certificates that samples of create and rebuild trust.
 TRUSTED = ("0b5d2c72-12cc-4ba6-a8d7-3ff5cc1d8cb8", "674736e3-f25c-405c-8362-bbf991e0ce0a")
@@ -16,7 +16,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The description of a cloud of two fake hosts."""
     folder = tmp_path_factory.mktemp("novnc")
     (folder / "vnc.html").touch()
-    cloud = pytest.importorskip("tests.unit.control.cloud", reason="the control plane's cloud is not there")
+    cloud = pytest.importorskip("tests.support.control.cloud", reason="the control plane's cloud is not there")
     signing = pytest.importorskip("tests.unit.control.image.signing")
     with cloud.Cloud(hosts=2, links=True, novnc_dir=str(folder), reclaim_instance_interval=3600,
                      shelved_offload_time=-1) as running:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import report
-from tests.conformance.run import run
-from tests.conformance.samples import FOLDER, Evidence
-from tests.conformance.transport import Target
+from . import report
+from .run import run
+from .samples import FOLDER, Evidence
+from .transport import Target
 
 pytestmark = [
     pytest.mark.slow,  # it needs minutes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import differ
+from . import differ
 
 
 def answer(status: int = 200, body: Any = None) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.outcome import BLOCKED, FAIL
-from tests.conformance.run import run
-from tests.conformance.samples import FOLDER, Evidence
-from tests.conformance.transport import Target
+from .outcome import BLOCKED, FAIL
+from .run import run
+from .samples import FOLDER, Evidence
+from .transport import Target
 
 PARTS = 6
 pytestmark = [

@@ -19,7 +19,7 @@ from magnetar_agent.host.hypervisor import DomainEvent, DomainSpec
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.virt.domain.domain import render_device
 from magnetar_agent.virt.network import reservations
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 MIB = 2**20
 HOSTILE = "<&>\"' ]]> ünï \N{SNOWMAN}"

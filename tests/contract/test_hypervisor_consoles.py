@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from magnetar_core.errors import Conflict
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .place import Place
 

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar_agent.host.storage import Disk, Export, Mirror, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .place import MIB, Place
 

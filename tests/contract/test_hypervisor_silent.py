@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_core.errors import GuestSilent
 from magnetar_core.power import OFF, PAUSED, RUNNING
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .place import Place
 

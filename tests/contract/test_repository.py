@@ -104,3 +104,10 @@ def test_promises_of_security_have_their_tests():
     assert len(named) > 10
     assert [f"{path}::{name}" for path, name in named
             if not re.search(rf"^(async )?def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)] == []
+
+
+def test_helpers_of_tests_are_in_support():
+    """No module has anything from a module of tests."""
+    named = re.compile(r"^\s*(from [\w.]*\btest_\w+ import|(from [\w.]+ )?import .*\btest_\w+$)", re.MULTILINE)
+    assert not [str(path.relative_to(ROOT)) for path in PYTHON
+                if path.relative_to(ROOT).parts[:2] != ("tests", "lab") and named.search(path.read_text())]

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from magnetar_control.services.identity import passwords
+from tests.support.control.engines import engines
 from tests.unit.control.conftest import cluster, databases  # noqa: F401 - fixtures
-from tests.unit.control.engines import engines
 
 from . import cloud, routes
 from .agent import FakeAgent
@@ -130,7 +130,7 @@ def judged(fuzz: Fuzz) -> None:
 
 
 @engines("fuzz, postgres")
-def test_the_cloud(databases: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_the_cloud(databases: dict[str, str], tmp_path: Path) -> None:
     with cloud.running(tmp_path / "state", databases, f"unix:{tmp_path}/none") as place:
         mounts = dict(place.server.application.mounts)
         targets = [*routes.compute(), *routes.v1(), *routes.routed(mounts)]

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.unit.control.cloud import Reply
+from tests.support.control.cloud import Reply
 
 from .world import World
 

@@ -38,8 +38,8 @@ from magnetar_control.settings_file import make
 from magnetar_control.store.engine.database import now
 from magnetar_control.store.engine.tables import flavors
 from magnetar_control.store.hosts import hosts
-from tests.ports import free_port
-from tests.unit.control.cloud import Caller, Cloud
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.ports import free_port
 from tools import postgres
 
 #: MiB of the small disk; whether it can be mounted.

@@ -32,8 +32,8 @@ from magnetar_agent.virt.network import reservations
 from magnetar_agent.virt.network.port_filter import NftPortFilter
 from magnetar_core.errors import MagnetarError
 from magnetar_core.http.client import Client
-from tests import waiting
-from tests.waiting import LIMIT
+from tests.support import waiting
+from tests.support.waiting import LIMIT
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = CHECKOUT / ".cache"

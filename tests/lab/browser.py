@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from websockets.sync.client import connect
 
-from tests.waiting import LIMIT, eventually
+from tests.support.waiting import LIMIT, eventually
 
 PROGRAM = "chromium-headless-shell"
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sdk import Story
 
-from tests.clients import Clients, play, story
+from tests.support.clients import Clients, play, story
 
 __all__ = ["Clients", "both", "steps"]
 #: Commands and kinds of calls that a story has at least.

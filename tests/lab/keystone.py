@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent import eventually
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 PYTHON, MANAGE, SERVE = "/usr/bin/python3", "/usr/bin/keystone-manage", "/usr/bin/keystone-wsgi-public"
 #: Who runs it, where the tests run as root.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import libvirt
 
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import yaml
 
 from agent import CACHE, eventually
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from agent import LabAgent

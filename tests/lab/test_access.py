@@ -18,7 +18,7 @@ from agent import LabAgent
 from magnetar_agent.api.access import READ, BearerTokens
 from magnetar_core.errors import Forbidden, InvalidField, MagnetarError, Unauthenticated, Unreachable
 from magnetar_core.http.client import Client
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

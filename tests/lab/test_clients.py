@@ -13,7 +13,7 @@ from clients import Clients, both
 from plane import LabControl
 
 from agent import LabAgent
-from tests.other_clients import libcloud_life, made_by, nova_life, novaclient
+from tests.support.other_clients import libcloud_life, made_by, nova_life, novaclient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

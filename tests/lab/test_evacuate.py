@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.store.engine import tables
-from tests.unit.control.cloud import Cloud
-from tests.waiting import LIMIT, eventually
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import LIMIT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from agent import LabAgent, eventually, stopped
 from magnetar_core.errors import Conflict, GuestSilent, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Side
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

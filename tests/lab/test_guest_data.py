@@ -76,7 +76,8 @@ def test_devices_are_where_the_drive_says(lab: LabAgent, web: set[str]) -> None:
     assert found[LATER] == ("pci", place(lab, "/sys/class/net/eth1/device"))
 
 
-# On a fake host tests/unit/agent/test_guest_data.py reads the same in the drive; that it is read: the test above.
+# On a fake host tests/unit/agent/metadata/test_guest_data.py reads the same in the drive; that it is read: the test
+# above.
 @pytest.mark.deep(shard="rescues of one host")
 def test_a_rescue_is_told_a_password_of_its_own(lab: LabAgent, web: set[str]) -> None:
     boots = lab.boots("web")

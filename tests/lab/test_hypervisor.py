@@ -22,7 +22,7 @@ from magnetar_agent.host.storage import Disk
 from magnetar_agent.virt import LibvirtHypervisor
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import CRASHED, OFF, RUNNING
-from tests.waiting import LIMIT, eventually
+from tests.support.waiting import LIMIT, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -131,8 +131,8 @@ def test_rebuild_from_another_image(lab: LabAgent, web: str) -> None:
         assert not client.ensure("server", web, want, on_immutable="rebuild")["changed"]
 
 
-# On a fake host an agent dies at each step of it (tests/unit/agent/test_crash.py, test_actions.py); test_faults.py
-# kills one that has guests.
+# On a fake host an agent dies at each step of it (tests/unit/agent/reconcile/test_crash.py, test_actions.py);
+# test_faults.py kills one that has guests.
 @pytest.mark.deep(shard="agents killed with guests")
 @pytest.mark.parametrize("moment", ["wipe", "disk", "define"])
 def test_an_agent_killed_in_a_rebuild(lab: LabAgent, web: str, moment: str) -> None:
@@ -252,7 +252,8 @@ def test_an_image_of_a_server(lab: LabAgent, web: str, power: str, consistency: 
         lab.delete("image", f"of-{power}")
 
 
-# tests/unit/agent/test_hostile_disks.py shows it with qemu-img, tests/contract/test_hypervisor_disks.py with libvirt.
+# tests/unit/agent/virt/test_hostile_disks.py shows it with qemu-img, tests/contract/test_hypervisor_disks.py with
+# libvirt.
 @pytest.mark.deep(shard="agents killed with guests")
 def test_a_disk_that_names_a_file_of_the_host(lab: LabAgent, web: str) -> None:
     """As a guest leaves it that has broken out of its QEMU: nobody follows it, and the file stays root's."""

@@ -20,7 +20,7 @@ from magnetar_agent.api import serve
 from magnetar_agent.api.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
-from tests.http_server import started
+from tests.support.http_server import started
 
 ROOT = Path(__file__).parents[2]
 COLLECTION = "ansible_collections.magnetar.compute"

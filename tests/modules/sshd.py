@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 #: Root's sshd needs it for each connection. One of this mode was made by a test; whoever uses it has a lock on it, and
 #: the last one removes it: tests run beside each other.

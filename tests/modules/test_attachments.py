@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-MAC = "52:54:00:00:00:77"
-CASES = {
-    "volume_attachment": dict(server="s", volume="data", tag="logs"),
-    "interface_attachment": dict(server="s", network="lan", mac=MAC, tag="back"),
-}
+from tests.support.modules.attachments import CASES
+
 #: Drawn or known only when it is done.
 DRAWN = {"id", "created_at", "updated_at", "status", "addresses"}
 

@@ -7,11 +7,8 @@ example.org are only checked against the options of their module.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,13 +20,13 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import CLOUD_KINDS
 from magnetar_core.options import CONNECTION
+from tests.support.modules.documents import fences, run
 
 from .conftest import ROOT, Running, specification
 from .sshd import Sshd
 
 pytestmark = pytest.mark.slow
 
-BIN = Path(sys.executable).parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example\n"
 OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
@@ -53,12 +50,6 @@ VOLUMES = """
 - magnetar.compute.volume: {name: copy, size: 1}
 - magnetar.compute.volume: {name: faster, size: 20}
 """
-
-
-def fences(name: str, language: str) -> list[str]:
-    """The blocks of a document in *language*."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
-    return [text for said, text in found if said == language]
 
 
 def examples(module: str) -> str:
@@ -110,24 +101,6 @@ def moved(text: str, folder: Path) -> str:
     for path in ("/srv/images", "/home/me"):
         text = text.replace(path, f"{folder}{path}")
     return text.replace("/var/lib/magnetar/import", f"{folder}/agent")
-
-
-def run(place: tuple[Path, Running], plays: str, *words: str, command: str = "ansible-playbook",
-        arguments: Iterable[str] = ("play.yml",)) -> str:
-    """Run a playbook, or another command of Ansible; its output."""
-    folder, running = place
-    (folder / "play.yml").write_text(plays)
-    (folder / "hosts").write_text("[kvm_hosts]\nlocalhost ansible_connection=local ansible_become=false\n")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MAGNETAR_"))},
-        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache"), "ANSIBLE_HOME": str(folder / "ansible"), "LC_ALL": "C.UTF-8",
-        "ANSIBLE_INVENTORY": str(folder / "hosts"), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
-        "HOME": str(folder / "home/me"), "MAGNETAR_ENDPOINT": running.endpoint,
-    }
-    done = subprocess.run([BIN / command, *words, *arguments], cwd=folder, env=environment, check=False,
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_examples_of_modules(place):

@@ -22,7 +22,7 @@ from magnetar_agent.api import serve
 from magnetar_agent.api.access import BearerTokens
 from magnetar_agent.api.app import AgentApplication
 from magnetar_agent.host.networks import Lease
-from tests.http_server import started
+from tests.support.http_server import started
 
 from .conftest import ROOT, Running
 from .sshd import Sshd

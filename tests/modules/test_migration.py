@@ -4,45 +4,18 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.ports import free_port
-from tests.unit.agent.pair import WAY, Pair
+from tests.support.agent.pair import WAY
+from tests.support.modules.documents import fences, run
+from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
 
 from .conftest import COLLECTION, ROOT
-from .test_documents import fences, run
 
 pytestmark = pytest.mark.slow
 PLAYS = [yaml.safe_load(text) for text in fences("docs/migration.md", "yaml")]
-
-
-@pytest.fixture
-def pair():
-    """Two hosts, and a server web1 on the first."""
-    found = Pair(Path(tempfile.mkdtemp(prefix="mag")), (free_port(), free_port()))
-    found.id = found.make()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def go(pair, module):
-    """``go(name, ...)``: a module that speaks to the first host, or to the one given as *at*."""
-    def call(name, /, at=None, **options):
-        secrets = {"ca_cert": pair.one.pki.ca, "client_cert": pair.root / "pki/admin.pem",
-                   "client_key": pair.root / "pki/admin.key"}
-        return module(name, endpoint=endpoint(at or pair.one), timeout=30,
-                      **{key: str(path) for key, path in secrets.items()}, **options)
-
-    return call
-
-
-def endpoint(host):
-    return f"https://127.0.0.1:{host.port}"
 
 
 def test_five_steps(pair, go):

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.northbound import LabCentral, external, missing
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.modules.attachments import CASES as ATTACHMENTS
+from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
+from tests.support.modules.states import CASES as STATES
+from tests.support.modules.states import UPDATES as STATE_UPDATES
+from tests.support.northbound import LabCentral, external, missing
 from tools import samples
 
-from . import test_attachments, test_migration, test_states
 from .conftest import ROOT
 from .returned import check, check_actions
-from .test_migration import go, pair  # noqa: F401
 
 SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
-CASES = {**test_states.CASES, **test_attachments.CASES}
+CASES = {**STATES, **ATTACHMENTS}
 #: More changes, so that what samples show is among them.
-UPDATES = {**test_states.UPDATES, "flavor": dict(ram=512, on_immutable="recreate"),
+UPDATES = {**STATE_UPDATES, "flavor": dict(ram=512, on_immutable="recreate"),
            "volume_snapshot": dict(description="x"), "volume_attachment": dict(delete_on_termination=True),
            "interface_attachment": dict(address="192.168.99.77")}
 ACTIONS = [
@@ -33,7 +35,7 @@ def test_of_resources(noun, world, disk):
     options = dict(CASES[noun])
     if "filename" in options:
         options["filename"] = str(disk)
-    if noun in test_attachments.CASES:
+    if noun in ATTACHMENTS:
         world("server", name="s", flavor="small", image="img")
     key = {name: options[name] for name in ("name", "server", "volume", "network", "mac") if name in options}
     made = world(noun, diff=False, **options)
@@ -61,7 +63,7 @@ def test_of_the_host(world):
 
 
 def test_of_actions(world):
-    world("server", **test_states.CASES["server"])
+    world("server", **STATES["server"])
     world("server_action", name="s", action="console_output")
     results = [world("server_action", name="s", **options) for options in ACTIONS]
     for result in results:
@@ -70,8 +72,8 @@ def test_of_actions(world):
     check_actions("server_action", results)
 
 
-def test_of_migrations(pair, go):  # noqa: F811
-    done = go("migration", server="web1", destination=test_migration.endpoint(pair.two))
+def test_of_migrations(pair, go):
+    done = go("migration", server="web1", destination=endpoint(pair.two))
     assert done["changed"], done
     check("migration", done)
     check_actions("migration", [done])

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.magnetar.compute.plugins.module_utils import run
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import InvalidField, Unreachable
 from ansible_collections.magnetar.compute.plugins.module_utils.ssh import dial, known_hosts
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .conftest import ROOT
 from .sshd import Sshd, children_of, keygen

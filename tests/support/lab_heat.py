@@ -12,10 +12,11 @@ from typing import Any, Self
 
 import psycopg
 
-from tests.ports import free_port
-from tests.support.environments import python_of
-from tests.waiting import eventually
 from tools import postgres
+
+from .environments import python_of
+from .ports import free_port
+from .waiting import eventually
 
 PROCESS = Path(__file__).with_name("heat_process.py")
 CONFIG = """\

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.northbound import LabCentral, missing
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+
+from .northbound import LabCentral, missing
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+
+from .waiting import eventually
 
 #: The first host of a ``Cloud``.
 HOST = "kvm1"

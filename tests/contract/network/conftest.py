@@ -12,7 +12,7 @@ import pytest
 from magnetar_control.services.network.engine.engine import NetworkEngine
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.network.ovn.ovn import OvnEngine
-from tests.northbound import LabCentral, missing
+from tests.support.northbound import LabCentral, missing
 
 from .units import eventually
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.virt.network.switch_filter import MARKED, SwitchFilter
-from tests.chassis import LabChassis, advertisement
+from tests.support.chassis import LabChassis, advertisement
 
 from .units import GROUP, SIX, all_of, both, eventually, port
 

@@ -14,9 +14,9 @@ from magnetar_control.services.network.engine.engine import Incomplete, LogicalA
 from magnetar_control.services.network.ovn.ovn import OvnEngine
 from magnetar_control.services.network.ovn.ovn_changes import Northbound
 from magnetar_core.errors import Unavailable
-from tests.northbound import LabCentral, missing
-from tests.ports import free_port
-from tests.unit.agent.pki import Pki
+from tests.support.agent.pki import Pki
+from tests.support.northbound import LabCentral, missing
+from tests.support.ports import free_port
 
 from .units import (
     EXT,

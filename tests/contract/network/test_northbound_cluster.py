@@ -13,7 +13,7 @@ import pytest
 from magnetar_control.services.network.ovn import ovn_servers
 from magnetar_control.services.network.ovn.ovn import OvnEngine
 from magnetar_core.errors import Unavailable
-from tests.northbound import LabCluster, missing
+from tests.support.northbound import LabCluster, missing
 
 from .units import GROUP, LAN, ONE, TWO, all_of, eventually, some
 

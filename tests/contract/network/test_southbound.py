@@ -13,7 +13,7 @@ from magnetar_control.services.network.engine.engine import LogicalFunction
 from magnetar_control.services.network.ovn.ovn import OvnEngine
 from magnetar_control.services.network.ovn.southbound import Southbound
 from magnetar_core.errors import Unavailable
-from tests.northbound import SHARE, LabCentral, missing
+from tests.support.northbound import SHARE, LabCentral, missing
 
 from .units import GROUP, LAN, ONE, TWO, all_of, eventually, some
 

@@ -22,7 +22,7 @@ from magnetar_control.services.network.engine.engine import (
     key_of,
 )
 from magnetar_core.errors import Unavailable
-from tests import waiting
+from tests.support import waiting
 
 #: Waits; also for an engine that is away.
 eventually = partial(waiting.eventually, passing=(Unavailable,))

@@ -25,10 +25,9 @@ from magnetar_core.kinds import BY_NOUN
 from magnetar_core.kinds.server import destination
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
-from tests.ports import free_port
+from tests.support.agent.pair import Pair
 from tests.support.file_modes import exposed
-
-from .pair import Pair
+from tests.support.ports import free_port
 
 SMALL = {"vcpus": 1, "ram": 64}
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.cli import main
-
-from .serving import Client, Unix
+from tests.support.agent.serving import Client, Unix
 
 
 @pytest.mark.parametrize("words", [[], ["agent"], ["token"], ["token", "create"], ["token", "list"],

@@ -14,7 +14,8 @@ from tests.conformance.outcome import ABSENT, FAIL, PASS
 from tests.conformance.run import main, run
 from tests.conformance.samples import FOLDER, Evidence, keys
 from tests.conformance.scenes import Scene
-from tests.unit.conformance.replay import Replay, serve
+
+from .replay import Replay, serve
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the conformance folder is not beside the checkout")
 EVIDENCE = Evidence()

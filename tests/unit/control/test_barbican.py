@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.barbican import FakeBarbican
-
-from .cloud import Cloud
-from .test_hardware import act, on_host
-from .test_specs import flavor
+from tests.support.control.cloud import Cloud
+from tests.support.control.hardware import act, on_host
+from tests.support.control.specs import flavor
 
 
 @pytest.fixture

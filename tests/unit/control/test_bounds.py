@@ -17,8 +17,7 @@ from magnetar_control.store.engine import sqlite
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts.cell_look import NOTHING
 from magnetar_core.http import login
-
-from .scheduler.fleet import row
+from tests.unit.control.scheduler.fleet import row
 
 
 class FakeAgent:

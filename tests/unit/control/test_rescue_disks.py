@@ -14,7 +14,7 @@ from magnetar_control.compute.target import changed_meanwhile
 from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import hosts
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 from tests.unit.core.images import iso
 
 

@@ -17,9 +17,8 @@ from magnetar_control.conductor.worker.work import HostDown, Work
 from magnetar_control.store.servers import servers
 from magnetar_core.errors import Unreachable
 from magnetar_core.http.client import Client
-from tests.unit.agent.test_iso import read
-
-from .cloud import Cloud
+from tests.support.agent.iso import read
+from tests.support.control.cloud import Cloud
 
 
 @pytest.fixture(scope="module")

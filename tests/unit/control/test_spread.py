@@ -14,9 +14,8 @@ from sqlalchemy import delete
 
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import allocations
-
-from .cloud import Caller
-from .spread import Spread
+from tests.support.control.cloud import Caller
+from tests.support.control.spread import Spread
 
 
 @pytest.fixture(scope="module")

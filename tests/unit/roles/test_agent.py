@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,39 +12,14 @@ import yaml
 from magnetar_agent.reconcile.documents import Document, Documents
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import Volume, VolumeExport
-from tests.unit.agent.pki import Pki
+from tests.support.agent.pki import Pki
+from tests.support.roles.agent import ROLE, play, tasks
 
 pytestmark = pytest.mark.slow
 
-ROLE = Path(__file__).resolve().parents[3] / "roles/agent"
 IDS = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
 REFUSAL = ("Volumes that servers of other hosts use, or that would be removed", "What is known of them",
            "Refuse while there are any of ours")  # fmt: skip
-
-
-def tasks(file, *names):
-    """The tasks of the role's *file* with these *names*, all without any. Others would change this machine."""
-    found = yaml.safe_load((ROLE / "tasks" / file).read_text())
-    chosen = [task for task in found if task["name"] in names or not names]
-    assert not names or [task["name"] for task in chosen] == [*names]
-    return chosen
-
-
-def play(folder, tasks, *words, **given):
-    """Run *tasks* with the variables of the role and those *given*; whether all went well, and what was said."""
-    book, variables = folder / "book.json", folder / "given.json"
-    variables.write_text(json.dumps(given))
-    book.write_text(json.dumps([{
-        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
-        "vars_files": [str(ROLE / "defaults/main.yml"), str(ROLE / "vars/main.yml")],
-        "handlers": [{"name": "Restart the agent", "ansible.builtin.debug": {"msg": "it is restarted"}}],
-    }]))
-    env = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(folder), "ANSIBLE_REMOTE_TEMP": str(folder / "tmp"),
-           "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0", "ANSIBLE_NOCOLOR": "1",
-           "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), *words, "-e", f"@{variables}", book],
-                          env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode == 0, done.stdout + done.stderr
 
 
 # Uninstall --------------------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.northbound import SHARE
-
-from .test_agent import play
+from tests.support.northbound import SHARE
+from tests.support.roles.agent import play
 
 ROOT = Path(__file__).resolve().parents[3]
 ROLE = ROOT / "roles/network"

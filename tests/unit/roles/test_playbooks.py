@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .test_agent import play
+from tests.support.roles.agent import play
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]

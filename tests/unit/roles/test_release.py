@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tarfile
 from pathlib import Path
@@ -11,18 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
-ROLE = ROOT / "roles/agent"
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROLE / "files" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pack, release = load("pack"), load("release")
+from tests.support.roles.release import ROLE, ROOT, pack, release
 
 
 @pytest.fixture

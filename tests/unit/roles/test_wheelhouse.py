@@ -12,8 +12,8 @@ import zipfile
 
 import pytest
 
-from .test_agent import play, tasks
-from .test_release import release
+from tests.support.roles.agent import play, tasks
+from tests.support.roles.release import release
 
 pytestmark = pytest.mark.slow
 #: Stands for the script of the role: keeps what it was called with, and what it saw in the folder of wheels.

@@ -6,9 +6,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.ports import PARTS, claimed, free_port
+from tests.support.ports import PARTS, claimed, free_port
 
-ASK = "from tests.ports import PARTS, free_port\nprint({free_port() % PARTS for _ in range(9)})"
+ASK = "from tests.support.ports import PARTS, free_port\nprint({free_port() % PARTS for _ in range(9)})"
 
 
 def test_no_two_processes_draw_from_the_same_ports() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.host.networks import RepresentorPort
+from tests.support.agent.pair import Pair
 from tests.unit.agent.conftest import Host
-from tests.unit.agent.pair import Pair
 
 from .made_up import SETTINGS, card, give, netdev, switched, whole
 

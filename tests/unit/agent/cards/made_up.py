@@ -12,9 +12,9 @@ from magnetar_agent.host import inventory
 from magnetar_agent.host.networks import RepresentorPort
 from magnetar_agent.servers.nics import function_settings
 from magnetar_agent.settings import AgentSettings
+from tests.support.agent.pair import Kvm
+from tests.support.agent.pci import device
 from tests.unit.agent.conftest import Host
-from tests.unit.agent.pair import Kvm
-from tests.unit.agent.test_pci import device
 
 CARD, FUNCTION = ("8086", "1572"), ("8086", "154c")
 SETTINGS: dict[str, Any] = {"pci_device_spec": [{"vendor_id": "8086", "physical_network": "Physnet-0"}]}

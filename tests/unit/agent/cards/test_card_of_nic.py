@@ -13,8 +13,8 @@ from magnetar_agent.hardware.pci import warnings
 from magnetar_agent.servers.hardware import pci
 from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
+from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
 
 from .made_up import MAC, NAME, card, give, netdev, nic, plugged
 

@@ -12,8 +12,8 @@ import pytest
 from magnetar_agent.servers import guest_data
 from magnetar_agent.servers.nics import function_settings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
+from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
 
 from .made_up import MAC, NAME, card, free, give, netdev, nic, noted, plugged
 

@@ -13,9 +13,9 @@ from magnetar_agent.migrations import source
 from magnetar_agent.servers.hardware import pci
 from magnetar_core.errors import HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
+from tests.support.agent.pair import WAY, Kvm, Pair, killed, quiet
+from tests.support.waiting import eventually
 from tests.unit.agent.conftest import SMALL
-from tests.unit.agent.pair import WAY, Kvm, Pair, killed, quiet
-from tests.waiting import eventually
 
 from .made_up import MAC, give, nic, noted, part, plugged, port_nic, whole
 

@@ -13,10 +13,10 @@ from jsonschema import validate
 from magnetar_agent.servers import guest_data
 from magnetar_agent.servers.hardware import pci
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
+from tests.support.agent.metadata_cloud_init import SCHEMA
+from tests.support.agent.pair import WAY, Pair
+from tests.support.agent.pci import device
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
-from tests.unit.agent.test_cloud_init import SCHEMA
-from tests.unit.agent.test_pci import device
 
 from .made_up import FUNCTION, MAC, NAME, free, give, nic, part, plugged, whole
 

@@ -17,8 +17,8 @@ from magnetar_agent.servers import guest_data
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.host.product_data import ProductData, serial_number
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
+from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
 
 from .made_up import MAC, PORT, card, free, give, netdev, nic, part, plugged
 

@@ -11,8 +11,8 @@ import pytest
 from magnetar_agent.host.networks import RepresentorPort
 from magnetar_agent.servers import guest_data
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
+from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
 
 from .made_up import MAC, PORT, SETTINGS, free, nic, noted, part, port_nic, representor, switched
 

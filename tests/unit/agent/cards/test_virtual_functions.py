@@ -15,9 +15,9 @@ from magnetar_agent.reconcile import reconcile
 from magnetar_agent.servers.hardware import pci, placement
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
+from tests.support.agent.pair import WAY, Pair
+from tests.support.agent.pci import CELLS, remove
 from tests.unit.agent.conftest import SMALL, Host
-from tests.unit.agent.pair import WAY, Pair
-from tests.unit.agent.test_pci import CELLS, remove
 
 from .made_up import MAC, NAME, SETTINGS, card, free, nic, plugged
 

@@ -26,7 +26,7 @@ from magnetar_control.store.hosts import hosts
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.web import Request
 from magnetar_core.errors import Unreachable
-from tests.unit.control.counting import counted
+from tests.support.control.counting import counted
 
 CELL1 = "11111111-1111-1111-1111-111111111111"
 WHO = {one.token: one for one in (

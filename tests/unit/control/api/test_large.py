@@ -12,7 +12,7 @@ from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.bodies import BODY_LIMIT
-from tests.unit.control.serving import authenticate
+from tests.support.control.serving import authenticate
 
 LARGE = 10 << 20
 

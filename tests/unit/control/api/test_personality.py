@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 PATH = "/etc/motd"
 WELCOME, FAREWELL = b"Welcome to this very guest.\n", b"Farewell to that other guest.\n"

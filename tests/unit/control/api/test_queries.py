@@ -17,13 +17,12 @@ from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store.accounts import keypairs
 from magnetar_control.store.engine.database import now
-from magnetar_control.store.engine.tables import flavors, server_group_members, servers
+from magnetar_control.store.engine.tables import server_group_members, servers
 from magnetar_control.store.servers import server_groups
 from magnetar_control.web import Request
 from magnetar_control.web.quick import Way
+from tests.support.control.queries import WANTED, furnished
 
-IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
-WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networks": "none"}}
 ASKED = {
     "list": lambda caller, _id: caller.get("/servers", "2.96"),
     "detail": lambda caller, _id: caller.get("/servers/detail", "2.96"),
@@ -36,26 +35,6 @@ ASKED = {
 TO_EACH = {"list": 1, "detail": 1, "page": 1, "show": 0, "create": 1, "delete": 0}
 
 
-class Images:
-    """One image that everybody sees."""
-
-    def show(self, _context, id):
-        return {"id": id, "status": "active", "size": 1, "properties": {}} if id == IMAGE else None
-
-
-class Networks:
-    """None are wanted."""
-
-    def check_requested(self, _context, _wishes, external=False):
-        return []
-
-    def groups(self, _context, names):
-        return [{"name": name} for name in names]
-
-    def floating(self, _server_ids):
-        return {}
-
-
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch):
     """What is known of hosts and cells is read again when a test asks for it, not because the machine was slow."""
@@ -66,16 +45,6 @@ def _kept(monkeypatch):
 @pytest.fixture
 def cloud(compute):
     return furnished(compute)
-
-
-def furnished(compute):
-    compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=10**6,
-                                                 quota_cores=10**6, quota_ram=10**9)
-    compute.cloud.services = dataclasses.replace(compute.cloud.services, image=Images(), network=Networks())
-    compute.host()
-    with compute.api.write() as connection:
-        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=now()))
-    return compute
 
 
 def warm(cloud):

@@ -10,9 +10,9 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.accounts import quotas as limits
 from magnetar_core.errors import MagnetarError
+from tests.support.control.queries import WANTED, furnished
 
 from .compute import WHO
-from .test_queries import WANTED, furnished
 
 OF_RED = "/os-quota-sets/red"
 

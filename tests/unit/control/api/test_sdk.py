@@ -4,7 +4,7 @@
 import openstack
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 #: The SDK warns of its own parts.
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.unit.control.cloud import Caller, Cloud, Reply
-from tests.waiting import eventually
+from tests.support.control.cloud import Caller, Cloud, Reply
+from tests.support.waiting import eventually
 
 VOLUMES = "/volume/v3"
 NETWORK = "/network/v2.0"

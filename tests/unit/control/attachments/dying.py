@@ -15,8 +15,8 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
 from magnetar_core.http.client import Client
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 
 
 class Died(BaseException):

@@ -13,8 +13,8 @@ import pytest
 from magnetar_control.conductor.steps import block_devices
 from magnetar_control.services import Context
 from magnetar_core.errors import NotFound
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 
 from .asking import NETWORK, Owner, macs, network, path
 

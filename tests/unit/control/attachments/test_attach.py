@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor.flows import interface_attach, volume_attach
+from magnetar_control.conductor.flows import interface_attach
+from magnetar_control.conductor.steps import volume_connections
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.errors import Conflict, MagnetarError
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .asking import Owner
 
@@ -190,13 +191,13 @@ def test_a_detached_volume_is_detaching_before_the_answer(owner: Owner, monkeypa
     server, volume, go = owner.server()["id"], owner.volume(), threading.Event()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real = volume_attach.agent_flow.detach
+    real = volume_connections.agent_flow.detach
 
     def waits(*args: Any, **more: Any) -> Any:
         assert go.wait(20)
         return real(*args, **more)
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", waits)
+    monkeypatch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", waits)
     assert owner.detach(server, volume).status == 202
     assert owner.state(volume) == "detaching"
     again = owner.detach(server, volume)
@@ -244,7 +245,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         raise Conflict("The guest did not let go of it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", refused)
+        patch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", refused)
         assert owner.detach(server, volume).status == 202
         eventually(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"
@@ -260,7 +261,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real, tried = volume_attach.agent_flow.detach, []
+    real, tried = volume_connections.agent_flow.detach, []
 
     def fails_once(*args: Any, **more: Any) -> Any:
         answer = real(*args, **more)
@@ -269,7 +270,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
             raise MagnetarError
         return answer
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.agent_flow.detach", fails_once)
+    monkeypatch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", fails_once)
     assert owner.detach(server, volume).status == 202
     eventually(lambda: owner.state(volume) == "available")
     assert owner.attached(server) == [] and len(tried) == 2
@@ -308,7 +309,7 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
         assert go.wait(30)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr(volume_attach.agent_flow, verb, silent)
+    monkeypatch.setattr(volume_connections.agent_flow, verb, silent)
     getattr(owner, verb)(server, volume)
     assert begun.wait(30)
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204

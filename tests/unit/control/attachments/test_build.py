@@ -15,21 +15,10 @@ from magnetar_control.agents import AgentClient
 from magnetar_control.compute.servers import server_reservations
 from magnetar_control.conductor.steps import block_devices, nics
 from magnetar_core.errors import Cancelled, Conflict
-from tests.waiting import eventually
+from tests.support.control.build import block, root
+from tests.support.waiting import eventually
 
 from .asking import Owner
-
-
-def block(source: str, uuid_: str | None = None, **more: Any) -> dict[str, Any]:
-    """An item of block_device_mapping_v2 that becomes a volume."""
-    named = {"uuid": uuid_} if uuid_ else {}
-    return {"source_type": source, "destination_type": "volume", "boot_index": None, **named, **more}
-
-
-def root(owner: Owner) -> dict[str, Any]:
-    """The item for the server's own image, as clients send it beside others."""
-    return {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": owner.call.image(),
-            "delete_on_termination": True}
 
 
 def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:

@@ -10,11 +10,11 @@ import pytest
 from magnetar_control.compute import held_action
 from magnetar_control.conductor.steps import nics
 from magnetar_core.errors import Conflict
-from tests.waiting import eventually
+from tests.support.control.build import block, root
+from tests.support.waiting import eventually
 
 from .asking import NETWORK, Owner, new_port
 from .dying import Fuse
-from .test_build import block, root
 
 pytestmark = pytest.mark.slow  # it needs minutes
 

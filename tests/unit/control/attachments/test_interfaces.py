@@ -14,7 +14,7 @@ from magnetar_control.conductor.flows import interface_attach
 from magnetar_control.conductor.worker import retry
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_core.errors import Conflict, TimedOut
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .asking import NETWORK, Owner, macs, network, path, ports, server_on
 from .dying import Fuse

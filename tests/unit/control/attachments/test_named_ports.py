@@ -15,7 +15,7 @@ from magnetar_control.compute.servers import server_reservations
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.steps import nics
 from magnetar_core.errors import Cancelled, Conflict
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .asking import NETWORK, Owner, macs, network, new_port, ports
 

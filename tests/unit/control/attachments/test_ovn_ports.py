@@ -10,7 +10,7 @@ import pytest
 from magnetar_control import serve
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 
 @pytest.fixture(scope="module")

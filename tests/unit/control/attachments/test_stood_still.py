@@ -18,9 +18,9 @@ from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_control.services import Context
 from magnetar_control.store.actions import actions
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.moves.dying import Stall, ask, take, turn
-from tests.waiting import eventually
 
 from .asking import NETWORK, Owner, macs, network, path, server_on
 

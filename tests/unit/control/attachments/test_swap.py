@@ -15,7 +15,7 @@ from magnetar_control.services.volume.tables import volumes
 from magnetar_core.errors import Cancelled
 from magnetar_core.flows import attach
 from magnetar_core.flows.migrate import Side
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .asking import Owner
 

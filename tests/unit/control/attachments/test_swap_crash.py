@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.engines import engines
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.control.engines import engines
+from tests.support.waiting import eventually
 
 from .asking import Owner
 from .dying import Fuse

@@ -16,10 +16,10 @@ from magnetar_control.conductor.worker.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace, TimedOut
-from tests.waiting import eventually
+from tests.support.control.build import block, root
+from tests.support.waiting import eventually
 
 from .asking import Owner
-from .test_build import block, root
 
 
 def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from magnetar_control import serve
 from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.hosts.hosts import child_id
-from tests.unit.control.api.test_placement import filled, get, holds
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.placement import filled, get, holds
 
 pytestmark = pytest.mark.slow
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/scheduler/bandwidth.yml").read_text(encoding="utf-8"))

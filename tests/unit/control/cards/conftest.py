@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import netdev
 from tests.unit.control.moves.clouds import remove
-from tests.waiting import eventually
 
 from .equipped import Equipped, Functions, found_nothing, free, have_told, held, serving
 

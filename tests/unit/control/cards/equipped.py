@@ -16,10 +16,10 @@ import yaml
 from magnetar_control import serve
 from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import card, netdev, plugged, switched
 from tests.unit.control.moves.clouds import at
 from tests.unit.control.moves.inside import Inside
-from tests.waiting import eventually
 
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/virtual_functions.yml").read_text(encoding="utf-8"))
 NAME = "type-VF:physnet0"

@@ -15,13 +15,13 @@ from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.store.hosts.hosts import child_id
 from magnetar_core.errors import HypervisorError
+from tests.support.control.hardware import act
+from tests.support.control.placement import get
+from tests.support.control.placement_writes import call
+from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import card, netdev
-from tests.unit.control.api.test_placement import get
-from tests.unit.control.api.test_placement_writes import call
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at, remove
-from tests.unit.control.test_hardware import act
-from tests.waiting import eventually
 
 from .equipped import LIVE, Functions, WithCards, found_nothing, policy, serving
 

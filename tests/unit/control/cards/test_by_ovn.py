@@ -13,11 +13,11 @@ import pytest
 from magnetar_agent.host.networks import IntegrationBridge
 from magnetar_control.services.network.engine.engine import LogicalFunction
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from tests.support.agent.pci import device
+from tests.support.control.hardware import act
+from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import part, plugged
-from tests.unit.agent.test_pci import device
 from tests.unit.control.moves.clouds import at
-from tests.unit.control.test_hardware import act
-from tests.waiting import eventually
 
 from .equipped import LIVE, Functions, held
 

@@ -10,12 +10,13 @@ from unittest.mock import patch
 import pytest
 
 from magnetar_control.store.hosts import hosts
+from tests.support.control.encrypted_memory import used
+from tests.support.control.hardware import act
+from tests.support.control.specs import image
+from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import plugged
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at
-from tests.unit.control.test_encrypted_memory import used
-from tests.unit.control.test_hardware import act, image
-from tests.waiting import eventually
 
 from .equipped import CASES, LIVE, NAME, Equipped, Functions, free, held
 

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from magnetar_control.compute.servers import consoles
 from magnetar_control.store.engine.tables import console_tokens
 from magnetar_core.http.endpoint import CONSOLE_ERROR
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LIMIT = 120.0
 VNC, SERIAL, SPICE = ("vnc", "novnc"), ("serial", "serial"), ("spice", "spice-html5")

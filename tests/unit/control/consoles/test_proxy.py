@@ -15,8 +15,8 @@ from magnetar_control.api.console import proxy
 from magnetar_control.api.console.sites import ConsoleSites
 from magnetar_control.settings_file import make
 from magnetar_core.errors import HypervisorError
-from tests.unit.agent.pair import Held
-from tests.unit.control.cloud import Caller
+from tests.support.agent.pair import Held
+from tests.support.control.cloud import Caller
 
 from .sockets import (
     ANYWHERE,

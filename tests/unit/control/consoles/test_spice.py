@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar_control.compute.servers import consoles
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .sockets import (
     ANYWHERE,

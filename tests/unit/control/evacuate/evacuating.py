@@ -12,12 +12,12 @@ from sqlalchemy import select, update
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import now
 from magnetar_control.store.hosts import hosts
+from tests.support.control.cloud import Caller
+from tests.support.control.engines import engines
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Caller
-from tests.unit.control.engines import engines
 from tests.unit.control.moves.clouds import at, claims, moves, row
 from tests.unit.control.moves.inside import Inside
-from tests.waiting import eventually
 
 ENGINES = engines("evacuate, postgres")
 LONG_AGO = "2026-01-01T00:00:00.000000"

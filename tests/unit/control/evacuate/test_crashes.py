@@ -5,10 +5,10 @@ import pytest
 
 from magnetar_control.conductor.hosts import host_return
 from magnetar_core.errors import HypervisorError
+from tests.support.control.crashes import until_none
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import claims, row
 from tests.unit.control.moves.dying import Died, Fate, through
-from tests.unit.control.moves.test_crashes import until_none
-from tests.waiting import eventually
 
 from .evacuating import ENGINES
 

@@ -8,10 +8,10 @@ import pytest
 
 from magnetar_control.conductor.worker import retry
 from magnetar_core.errors import HypervisorError
-from tests.unit.agent.test_iso import read
-from tests.unit.control.attachments.test_build import block
+from tests.support.agent.iso import read
+from tests.support.control.build import block
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import claims, disabled, row
-from tests.waiting import eventually
 
 from .evacuating import ENGINES
 

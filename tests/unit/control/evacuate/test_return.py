@@ -9,9 +9,9 @@ from magnetar_control.conductor.flows import server_evacuate
 from magnetar_control.conductor.hosts import host_return
 from magnetar_control.store.engine.database import now
 from magnetar_core.errors import HypervisorError
+from tests.support.control.specs import flavor
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import claims, row
-from tests.unit.control.test_specs import flavor
-from tests.waiting import eventually
 
 from .evacuating import ENGINES
 

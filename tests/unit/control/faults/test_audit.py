@@ -18,7 +18,7 @@ from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import now
 from magnetar_core.errors import Conflict
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 SOMEBODY = Context("u", "p", frozenset(("admin",)))
 

@@ -16,7 +16,7 @@ from magnetar_control.conductor.worker.work import Work
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.claims import allocations
 from magnetar_core.errors import HypervisorError, NoSpace
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 
 @pytest.fixture(scope="module")

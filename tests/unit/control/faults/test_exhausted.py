@@ -11,15 +11,15 @@ from http.client import HTTPConnection
 import pytest
 
 from magnetar_core.http import client
+from tests.support.control.cloud import Caller, Cloud, Reply
+from tests.support.control.servers import WEB as SERVER
+from tests.support.control.servers import ensure
 from tests.support.silence import hanging
-from tests.unit.control.cloud import Caller, Cloud, Reply
-from tests.unit.control.v1 import test_servers
-from tests.unit.control.v1.test_servers import ensure
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 MANY = 6
-WEB = {**test_servers.WEB, "flavor": "small"}  # a member may have it
+WEB = {**SERVER, "flavor": "small"}  # a member may have it
 
 
 @pytest.fixture(scope="module")

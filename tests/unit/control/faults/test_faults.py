@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from datetime import datetime, timedelta
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.exc import OperationalError
 
 from magnetar_control.conductor.flows.flows import FLOWS
 from magnetar_control.conductor.hosts.host_watch import HostWatch
@@ -21,9 +19,9 @@ from magnetar_control.services.volume import worker as volume_work
 from magnetar_control.store.actions import actions as queue
 from magnetar_control.store.engine import bell, tables
 from magnetar_control.store.engine import database as database_module
-from magnetar_control.store.engine.database import Database
 from magnetar_control.store.servers import servers
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.faults import away
 from tools import postgres as postgresql
 
 
@@ -36,22 +34,6 @@ def cloud():
 @pytest.fixture
 def image(cloud):
     return cloud.admin.image()
-
-
-@contextlib.contextmanager
-def away(name, monkeypatch):
-    """The database *name* does not answer."""
-    with monkeypatch.context() as patched:
-        for method in ("read", "write"):
-            usual = getattr(Database, method)
-
-            def refused(database, usual=usual):
-                if database.name == name:
-                    raise OperationalError("SELECT", {}, ConnectionError("nobody answers"))
-                return usual(database)
-
-            patched.setattr(Database, method, refused)
-        yield
 
 
 def well(cloud):

@@ -12,8 +12,8 @@ from magnetar_control.conductor.hosts import guest_news
 from magnetar_control.conductor.hosts.guest_news import GuestNews
 from magnetar_control.store.engine.tables import servers
 from magnetar_core.errors import Conflict, Unreachable
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

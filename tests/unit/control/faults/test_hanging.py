@@ -28,8 +28,8 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import host_states
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
+from tests.support.waiting import eventually
 from tests.unit.control.api.compute import Compute
-from tests.waiting import eventually
 from tools import postgres as server
 
 from .swallowing import Swallowing

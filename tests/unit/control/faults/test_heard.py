@@ -11,8 +11,8 @@ import pytest
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.store.servers import servers
 from magnetar_core.power import number
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar_control.store.hosts import host_removals
+from tests.support.control.cloud import Cloud
 from tests.support.silence import silent
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
 
 NETWORK = "/network/v2.0"
 

@@ -14,10 +14,10 @@ from magnetar_control.conductor.flows import server_create
 from magnetar_control.conductor.steps import schedule
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_core.errors import HypervisorError
+from tests.support.control.cloud import Cloud
 from tests.support.silence import HOST, silent
-from tests.unit.control.cloud import Cloud
+from tests.support.waiting import eventually
 from tests.unit.control.scheduler.fleet import request
-from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

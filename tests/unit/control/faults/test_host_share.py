@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.http import client
+from tests.support.control.cloud import Cloud, Reply
+from tests.support.control.servers import ensure
 from tests.support.silence import HOST, hanging
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud, Reply
-from tests.unit.control.v1.test_servers import ensure
-from tests.waiting import eventually
 
 WORKERS, SHARE, MANY = 4, 2, 6
 OFF = {"power": "off"}

@@ -12,9 +12,9 @@ from magnetar_control.conductor.hosts.image_cache import ATTEMPTS, ImageCache
 from magnetar_control.store.engine import tables
 from magnetar_core.errors import Conflict, HypervisorDown
 from magnetar_core.http.client import Client
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.engines import engines
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.control.engines import engines
+from tests.support.waiting import eventually
 
 CACHE = "/v2.1/os-aggregates/{}/images"
 pytestmark = engines("volumes and images, postgres")

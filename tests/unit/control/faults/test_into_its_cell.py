@@ -18,7 +18,7 @@ from magnetar_control.store.actions import actions, stopped_actions
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database, now
 from magnetar_control.store.servers import servers
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 LIMIT = 120.0
 

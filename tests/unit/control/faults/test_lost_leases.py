@@ -16,7 +16,7 @@ from magnetar_control.conductor.steps import schedule
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import actions
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 from tests.unit.control.moves.dying import take
 
 LIMIT = 120.0

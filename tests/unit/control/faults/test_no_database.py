@@ -19,9 +19,8 @@ from magnetar_control.settings_file import make
 from magnetar_control.store.engine import database
 from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import NoSpace
-from tests.unit.control.cloud import Cloud
-
-from .test_faults import away
+from tests.support.control.cloud import Cloud
+from tests.support.control.faults import away
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 from magnetar_control.conductor.worker import retry
 from magnetar_core.errors import HypervisorDown
 from magnetar_core.http import client
+from tests.support.control.cloud import Cloud
 from tests.support.silence import HOST, hanging
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.inside import Inside
-from tests.waiting import eventually
 
 Silent = Callable[[], contextlib.AbstractContextManager[None]]
 

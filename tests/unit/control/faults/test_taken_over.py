@@ -12,8 +12,8 @@ from sqlalchemy import select
 from magnetar_control.store.actions.actions import LEASE
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import actions, host_states
-from tests.ports import free_port
-from tests.unit.control.spread import Spread
+from tests.support.control.spread import Spread
+from tests.support.ports import free_port
 
 #: Seconds that docs/faults.md promises for actions, and those of a watch on a machine that is busy.
 PROMISED, WATCHED = 15.0, 25.0

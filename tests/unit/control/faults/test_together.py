@@ -19,8 +19,8 @@ from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.servers import servers
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.counting import counted
+from tests.support.control.cloud import Cloud
+from tests.support.control.counting import counted
 
 LIMIT = 120.0
 #: What ends in a transaction of each database, in the order in which they begin.

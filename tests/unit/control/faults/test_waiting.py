@@ -14,8 +14,8 @@ from magnetar_control.compute import waiting
 from magnetar_control.compute.attachments import interfaces
 from magnetar_control.compute.waiting import Shares
 from magnetar_core.errors import Unavailable
+from tests.support.control.cloud import Caller, Cloud, Reply
 from tests.support.silence import hanging
-from tests.unit.control.cloud import Caller, Cloud, Reply
 
 #: More than the API has threads for, and how many of these are refused.
 MANY = 24

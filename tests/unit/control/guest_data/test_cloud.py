@@ -16,10 +16,10 @@ from sqlalchemy import select
 from magnetar_control import delivery
 from magnetar_control.conductor.flows import server_create
 from magnetar_control.store.engine import tables
-from tests.unit.agent.test_cloud_init import SCHEMA
-from tests.unit.agent.test_iso import read
-from tests.unit.control.cloud import Caller, Cloud
-from tests.waiting import eventually
+from tests.support.agent.iso import read
+from tests.support.agent.metadata_cloud_init import SCHEMA
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.waiting import eventually
 
 from .targets import Targets, serving
 

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.store.engine import tables
-from tests.unit.agent.test_iso import read
+from tests.support.agent.iso import read
+from tests.support.control.crashes import until_none
 from tests.unit.control.moves.clouds import check, flavors
 from tests.unit.control.moves.dying import Fate, through
 from tests.unit.control.moves.inside import Inside
-from tests.unit.control.moves.test_crashes import until_none
 from tests.unit.control.shelve.shelving import ENGINES
 
 pytestmark = [ENGINES, pytest.mark.slow]

@@ -13,9 +13,9 @@ import pytest
 from magnetar_agent.metadata.guest_data import Guest, ec2_meta_data
 from magnetar_control import serve
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
-from tests.northbound import external
-from tests.unit.control.cloud import Cloud
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.northbound import external
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from magnetar_control.conductor.worker.vendordata import Vendordata, VendordataFailed
 from magnetar_control.settings_file import make
 from magnetar_core.errors import Cancelled, InvalidSettings
-from tests.ports import free_port
-from tests.unit.agent.pki import Pki
+from tests.support.agent.pki import Pki
+from tests.support.ports import free_port
 
 from .targets import Targets, serving
 

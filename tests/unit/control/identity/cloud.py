@@ -14,7 +14,7 @@ from magnetar_control.services import identity
 from magnetar_control.web import Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
-from tests.http_server import started
+from tests.support.http_server import started
 
 URL = "http://cloud:8774"
 

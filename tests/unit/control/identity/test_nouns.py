@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.unit.control.counting import counted
+from tests.support.control.counting import counted
 
 from .cloud import URL
 

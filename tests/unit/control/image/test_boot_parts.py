@@ -7,9 +7,10 @@ import pytest
 
 from magnetar_control.conductor.periodic import periodic
 from magnetar_control.services.image.boot_parts import command_line, named_parts
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.image.glance import PATCH
+from tests.support.control.cloud import Cloud
 from tests.unit.core.images import kernel
+
+from .glance import PATCH
 
 RAMDISK = gzip.compress(b"070701" + b"0" * 104)
 

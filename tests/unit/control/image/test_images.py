@@ -4,7 +4,7 @@
 import pytest
 
 from magnetar_core.errors import Forbidden
-from tests.unit.control.counting import counted
+from tests.support.control.counting import counted
 
 from .glance import PATCH, RAW, USERS, Glance
 

@@ -11,7 +11,7 @@ from magnetar_control.delivery import ITSELF, Delivery
 from magnetar_control.services import Context
 from magnetar_control.services.image.remote import Remote
 from magnetar_core.errors import Forbidden, InvalidField, TooLarge, Unavailable
-from tests.unit.control.serving import served
+from tests.support.control.serving import served
 
 from .glance import RAW
 

@@ -14,8 +14,8 @@ from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import MORE
 from magnetar_control.web.transfers import Clock, Pace, Places, Transfers
 from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
+from tests.support.waiting import eventually
 from tests.unit.control.identity.cloud import served
-from tests.waiting import eventually
 
 from .glance import MIB, OCTETS, RAW, USERS
 

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.unit.control.identity.cloud import served
-from tests.waiting import eventually
 
 from .glance import MIB, OCTETS, RAW
 

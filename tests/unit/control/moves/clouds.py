@@ -15,7 +15,7 @@ from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine import tables
 from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import NotFound
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 #: id: vcpus, ram, disk, ephemeral, swap.
 FLAVORS = {"small": (1, 128, 1, 0, 0), "large": (2, 512, 2, 0, 0), "thin": (1, 64, 1, 0, 0),

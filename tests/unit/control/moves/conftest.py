@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .clouds import claims, flavors
 

@@ -17,7 +17,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
 from magnetar_core.http.client import Client
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .clouds import FLAVORS, row
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.ports import free_port
-from tests.unit.agent.pair import Kvm
-from tests.unit.agent.pki import Pki
-from tests.unit.control.cloud import Cloud
+from tests.support.agent.pair import Kvm
+from tests.support.agent.pki import Pki
+from tests.support.control.cloud import Cloud
+from tests.support.ports import free_port
 
 from .clouds import flavors
 
 
 class Inside(Cloud):
-    """``cloud.kvm["kvm1"]`` is an agent of ``tests.unit.agent.pair``."""
+    """``cloud.kvm["kvm1"]`` is an agent of ``tests.support.agent.pair``."""
 
     kvm: dict[str, Kvm]
 

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from magnetar_control.store.servers import migrations, servers
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .clouds import flavors, row
 

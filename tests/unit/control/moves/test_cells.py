@@ -15,10 +15,10 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.conductor.periodic import audit, repair
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.servers import cell_moves, servers
+from tests.support.control.engines import engines
+from tests.support.control.servers import ensure
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.engines import engines
-from tests.unit.control.v1.test_servers import ensure
-from tests.waiting import eventually
 from tools import postgres
 
 from .clouds import at, claims, disabled, flavors

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 
 import pytest
 from sqlalchemy import select
@@ -13,33 +12,19 @@ from sqlalchemy import select
 from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_control.store.engine.tables import action_events, actions
+from tests.support.control.crashes import EVERY, until_none
 
 from .clouds import at, check, claims, disabled, row
-from .dying import Fate, Stall, ask, flavor, take, through, turn
+from .dying import Stall, ask, flavor, take, through, turn
 from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 pytestmark = pytest.mark.slow  # it needs minutes
-
-#: Deaths that are tried: each fifth one, or as the variable says; 1 is all of them.
-EVERY = int(os.environ.get("MAGNETAR_EVERY_DEATH", "5"))
 
 
 @pytest.fixture
 def id(server):
     """Of a running server."""
     return server["id"]
-
-
-def until_none(cloud, id, late, steps):
-    """Each of *steps* with a death at its 1st, 2nd … act, until none of them has so many."""
-    for number in range(1, 200, EVERY):
-        fates = []
-        for step in steps:
-            fates.append(Fate(number, late))
-            step(fates[-1])
-        if not any(fate.died for fate in fates):
-            return
-    raise AssertionError
 
 
 @pytest.mark.parametrize("late", [False, True])

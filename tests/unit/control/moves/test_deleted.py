@@ -18,7 +18,7 @@ from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.flows.migrate import Migrate
-from tests.unit.agent.pair import WAY
+from tests.support.agent.pair import WAY
 
 from .clouds import row
 from .dying import ask, take, turn

@@ -14,7 +14,7 @@ from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.conductor.worker import retry
 from magnetar_control.store.engine import tables
-from tests.unit.agent.full import FullDisk
+from tests.support.agent.full import FullDisk
 
 from .clouds import at, check, claims, row
 from .dying import ask, take, turn

@@ -10,7 +10,7 @@ import pytest
 from magnetar_control.conductor.steps import host_groups
 from magnetar_control.conductor.steps.host_groups import GroupNews
 from magnetar_core.errors import InvalidField, Unreachable
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .clouds import row
 from .inside import with_flavors  # noqa: F401 - the fixture cloud

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar_core.errors import HypervisorError
-from tests.unit.agent.pair import Held
+from tests.support.agent.pair import Held
 
 from .clouds import check, moves, row
 from .inside import with_flavors  # noqa: F401 - the fixture cloud

@@ -11,7 +11,7 @@ import pytest
 from magnetar_control.conductor.steps import live_policy
 from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidSettings, TimedOut
-from tests.unit.agent.pair import Held
+from tests.support.agent.pair import Held
 
 from .clouds import check, claims, disabled, flavors, moves, row
 from .inside import Inside

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from magnetar_agent.servers import shutdown
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .clouds import check, flavors, remove, row
 from .inside import Inside

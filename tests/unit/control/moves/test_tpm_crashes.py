@@ -10,12 +10,12 @@ import pytest
 
 from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_core.errors import Unreachable
-from tests.unit.control.test_specs import flavor as flavor_of
+from tests.support.control.crashes import until_none
+from tests.support.control.specs import flavor as flavor_of
 
 from .clouds import check, remove
 from .dying import Fate, through
 from .inside import Inside, with_flavors  # noqa: F401 - the fixture cloud
-from .test_crashes import until_none
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.waiting import eventually
 
 from .clouds import at, check, row
 from .inside import with_flavors  # noqa: F401 - the fixture cloud

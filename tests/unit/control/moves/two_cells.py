@@ -22,7 +22,7 @@ from magnetar_control.store.engine import schema
 from magnetar_control.store.engine import tables as t
 from magnetar_control.store.engine.tables import CELL
 from magnetar_control.store.servers import servers
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .clouds import at, claims
 from .dying import Died, Fate

@@ -9,7 +9,7 @@ from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.engine.database import Database
-from tests.unit.control.serving import Asker, authenticate
+from tests.support.control.serving import Asker, authenticate
 
 
 @pytest.fixture

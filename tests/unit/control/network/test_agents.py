@@ -6,7 +6,7 @@ from __future__ import annotations
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.hosts.services import COMPUTE, Service
-from tests.unit.control.serving import ADMIN, ALICE, Asker, authenticate
+from tests.support.control.serving import ADMIN, ALICE, Asker, authenticate
 
 HOSTS = [Service("a1", 1, COMPUTE, "kvm1", "nova", "cell1", up=True, seen_at="2026-11-25T12:00:00.250000Z"),
          Service("a2", 2, COMPUTE, "kvm2", "east", "cell1", up=False, disabled=True, disabled_reason="disk")]

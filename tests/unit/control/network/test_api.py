@@ -16,8 +16,8 @@ from magnetar_control.store.engine.database import now
 from magnetar_control.store.engine.tables import server_mappings
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import InvalidSettings, MagnetarError
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 
 def _network(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:

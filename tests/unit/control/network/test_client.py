@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients import Clients, play, story
-from tests.northbound import LabCentral, external, missing
-from tests.unit.control.cloud import Cloud
+from tests.support.clients import Clients, play, story
+from tests.support.control.cloud import Cloud
+from tests.support.northbound import LabCentral, external, missing
 
 pytestmark = pytest.mark.slow
 Client = Callable[..., str]

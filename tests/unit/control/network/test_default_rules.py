@@ -12,8 +12,8 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.services.network import tables
 from magnetar_control.services.network.security import default_rules
 from magnetar_core.errors import Conflict
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER
 
 TOP = "/v2.0/default-security-group-rules"
 GROUPS = "/v2.0/security-groups"

@@ -16,8 +16,8 @@ from magnetar_control.services.network.security.security_groups import default_i
 from magnetar_control.services.network.subnets import ipam
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.network import MOST_GROUPS
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB
 
 GROUP = default_id("red")
 

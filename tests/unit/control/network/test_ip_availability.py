@@ -11,8 +11,8 @@ from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.engine.database import Database
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, Asker, authenticate
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, Asker, authenticate
 
 TOP = "/v2.0/network-ip-availabilities"
 # Of whole numbers with more than 64 bits the tests' reader of JSON makes floats; others do not.

@@ -12,7 +12,7 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.security.security_groups import default_id
 from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ALICE, BOB
+from tests.support.control.serving import ALICE, BOB
 
 
 def _server() -> str:

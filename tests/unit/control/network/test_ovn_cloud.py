@@ -11,8 +11,8 @@ import pytest
 
 from magnetar_control.conductor.periodic.audit import findings, read_state
 from magnetar_core.kinds import Server
-from tests.northbound import LabCentral, missing
-from tests.unit.control.cloud import Caller, Cloud
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.northbound import LabCentral, missing
 
 pytestmark = pytest.mark.slow
 NIC = {one.name for one in next(field for field in Server.fields if field.name == "networks").value.item.fields}

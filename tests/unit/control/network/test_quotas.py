@@ -9,7 +9,7 @@ import pytest
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 OF_RED = "/v2.0/quotas/red"
 DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100,

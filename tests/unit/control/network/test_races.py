@@ -21,7 +21,7 @@ from magnetar_control.services.network.subnets import subnets
 from magnetar_control.store.engine import database
 from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
-from tests.unit.control.serving import ADMIN, ALICE
+from tests.support.control.serving import ADMIN, ALICE
 
 
 @pytest.fixture

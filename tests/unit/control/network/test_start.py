@@ -17,9 +17,9 @@ from magnetar_control.services.network import Wait
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_core.http.client import Client
 from magnetar_core.power import OFF, RUNNING
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.counting import counted
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud
+from tests.support.control.counting import counted
+from tests.support.waiting import eventually
 
 
 class SlowEngine(FakeEngine):

@@ -17,14 +17,14 @@ from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.engine import tables
 from magnetar_core.actions import ACTIONS
+from tests.support.control.cloud import Cloud
+from tests.support.control.counting import counted
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.counting import counted
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import flavors
 from tests.unit.control.moves.dying import LONG, Fate, ask, take, through
 from tests.unit.control.moves.inside import Inside
-from tests.waiting import eventually
 
 from .receiving import Receiving, receiving
 

@@ -20,7 +20,7 @@ from magnetar_control.settings_file import make
 from magnetar_control.store.actions import outbox
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import servers
-from tests.unit.control.counting import counted
+from tests.support.control.counting import counted
 
 BOX = outbox.CELL.waiting
 FLAVOR = orjson.dumps({"id": "1", "name": "tiny", "vcpus": 2, "ram": 512, "disk": 1}).decode()

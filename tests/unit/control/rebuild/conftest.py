@@ -3,8 +3,8 @@
 
 import pytest
 
+from tests.support.control.cloud import Cloud
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.clouds import flavors
 
 from .rebuilding import Rebuilding

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.control.build import block
+from tests.support.control.cloud import Reply
+from tests.support.control.engines import engines
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.attachments.test_build import block
-from tests.unit.control.cloud import Reply
-from tests.unit.control.engines import engines
 
 ENGINES = engines("rebuild, postgres")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.control.crashes import until_none
 from tests.unit.control.moves.clouds import flavors
 from tests.unit.control.moves.dying import through
 from tests.unit.control.moves.inside import Inside
-from tests.unit.control.moves.test_crashes import until_none
 
 from .rebuilding import ENGINES
 

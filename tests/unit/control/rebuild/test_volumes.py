@@ -5,7 +5,7 @@ import pytest
 
 from magnetar_control.conductor.steps import block_devices
 from magnetar_core.http.client import Client
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 from .rebuilding import ENGINES
 

@@ -13,9 +13,8 @@ from magnetar_control.store.claims import allocations, inventories
 from magnetar_control.store.claims.nic_bandwidth import asking, shares
 from magnetar_control.store.hosts import hosts
 from magnetar_core import bandwidth
-
-from .test_place import a_memory, fleet, race, raced
-from .test_resource_classes import wish
+from tests.support.control.place import a_memory, fleet, race, raced
+from tests.support.control.resource_classes import wish
 
 __all__ = ["fleet"]
 OUT = bandwidth.resource("egress", "physnet0")

@@ -14,9 +14,9 @@ from magnetar_control.store.claims import allocations, inventories
 from magnetar_control.store.claims.nic_bandwidth import STEPS, asking, shares
 from magnetar_control.store.hosts import hosts
 from magnetar_core import bandwidth
+from tests.support.control.place import ONE, a_memory, fleet, raced
 
 from .fleet import INFO, request
-from .test_place import ONE, a_memory, fleet, raced
 
 __all__ = ["fleet"]
 FUNCTION = "type-VF:physnet0"

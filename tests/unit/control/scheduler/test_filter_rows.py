@@ -3,10 +3,8 @@
 own. Names of filters that are refused."""
 
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
-import yaml
 
 from magnetar_control.scheduler import own
 from magnetar_control.scheduler.choose import NoValidHost, choose
@@ -16,10 +14,9 @@ from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.settings_file import make
 from magnetar_control.store.hosts.cell_look import CellLook
 from magnetar_core.errors import InvalidSettings
+from tests.support.control.filter_rows import CASES
 
 from .fleet import aggregate, request, row, states
-
-CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/scheduler/filters.yml").read_text(encoding="utf-8"))
 
 
 def fleet_of(case):

@@ -12,9 +12,9 @@ from magnetar_control.settings_file import make
 from magnetar_control.store.claims.allocations import Amounts, Group
 from magnetar_core.hardware.numa import needs
 from magnetar_core.matching import matches
+from tests.support.control.filter_rows import CASES as ROWS
 
 from .fleet import aggregate, request, row, states, told_cell
-from .test_filter_rows import CASES as ROWS
 
 TWO_CELLS = {"info": {"numa_cells": [told_cell(0, "4-7"), told_cell(1, "8-11")]}}
 EMULATES = {"architecture": "x86_64", "emulated_architectures": ["aarch64"], "firmware": ["bios"],

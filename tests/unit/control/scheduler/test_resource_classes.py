@@ -7,20 +7,15 @@ import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
-from magnetar_control.scheduler.request_spec import amounts_of, offered, resources_of
+from magnetar_control.scheduler.request_spec import amounts_of, resources_of
 from magnetar_control.store.claims import allocations, inventories
 from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware import groups
-from tests.unit.control.counting import counted
-
-from .fleet import request
-from .test_place import ONE, a_memory, fleet, raced
+from tests.support.control.counting import counted
+from tests.support.control.place import a_memory, fleet, raced
+from tests.support.control.resource_classes import wish
 
 __all__ = ["fleet"]
-
-
-def wish(database, id, **resources):
-    return offered(database, request(server_id=id, amounts=ONE, resources=resources))
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.test_iso import read
+from tests.support.agent.iso import read
+from tests.support.control.cloud import Cloud
+from tests.support.control.servers import ensure, verbs
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.dying import Fuse
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.v1.test_servers import ensure, verbs
-from tests.waiting import eventually
 
 FILES, MISSING, UNKNOWN = (f"{digit * 8}-447a-4376-a10a-4cd9122d7986" for digit in "abc")
 VERSION = "2.97"

@@ -3,10 +3,10 @@
 
 import pytest
 
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.clouds import flavors
-from tests.waiting import eventually
 
 from .shelving import Shelving
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from magnetar_control.store.claims import allocations
+from tests.support.control.cloud import Cloud
+from tests.support.control.engines import engines
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.cloud import Cloud
-from tests.unit.control.engines import engines
 from tests.unit.control.moves.clouds import at, claims, row
 
 ENGINES = engines("shelve, postgres")

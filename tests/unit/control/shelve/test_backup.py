@@ -8,15 +8,15 @@ import pytest
 from magnetar_control.conductor.flows import server_create_image
 from magnetar_control.services import Context
 from magnetar_core.errors import Conflict, Unavailable
-from tests.unit.control.attachments.test_snapshot import queued, unreachable
+from tests.support.control.crashes import until_none
+from tests.support.control.snapshot import queued, unreachable
+from tests.support.control.trouble import failing
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import check, flavors
 from tests.unit.control.moves.dying import through
 from tests.unit.control.moves.inside import Inside
-from tests.unit.control.moves.test_crashes import until_none
-from tests.waiting import eventually
 
 from .shelving import ENGINES
-from .test_trouble import failing
 
 pytestmark = ENGINES
 

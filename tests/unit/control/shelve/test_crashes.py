@@ -13,13 +13,13 @@ from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_core.image_format import qcow2_header
 from magnetar_core.power import OFFLOADED, SHELVED
-from tests.unit.control.attachments.test_build import block
+from tests.support.control.build import block
+from tests.support.control.crashes import until_none
+from tests.support.control.specs import flavor
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Fate, Stall, ask, take, through, turn
 from tests.unit.control.moves.inside import Inside
-from tests.unit.control.moves.test_crashes import until_none
-from tests.unit.control.test_specs import flavor
-from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 

@@ -4,8 +4,8 @@
 import orjson
 import pytest
 
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
-from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 

@@ -12,26 +12,14 @@ from magnetar_control.conductor.worker.work import Work
 from magnetar_control.store.engine import tables
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, NoSpace
 from magnetar_core.http.client import Client
-from tests.unit.control.attachments.test_snapshot import go_on, queued, unreachable
+from tests.support.control.snapshot import go_on, queued, unreachable
+from tests.support.control.trouble import failing
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
-from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 
 pytestmark = ENGINES
-
-
-def failing(error, times=1):
-    """A function that raises *error* so many times."""
-    left = [times]
-
-    def fails(*_args, **_more):
-        left[0] -= 1
-        if left[0] >= 0:
-            raise error
-        return fails.then(*_args, **_more)
-
-    return fails
 
 
 @pytest.mark.parametrize(("before", "after", "power"), [

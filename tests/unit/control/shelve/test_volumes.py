@@ -3,9 +3,9 @@
 
 import pytest
 
-from tests.unit.control.attachments.test_build import block, root
+from tests.support.control.build import block, root
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import at, disabled, row
-from tests.waiting import eventually
 
 from .shelving import ENGINES, settings
 

@@ -3,8 +3,8 @@
 
 import uuid
 
+from tests.support.control.engines import engines
 from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.engines import engines
 from tests.unit.control.image.signing import Chain
 from tests.unit.control.moves.clouds import at, claims, flavors
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.waiting import eventually
 from tests.unit.control.image.signing import Signer, checksum
 from tests.unit.control.moves.clouds import at, check, row
-from tests.waiting import eventually
 
 from .signing import CONTENT, ENGINES, VERSION, signing
 

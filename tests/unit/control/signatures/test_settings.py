@@ -3,7 +3,7 @@
 
 import orjson
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 from tests.unit.control.image.signing import Signer
 from tests.unit.control.moves.clouds import row
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 from tests.unit.control.moves.clouds import flavors
 
 from .keeping import HOUR, Keeping

@@ -7,9 +7,9 @@ from typing import Any
 
 from magnetar_control.store.engine.database import now
 from magnetar_control.store.servers import servers
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.shelve.shelving import ENGINES, Shelving
-from tests.waiting import eventually
 
 __all__ = ["ENGINES", "HOUR", "Keeping"]
 #: Seconds for which servers are kept.

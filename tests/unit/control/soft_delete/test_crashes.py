@@ -14,10 +14,10 @@ from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.worker.work import LeaseLost
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.power import SOFT_DELETED
+from tests.support.control.crashes import until_none
 from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Died, Stall, ask, take, through, turn
 from tests.unit.control.moves.inside import Inside
-from tests.unit.control.moves.test_crashes import until_none
 from tests.unit.control.shelve.shelving import settings
 
 from .keeping import ENGINES, HOUR

@@ -13,12 +13,12 @@ from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.periodic.audit import run_with_state
 from magnetar_control.store.servers import servers
 from magnetar_core.power import SOFT_DELETED
-from tests.unit.control.counting import counted
+from tests.support.control.counting import counted
+from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import at, check, claims, row
 from tests.unit.control.moves.dying import ask as ask_for
 from tests.unit.control.moves.dying import take
 from tests.unit.control.shelve.shelving import settings
-from tests.waiting import eventually
 
 from .keeping import ENGINES, HOUR
 

@@ -14,35 +14,15 @@ from magnetar_control.store.claims import allocations
 from magnetar_control.store.claims.allocations import Amounts, Group, Ratios
 from magnetar_control.store.claims.nic_bandwidth import WantedResources
 from magnetar_control.store.engine.database import now
-from magnetar_control.store.engine.tables import cells, server_group_members, server_groups, server_mappings
 from magnetar_control.store.engine.tables import hosts as table
+from magnetar_control.store.engine.tables import server_group_members, server_groups, server_mappings
 from magnetar_control.store.hosts import hosts
-
-SMALL = Amounts(1, 512, 2)
-
-
-def a_cell(database):
-    with database.write() as connection:
-        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
-    return "cell"
+from tests.support.control.allocations import SMALL, a_cell, a_host, claim, race
 
 
 @pytest.fixture
 def cell(database):
     return a_cell(database)
-
-
-def a_host(database, name="kvm1", vcpus=4, memory_mb=4096, disk_gb=100, pcpus=0):
-    with database.write() as connection:
-        id = hosts.register(connection, name, "cell", "https://kvm1:6553")
-        hosts.inventory(connection, name, {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb, "pcpus": pcpus},
-                        Ratios(1.0, 1.0, 1.0))
-    return id
-
-
-def claim(database, consumer, host, amounts=SMALL, **more):
-    with database.write() as connection:
-        return allocations.claim(connection, consumer, more.pop("server", consumer), host, amounts, **more)
 
 
 def used(database, host):
@@ -164,22 +144,6 @@ def test_a_migration_holds_the_source_and_either_end_of_it_can_be_repeated(datab
 def test_a_server_that_holds_nothing_has_nothing_to_move(database, cell):
     with database.write() as connection:
         assert not allocations.move(connection, "s1", "m1", "nowhere")
-
-
-def race(database, works):
-    """Run *works* at once; what they returned."""
-    results, start = [None] * len(works), threading.Barrier(len(works))
-
-    def run(at):
-        start.wait()
-        results[at] = database.retried(works[at])
-
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def test_of_many_who_race_for_the_last_places_as_many_win_as_there_are(database, cell):

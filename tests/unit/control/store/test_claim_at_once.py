@@ -13,9 +13,8 @@ from magnetar_control.store.engine.tables import allocations as claimed
 from magnetar_control.store.engine.tables import hosts as table
 from magnetar_control.store.engine.tables import server_mappings
 from magnetar_control.store.hosts import hosts
-from tests.unit.control.counting import counted
-
-from .test_allocations import a_cell, a_host, claim
+from tests.support.control.allocations import a_cell, a_host, claim
+from tests.support.control.counting import counted
 
 ONE = Amounts(1, 100, 1)
 

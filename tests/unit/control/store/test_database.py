@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.engine.database import Database, filled, moment, now, passing
 from magnetar_control.store.engine.tables import flavors
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 BACKEND = text("SELECT pg_backend_pid()")
 SMALL = {"id": "1", "name": "small", "vcpus": 1, "ram": 1}

@@ -14,8 +14,7 @@ from magnetar_control.store.engine.tables import cells
 from magnetar_control.store.engine.tables import hosts as hosts_table
 from magnetar_control.store.engine.tables import inventories as table
 from magnetar_control.store.hosts import aggregates, hosts
-
-from .test_allocations import race
+from tests.support.control.allocations import race
 
 SMALL, INFO = Amounts(1, 512, 2), {"vcpus": 8, "memory_mb": 8192, "disk_gb": 100}
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 ROOT = Path(__file__).parents[4]
 Tasks = list[dict[str, Any]]

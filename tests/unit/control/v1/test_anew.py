@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from magnetar_control.api.volume import nouns
-from tests.unit.control.cloud import Caller, Cloud, Reply
-
-from .test_servers import WEB, ensure, verbs
+from tests.support.control.cloud import Caller, Cloud, Reply
+from tests.support.control.servers import WEB, ensure, verbs
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ me@example"
 

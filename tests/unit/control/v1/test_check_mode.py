@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
-
-from .test_servers import WEB, ensure, verbs
+from tests.support.control.cloud import Cloud
+from tests.support.control.servers import WEB, ensure, verbs
 
 
 @pytest.fixture(scope="module")

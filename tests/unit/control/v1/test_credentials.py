@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .play import prepared
 

@@ -10,10 +10,9 @@ import pytest
 
 from magnetar_control.api.v1.image import beginning
 from magnetar_core.image_format import HEAD, format_of
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.servers import ensure, verbs
 from tests.unit.core.images import CPIO, iso, kernel, qcow2, sparse_vmdk, vmdk
-
-from .test_servers import ensure, verbs
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ from magnetar_control.api.v1 import usage
 from magnetar_control.services.volume import worker as work
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.http.client import new_request_id
-from tests.unit.control.cloud import Caller, Cloud
-
-from .test_servers import WEB, ensure, verbs
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.control.servers import WEB, ensure, verbs
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,9 +23,10 @@ from magnetar_core.http import login
 from magnetar_core.http.client import Client
 from magnetar_core.kinds import ComputeService, Flavor, Hypervisor, Image, Network, Server, Volume
 from magnetar_core.query import reader
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.modules import examples
 
-from .play import ROOT, play, prepared, thrice
+from .play import play, prepared, thrice
 
 pytestmark = pytest.mark.slow
 
@@ -56,14 +56,6 @@ def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def auth(cloud: Cloud, **more: Any) -> dict[str, Any]:
     return {"auth": {"auth_url": f"http://127.0.0.1:{cloud.port}/identity", "username": "admin", "password":
                      cloud.password, "project_name": "admin", **more}}
-
-
-def examples(module: str) -> list[dict[str, Any]]:
-    text = (ROOT / f"plugins/modules/{module}.py").read_text()
-    found = re.search(r'^EXAMPLES = r"""(.*?)"""', text, re.DOTALL | re.MULTILINE)
-    assert found
-    tasks: list[dict[str, Any]] = yaml.safe_load(found[1])
-    return tasks
 
 
 def test_examples(cloud: Cloud, folder: Path) -> None:

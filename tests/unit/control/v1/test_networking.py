@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.northbound import LabCentral, external, missing
-from tests.unit.control.cloud import Caller, Cloud
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.control.modules import examples
+from tests.support.control.servers import ensure
+from tests.support.northbound import LabCentral, external, missing
 
 from .play import ROOT, play, prepared, thrice
-from .test_modules import examples
-from .test_servers import ensure
 
 pytestmark = pytest.mark.slow
 NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy",

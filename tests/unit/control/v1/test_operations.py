@@ -15,7 +15,7 @@ from magnetar_control.api.v1 import operations as operations_module
 from magnetar_control.api.v1.operations import ProjectOperation, ProjectOperations
 from magnetar_core.errors import TooManyRequests
 from magnetar_core.operations import CANCELLED, RUNNING, SUCCEEDED, Operation
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 Begin = Callable[[str, str], Operation]
 CALLER: Any = SimpleNamespace(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .play import play, prepared
 

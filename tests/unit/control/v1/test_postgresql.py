@@ -11,10 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.servers import WEB, ensure
 from tools import postgres as server
-
-from .test_servers import WEB, ensure
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from magnetar_control.api.nova.servers.server_fields import FIELDS
 from magnetar_core.options import CONNECTION, WAITING
 from tests.modules.conftest import specification
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
 
 from .play import play, prepared
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
-from tests.unit.control.cloud import Caller, Cloud, Reply
+from tests.support.control.cloud import Caller, Cloud
+from tests.support.control.servers import MADE, WEB, ensure, verbs
 
 
 @pytest.fixture(scope="module")
@@ -19,20 +18,6 @@ def cloud() -> Iterator[Cloud]:
     with Cloud() as made:
         made.admin.image()
         yield made
-
-
-def ensure(caller: Caller, path: str, want: Any, request_id: str | None = None, **query: Any) -> Reply:
-    words = urlencode({name: str(value).lower() for name, value in {"wait": 20, **query}.items()})
-    return caller.call("PUT", f"/v1/{path}?{words}", want, headers={"X-Request-Id": request_id} if request_id else {})
-
-
-def verbs(reply: Reply) -> list[str]:
-    assert reply.status == 200, reply
-    return [step["verb"] for step in reply.json["steps"]]
-
-
-WEB = {"flavor": "tiny", "image": "cirros", "networks": [{"network": "default"}], "metadata": {"role": "web"}}
-MADE = ["record", "disks", "define", "drive", "start"]
 
 
 def test_what_it_is(cloud: Cloud) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.control.cloud import Cloud
+from tests.support.control.cloud import Cloud
+from tests.support.control.servers import MADE, WEB, ensure, verbs
 
 from .play import play, prepared
-from .test_servers import MADE, WEB, ensure, verbs
 
 
 @pytest.fixture(scope="module")

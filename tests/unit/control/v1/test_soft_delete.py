@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.control.cloud import Cloud, Reply
-from tests.waiting import eventually
+from tests.support.control.cloud import Cloud, Reply
+from tests.support.control.servers import MADE, WEB, ensure, verbs
+from tests.support.waiting import eventually
 
 from .play import play, prepared
-from .test_servers import MADE, WEB, ensure, verbs
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.store.engine.database import Database
-from tests.unit.agent.serving import served
-from tests.unit.control.serving import Asker, authenticate
+from tests.support.agent.serving import served
+from tests.support.control.serving import Asker, authenticate
 
 #: The image that there is, by its uuid; 3 MiB of raw content.
 IMAGE = str(uuid.uuid5(uuid.NAMESPACE_OID, "image"))

@@ -10,7 +10,7 @@ import pytest
 from magnetar_control.api.volume import none
 from magnetar_control.api.volume.app import MOST
 from tests.support import answers
-from tests.unit.control.serving import ADMIN, Asker
+from tests.support.control.serving import ADMIN, Asker
 
 from .conftest import work
 

@@ -13,7 +13,7 @@ from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.volume import attachments
 from magnetar_control.web.application import by_token
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, connected, served
+from tests.support.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, connected, served
 
 from .conftest import work
 

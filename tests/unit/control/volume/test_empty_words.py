@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, BOB
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, BOB
 
 from .conftest import IMAGE, work
 

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from magnetar_core.errors import MagnetarError, Unreachable
-from tests.unit.control.serving import ALICE, BOB
+from tests.support.control.serving import ALICE, BOB
 
 from .conftest import IMAGE, Images, work
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar_control.services.volume.types import TypeStore
-from tests.unit.control.serving import ADMIN
+from tests.support.control.serving import ADMIN
 
 from .conftest import work
 

@@ -15,8 +15,8 @@ import pytest
 from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.volume import EmbeddedVolumes, embedded, worker
 from magnetar_core.errors import Conflict, MagnetarError, Unreachable
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
 
 from .conftest import IMAGE, Cloud, Images, work
 

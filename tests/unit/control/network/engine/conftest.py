@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from magnetar_control.services.network import EmbeddedNetworks, Wait
-from tests.unit.control.serving import ALICE, Asker
+from tests.support.control.serving import ALICE, Asker
 
 SERVER = str(uuid.uuid4())
 

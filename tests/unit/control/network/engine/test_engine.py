@@ -9,7 +9,7 @@ from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks, engine_of
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidSettings
-from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, connected, served
+from tests.support.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, connected, served
 
 from .conftest import SERVER, new_network, new_port, new_server
 

@@ -18,8 +18,8 @@ from magnetar_control.services.network.engine.engine import Wanted
 from magnetar_control.services.network.tables import changes as changes_table
 from magnetar_control.services.network.tables import ports
 from magnetar_core.errors import Unavailable
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE
 
 from .conftest import SERVER, new_network, new_port, new_server
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.engine.database import Database
-from tests.unit.control.serving import ADMIN, Asker
+from tests.support.control.serving import ADMIN, Asker
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.control.serving import ADMIN, BOB
+from tests.support.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/address-groups"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar_control.services.network.subnets import subnets
-from tests.unit.control.serving import ADMIN, BOB, Asker
+from tests.support.control.serving import ADMIN, BOB, Asker
 
 TOP, POOLS = "/v2.0/address-scopes", "/v2.0/subnetpools"
 

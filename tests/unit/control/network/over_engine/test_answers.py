@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import answers
-from tests.unit.control.serving import ADMIN, Asker
+from tests.support.control.serving import ADMIN, Asker
 
 pytestmark = pytest.mark.slow
 ROWS = answers.rows("network")

@@ -17,8 +17,8 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.quotas import OF_ENGINE, RESOURCES
 from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import Unauthenticated
+from tests.support.control.serving import Asker
 from tests.support.neutron_rules import NOUNS, PERSONAS, RULE, SHARED
-from tests.unit.control.serving import Asker
 
 FOLDER = Path(__file__).parents[4] / "cases" / "access"
 NEUTRON, TOLD = (yaml.safe_load((FOLDER / f"neutron_{name}.yml").read_text()) for name in ("rules", "attributes"))

@@ -14,8 +14,8 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.network.subnets import subnet_pools
 from magnetar_core.errors import InvalidRequest
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker
 
 TOP = "/v2.0/auto-allocated-topology"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar_core.errors import InvalidRequest
-from tests.unit.control.serving import ADMIN, ALICE, Asker
+from tests.support.control.serving import ADMIN, ALICE, Asker
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar_control.services.network.engine.engine import LogicalForwarding
-from tests.unit.control.serving import ADMIN, BOB
+from tests.support.control.serving import ADMIN, BOB
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tests.unit.control.serving import ADMIN, ALICE, Asker
+from tests.support.control.serving import ADMIN, ALICE, Asker
 
 SLAAC = {"ipv6_address_mode": "slaac", "ipv6_ra_mode": "slaac"}
 MAC, OF_MAC = "fa:16:3e:12:34:56", "fd00:1::f816:3eff:fe12:3456"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar_control.api.network import lacking, without
-from tests.unit.control.serving import ADMIN
+from tests.support.control.serving import ADMIN
 
 #: Word, path and attributes of each resource.
 RESOURCES = {"network": ("networks", lacking.NETWORK), "subnet": ("subnets", lacking.SUBNET),

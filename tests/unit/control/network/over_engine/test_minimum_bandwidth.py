@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from magnetar_core.errors import Conflict, InvalidRequest
-from tests.unit.control.serving import ADMIN, ALICE
+from tests.support.control.serving import ADMIN, ALICE
 
 TOP = "/v2.0/qos/policies"
 CASES = yaml.safe_load((Path(__file__).parents[4] / "cases/minimum_bandwidth.yml").read_text(encoding="utf-8"))

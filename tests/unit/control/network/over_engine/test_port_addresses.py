@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
-from tests.unit.control.serving import ADMIN, ALICE
+from tests.support.control.serving import ADMIN, ALICE
 
 SERVER = str(uuid.uuid4())
 

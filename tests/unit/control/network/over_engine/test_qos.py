@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magnetar_control.services.network.engine.engine import LogicalLimit
-from tests.unit.control.serving import ADMIN, BOB
+from tests.support.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/qos/policies"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar_core.errors import Conflict, InvalidRequest
-from tests.unit.control.serving import ADMIN, BOB, Asker
+from tests.support.control.serving import ADMIN, BOB, Asker
 
 TOP = "/v2.0/rbac-policies"
 

@@ -10,7 +10,7 @@ import pytest
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_core.errors import Forbidden
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
+from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 SERVER = str(uuid.uuid4())
 

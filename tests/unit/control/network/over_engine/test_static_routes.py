@@ -12,7 +12,7 @@ from sqlalchemy import event
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.routers import static_routes
 from magnetar_core.errors import Conflict, MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker
+from tests.support.control.serving import ADMIN, ALICE, BOB, Asker
 
 FAR = "10.9.0.0/16"
 

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_control.services.network.subnets import subnet_pools
 from magnetar_control.services.network.subnets.subnet_pools import first_free
-from tests.unit.control.serving import ADMIN, BOB
+from tests.support.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/subnetpools"
 

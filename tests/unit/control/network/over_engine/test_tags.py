@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, BOB, READER
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, BOB, READER
 
 #: Path to the word of a body, and what a new one must have.
 RESOURCES = {"networks": ("network", {}), "routers": ("router", {}), "security-groups": ("security_group", {}),

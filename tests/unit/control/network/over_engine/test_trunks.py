@@ -12,8 +12,8 @@ from magnetar_control.services.network.engine.engine import LogicalPort
 from magnetar_control.services.network.ports import trunks
 from magnetar_control.services.network.ports.trunks import documents
 from magnetar_core.errors import Conflict
-from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB
+from tests.support.control.counting import counted
+from tests.support.control.serving import ADMIN, ALICE, BOB
 
 TOP = "/v2.0/trunks"
 SERVER = "6a1f1a52-6a8e-4b0e-8a0e-000000000001"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.control.serving import ADMIN
+from tests.support.control.serving import ADMIN
 
 DIRECT = {"binding:vnic_type": "direct"}
 

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helpers for tests of export."""
+
+from __future__ import annotations
+
+import socket
+
+from magnetar_agent.volumes import exports
+from tests.support.agent.pair import Kvm
+
+
+def behind(host: Kvm, id: str) -> str:
+    """What answers at the socket that QEMU of *host* connects to."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(5)
+        sock.connect(str(exports.path(host.agent.host, id)))
+        return sock.makefile().readline().strip()

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helpers for tests of hostile qemu."""
+
+from __future__ import annotations
+
+from magnetar_agent.virt.disks import nbd
+from magnetar_agent.virt.disks.disks import Disks
+
+NOBODY = 65534
+
+
+class Hypervisor(Disks, nbd.Exports):
+    """Nobody is QEMU's user."""
+
+    def qemu_user(self) -> tuple[int, int]:
+        return NOBODY, NOBODY
+
+    def qemu_group(self) -> int:
+        return NOBODY

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""OpenStack's own clients, unmodified, as the administrator of a cloud has them, and the stories that they play.
+
+Each command of the command line is a process of its own. It is forked off one that has read the client's modules
+already, which is four times as fast as starting Python for each.
+
+A story is a file of tests/cases/clients: what the client does, in order. Of a step, ``run`` is the command; ``says``: a
+regular expression that the output holds; ``waits``: one that it holds before long; ``refused``: the command must fail,
+with this in its words; ``keep``: its first line, or what the group in ``says`` matches, is a placeholder from now on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cached_property
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CASES = Path(__file__).resolve().parents[1] / "cases/clients"
+#: Seconds for what comes about after a command has ended, and for a command.
+LATER, LIMIT = 180.0, 240.0
+ENOUGH = 3
+READ = ["openstackclient.shell", "openstackclient.compute.v2.server", "openstack.connection"]
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(READ)
+
+
+class Clients:
+    """The clients of the cloud that *clouds*, a ``clouds.yaml``, names ``magnetar``; *folder* is the user's home."""
+
+    def __init__(self, clouds: Path, folder: Path) -> None:
+        self.clouds, self.folder = clouds, folder
+
+    def openstack(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command."""
+        words = shlex.split(command)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "COLUMNS": "200",
+                       "OS_CLIENT_CONFIG_FILE": str(self.clouds), "OS_CLOUD": "magnetar"}
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+            process = FORKS.Process(target=command_line, args=(
+                words, environment, *(DupFd(file.fileno()) for file in (said, errors))))
+            process.start()
+            process.join(LIMIT)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            texts = []
+            for file in (said, errors):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+            return subprocess.CompletedProcess(words, process.exitcode or 0, *texts)
+
+    def ask(self, command: str) -> str:
+        """What it says; it must succeed."""
+        done = self.openstack(command)
+        assert done.returncode == 0, f"openstack {command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def json(self, command: str) -> Any:
+        """Its answer as a document."""
+        return json.loads(self.ask(f"{command} -f json"))
+
+    @cached_property
+    def sdk(self) -> Any:
+        """A connection of openstacksdk."""
+        import openstack
+        from openstack.config import OpenStackConfig
+
+        return openstack.connection.Connection(
+            config=OpenStackConfig(config_files=[str(self.clouds)], load_envvars=False).get_one("magnetar"))
+
+
+def command_line(words: list[str], environment: dict[str, str], *outputs: Any) -> None:
+    """In a process of its own: what the program ``openstack`` does."""
+    from openstackclient import shell
+
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream, output in enumerate(outputs, 1):
+        os.dup2(output.detach(), stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.exit(shell.main(words))
+
+
+def story(name: str) -> list[dict[str, Any]]:
+    """The steps of tests/cases/clients/NAME.yml."""
+    found: list[dict[str, Any]] = yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def play(clients: Clients, story: list[dict[str, Any]], **values: object) -> list[str]:
+    """Play a story of commands; returns what went wrong, in words. *values* are those of the placeholders. After the
+    third wrong step it ends: what follows would be wrong for that alone."""
+    wrong: list[str] = []
+    known = dict(values)
+    for step in story:
+        if len(wrong) == ENOUGH:
+            break
+        command, deadline = step["run"].format(**known), time.monotonic() + LATER
+        began = time.monotonic()
+        while True:
+            done = clients.openstack(command)
+            if "waits" not in step or time.monotonic() > deadline or _as_told(step, known, done):
+                break
+            time.sleep(0.2)
+        print(f"{time.monotonic() - began:6.1f} s  openstack {command}")
+        if not _as_told(step, known, done):
+            wrong.append(f"openstack {command}\n{(done.stdout + done.stderr)[-800:]}")
+            print(wrong[-1])
+        if "keep" in step:
+            found = re.search(_wanted(step, known), done.stdout)
+            known[step["keep"]] = found[1] if found and found.re.groups else done.stdout.split("\n", 1)[0].strip()
+    return wrong
+
+
+def _as_told(step: dict[str, Any], known: dict[str, Any], done: subprocess.CompletedProcess[str]) -> bool:
+    return bool(done.returncode) == ("refused" in step) and bool(re.search(
+        _wanted(step, known), done.stdout + done.stderr))
+
+
+def _wanted(step: dict[str, Any], known: dict[str, Any]) -> str:
+    return str(step.get("says") or step.get("waits") or step.get("refused") or "").format(**known)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helpers for tests of placement."""
+
+import sys
+from pathlib import Path
+
+OPENSTACK = (sys.executable, "-m", "openstackclient.shell")
+FOLDER = Path(__file__).parents[2] / "cases"
+
+
+def get(cloud, path, version):
+    return cloud.admin.call("GET", f"/placement{path}", headers={"OpenStack-API-Version": f"placement {version}"})
+
+
+def filled(value, ids):
+    """*value* with the uuids in place of their names."""
+    if isinstance(value, dict):
+        return {filled(key, ids): filled(one, ids) for key, one in value.items()}
+    if isinstance(value, list):
+        return [filled(one, ids) for one in value]
+    return value.format(**ids) if isinstance(value, str) else value
+
+
+def holds(part, whole):
+    """Whether *part* is in *whole*: objects may have more keys, unless the part is empty."""
+    if isinstance(part, dict) and part:
+        return all(key in whole and holds(value, whole[key]) for key, value in part.items())
+    return part == whole

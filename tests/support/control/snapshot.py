@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Helpers for tests of snapshot."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select, update
+
+from magnetar_control.conductor.flows import volume_attach
+from magnetar_control.conductor.worker import retry
+from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.store.engine import tables
+from magnetar_control.store.servers import servers
+from tests.unit.control.attachments.asking import Owner
+
+
+def queued(owner: Owner, server: str, action: str) -> bool:
+    """Whether an action waits for its turn: a host that does not answer had it put back."""
+    with owner.cloud.parts.working.database.read() as connection:
+        return connection.execute(select(tables.actions.c.id).where(
+            tables.actions.c.server_id == server, tables.actions.c.action == action,
+            tables.actions.c.state == "queued", tables.actions.c.attempts > 0)).first() is not None
+
+
+def unreachable(patched: pytest.MonkeyPatch) -> None:
+    """Flows cannot ask any host, and do not try again by themselves."""
+    def client(work: Work, host: str | None = None) -> None:
+        raise HostDown(f"host {host or work.server.host} does not answer")
+
+    patched.setattr(Work, "client", client)
+    patched.setattr(volume_attach, "connect", lambda work, host, _entry: client(work, host))
+    patched.setattr(retry, "AGAIN", 600.0)
+
+
+def go_on(owner: Owner, server: str) -> None:
+    """What was put back is tried again now."""
+    database = owner.cloud.parts.working.database
+    with database.write() as connection:
+        connection.execute(update(tables.actions).where(tables.actions.c.server_id == server).values(not_before=None))
+        database.ring(connection, servers.ACTIONS_BELL)
