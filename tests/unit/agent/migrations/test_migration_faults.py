@@ -150,7 +150,7 @@ def test_the_target_goes_away_on_the_way(pair: Pair, held: Hold, kind: str) -> N
     way = held(pair.one, kind, 5)
     with ThreadPoolExecutor() as threads:
         going = threads.submit(list, Migrate(brief(pair.one), brief(pair.two), "web1", {"type": kind}).steps())
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         pair.two.stop()
         way.on.set()
         assert isinstance(going.exception(), MagnetarError)
@@ -167,7 +167,7 @@ def test_abort_on_the_way(pair: Pair, held: Hold, kind: str, done: int) -> None:
     way = held(pair.one, kind, done)
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate, type=kind)
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1", dry_run=True)] == ["abort"] * 2
         assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
         assert isinstance(going.exception(), Cancelled)
@@ -183,7 +183,7 @@ def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
     way = held(pair.one, "after")
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate)
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         aborting = threads.submit(abort, pair.one.side(), pair.two.side(), "web1")
         client, end = pair.one.side().client, time.monotonic() + 120
         while not any(one["cancelling"] for one in client.list("operations")) and time.monotonic() < end:
@@ -205,12 +205,12 @@ def resumed(pair: Pair, held: Hold, request: pytest.FixtureRequest) -> Held:
     way = held(pair.one, request.param, 5)
     with ThreadPoolExecutor() as threads:
         going = threads.submit(list, Migrate(brief(pair.one), pair.two.side(), "web1", {"type": request.param}).steps())
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         pair.one.die()
         assert isinstance(going.exception(), MagnetarError)
     way.reached.clear()
     pair.one.start()
-    assert way.reached.wait(120)
+    assert way.reached.wait(300)
     return way
 
 
@@ -263,7 +263,7 @@ def test_two_that_want_the_same(pair: Pair, held: Hold) -> None:
     way = held(pair.one, "live", 5)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(pair.migrate)
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         second = threads.submit(pair.migrate)
         time.sleep(0.2)
         way.on.set()
@@ -298,7 +298,7 @@ def test_two_targets(pair: Pair, held: Hold, monkeypatch: pytest.MonkeyPatch) ->
     way = held(pair.one, "live", 5)
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate)
-        assert way.reached.wait(120)
+        assert way.reached.wait(300)
         with pytest.raises(Conflict, match="on its way to kvm2"):
             Migrate(pair.one.side(), third, "web1").plan()
         assert abort(pair.one.side(), third, "web1") == []

@@ -286,7 +286,7 @@ def test_progress_while_it_runs(pair: Pair, kind: str, monkeypatch: pytest.Monke
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate, type=kind)
         try:
-            assert way.reached.wait(120)
+            assert way.reached.wait(300)
             (half,) = pair.one.side().client.list("migration", status="running")
         finally:
             way.on.set()

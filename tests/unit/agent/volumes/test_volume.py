@@ -273,7 +273,7 @@ def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bo
             host.agent.drivers, BY_NOUN[noun], name, want, permissions({}), False, operation))
 
     operation = copy("new")
-    assert slow.reached.wait(120)
+    assert slow.reached.wait(300)
     shown = operation.as_dict()
     assert (shown["status"], shown["progress"]) == ("running", {
         "done": total // 2, "total": total, "unit": "bytes", "phase": "make the content"})

@@ -223,7 +223,7 @@ def test_a_console_while_its_server_moves(cloud, server):
     try:
         with console(url(cloud, server)) as line:
             cloud.admin.act(server, "os-migrateLive", ANYWHERE, "2.30")
-            assert held.reached.wait(120)
+            assert held.reached.wait(300)
             line.send(b"still here")
             heard(line, "still here")
             held.on.set()

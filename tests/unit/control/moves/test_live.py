@@ -46,7 +46,7 @@ def test_a_live_migration_is_seen_and_aborted(cloud, server):
     held = Held(cloud.kvm[host], "live", 4)
     try:
         cloud.admin.act(id, "os-migrateLive", ANY, "2.30")
-        assert held.reached.wait(120)
+        assert held.reached.wait(300)
         shown = cloud.admin.get(way(cloud, id), "2.80").json["migration"]
         assert [shown[name] for name in ("status", "source_compute", "dest_compute")] == [
             "running", host, other(cloud, host)]
@@ -68,7 +68,7 @@ def test_force_complete_lets_the_guest_stand_still_until_it_is_there(cloud, serv
     held = Held(cloud.kvm[host], "live", 4)
     try:
         cloud.admin.act(id, "os-migrateLive", ANY, "2.30")
-        assert held.reached.wait(120)
+        assert held.reached.wait(300)
         assert cloud.admin.post(f"{way(cloud, id)}/action", {"force_complete": None}, "2.22").status == 202
         for _at in range(12000):
             if cloud.kvm[host].fake.domain(id).state == "paused":
@@ -100,7 +100,7 @@ def test_a_deletion_ends_a_live_migration(cloud):
     held = Held(cloud.kvm[host], "live", 4)
     try:
         cloud.admin.act(id, "os-migrateLive", ANY, "2.30")
-        assert held.reached.wait(120)
+        assert held.reached.wait(300)
         cloud.admin.delete(f"/v2.1/servers/{id}")
         assert cloud.admin.settled(id) is None
     finally:

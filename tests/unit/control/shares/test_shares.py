@@ -99,7 +99,12 @@ def test_what_a_host_lacks_is_said(cloud: Cloud, server: str, share: str, says: 
     actions = f"/v2.1/servers/{server}/os-instance-actions"
     [request] = [one["request_id"] for one in cloud.admin.get(actions, VERSION).json["instanceActions"]
                  if one["action"] == "attach_share"]
-    [event] = cloud.admin.get(f"{actions}/{request}", VERSION).json["instanceAction"]["events"]
+
+    def events() -> list[dict[str, Any]]:
+        return cloud.admin.get(f"{actions}/{request}", VERSION).json["instanceAction"]["events"]
+
+    eventually(lambda: events()[0]["result"])  # the event ends after the share's row says what became of it
+    [event] = events()
     assert event["result"] == "Error" and says in event["details"]
     assert cloud.admin.delete(f"/v2.1/servers/{server}/shares/{share}", VERSION).status == 200
     assert settled(cloud, server) == []
