@@ -193,6 +193,7 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
     """A part with the content of *source*, and what identifies the file that it was read from."""
     settings = task.host.settings
+    # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
             importing.store(task.host).part(task.document.id, opened.length) as part:
         advance = partial(importing.advance, task.operation, opened.length, "download" if "url" in source else "copy")

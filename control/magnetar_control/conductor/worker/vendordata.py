@@ -99,14 +99,14 @@ class Vendordata:
         try:
             return self._asked(target, body, fresh=False)
         except _TokenRefused:
-            if not self.token:
+            if self.token is None:
                 raise
             return self._asked(target, body, fresh=True)  # the token may have been revoked
 
     def _asked(self, target: VendordataTarget, body: bytes, fresh: bool) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": AGENT}
         try:
-            if self.token:
+            if self.token is not None:
                 headers["X-Auth-Token"] = self.token(fresh)
             with http_client.connected(target.url, self.tls, *self.times) as connection:
                 connection.request("POST", http_client.target(target.url), body, headers)
