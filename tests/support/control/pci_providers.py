@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.agent.pci import GPU, device
 from tests.support.agent.pci_providers import physical
+from tests.support.control.placement import call
 from tests.unit.control.moves.inside import Inside
 
 GPU_CLASS, VF_CLASS = "CUSTOM_PCI_10DE_1EB8", "CUSTOM_FAST_NIC"
@@ -26,11 +27,6 @@ class Equipped(Inside):
             {"vendor_id": "8086", "resource_class": "fast-nic"}],
             "pci_alias": [{"name": "gpu", "resource_class": GPU_CLASS, "traits": "nvlink", "live_migratable": True},
                           {"name": "vf", "resource_class": "fast-nic", "device_type": "type-VF"}]}
-
-
-def call(cloud: Equipped, method: str, path: str, body: Any = None, version: str = "1.39") -> Any:
-    return cloud.admin.call(method, f"/placement{path}", body,
-                            headers={"OpenStack-API-Version": f"placement {version}"})
 
 
 def get(cloud: Equipped, path: str, version: str = "1.39") -> Any:

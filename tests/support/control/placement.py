@@ -8,8 +8,14 @@ OPENSTACK = (sys.executable, "-m", "openstackclient.shell")
 FOLDER = Path(__file__).parents[2] / "cases"
 
 
+def call(cloud, method, path, body=None, version="1.39"):
+    """Return the answer to an administrator's request to Placement at *version*."""
+    return cloud.admin.call(method, f"/placement{path}", body,
+                            headers={"OpenStack-API-Version": f"placement {version}"})
+
+
 def get(cloud, path, version):
-    return cloud.admin.call("GET", f"/placement{path}", headers={"OpenStack-API-Version": f"placement {version}"})
+    return call(cloud, "GET", path, version=version)
 
 
 def filled(value, ids):

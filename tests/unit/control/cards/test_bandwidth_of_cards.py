@@ -16,8 +16,7 @@ from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.store.hosts.hosts import child_id
 from magnetar_core.errors import HypervisorError
 from tests.support.control.hardware import act
-from tests.support.control.placement import get
-from tests.support.control.placement_writes import call
+from tests.support.control.placement import call, get
 from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import card, netdev
 from tests.unit.control.evacuate.evacuating import Evacuating

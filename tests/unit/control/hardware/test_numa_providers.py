@@ -15,7 +15,8 @@ from magnetar_control.conductor.periodic import audit
 from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware.numa import HostCell
 from tests.support.control.hardware import act
-from tests.support.control.pci_providers import call, candidates, get, ids_of
+from tests.support.control.pci_providers import candidates, get, ids_of
+from tests.support.control.placement import call
 from tests.support.waiting import eventually
 from tests.unit.control.moves.inside import Inside
 

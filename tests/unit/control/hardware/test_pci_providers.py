@@ -20,8 +20,8 @@ from magnetar_control.store.claims import allocations
 from magnetar_control.store.hosts import hosts
 from tests.support.agent.pci_providers import PF
 from tests.support.control.hardware import act
-from tests.support.control.pci_providers import GPU_CLASS, VF_CLASS, Equipped, call, candidates, get, ids_of
-from tests.support.control.placement import OPENSTACK
+from tests.support.control.pci_providers import GPU_CLASS, VF_CLASS, Equipped, candidates, get, ids_of
+from tests.support.control.placement import OPENSTACK, call
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,7 @@ from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.store.claims import allocations, inventories
 from magnetar_control.store.hosts import hosts
 from tests.support.control.cloud import Cloud
-from tests.support.control.placement import FOLDER, OPENSTACK, filled, holds
-from tests.support.control.placement_writes import call
+from tests.support.control.placement import FOLDER, OPENSTACK, call, filled, holds
 
 STEPS = yaml.safe_load((FOLDER / "scheduler/placement_writes.yml").read_text(encoding="utf-8"))
 COMMANDS = yaml.safe_load((FOLDER / "clients/placement_writes.yml").read_text(encoding="utf-8"))
@@ -41,7 +40,7 @@ def ids(cloud):
 
 
 def providers(cloud):
-    found = call(cloud, "GET", "/resource_providers", "1.39").json["resource_providers"]
+    found = call(cloud, "GET", "/resource_providers").json["resource_providers"]
     return {one["name"]: one["uuid"] for one in found}
 
 
@@ -77,7 +76,7 @@ def test_what_is_changed(cloud, ids):
         [verb] = [one for one in VERBS if one in step]
         before = generation(cloud, ids["kvm1"])
         body = filled(whole(step["body"], before), ids) if "body" in step else None
-        reply = call(cloud, verb.upper(), filled(step[verb], ids), step.get("version", "1.39"), body)
+        reply = call(cloud, verb.upper(), filled(step[verb], ids), body, step.get("version", "1.39"))
         assert reply.status == step["status"], (at, step, reply)
         if reply.status >= 400:
             [error] = reply.json["errors"]

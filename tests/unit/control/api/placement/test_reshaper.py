@@ -16,6 +16,7 @@ from magnetar_control.compute.placement import consumers
 from magnetar_control.store.claims import allocations
 from tests.support.control.cloud import Cloud
 from tests.support.control.engines import engines
+from tests.support.control.placement import call
 
 pytestmark = [engines("volumes and images, postgres"), pytest.mark.slow]
 KIND = "CUSTOM_SEAT"
@@ -43,11 +44,6 @@ def ids(cloud: Cloud) -> Iterator[dict[str, str]]:
     for name in ("ann", "bob"):
         call(cloud, "DELETE", f"/allocations/{found[name]}")
     assert reshape(cloud, found, {"kvm1": {}, "kvm2": {}}, {}).status == 204
-
-
-def call(cloud: Cloud, method: str, path: str, body: Any = None, version: str = "1.39") -> Any:
-    return cloud.admin.call(method, f"/placement{path}", body,
-                            headers={"OpenStack-API-Version": f"placement {version}"})
 
 
 def generation(cloud: Cloud, id: str) -> int:
