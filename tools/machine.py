@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +130,17 @@ def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
     mark.write_text(stamp, encoding="utf-8")
 
 
+def _install_words(*locks: Path) -> list[object]:
+    """Return the arguments by which pip, or uv's pip, installs the packages of *locks* and nothing else."""
+    return ["install", "-q", "--require-hashes", "--only-binary", ":all:",
+            *(word for lock in locks for word in ("-r", lock))]
+
+
 def install_locked(environment: Path, *locks: Path, compiled: bool = False) -> None:
     """Install the packages of *locks* in the virtual *environment*: by the development environment's uv, which takes a
     tenth of pip's time, else by pip. What uv reads is not what pip reads: it may not find the way to the packages.
     *compiled*: with bytecode, for an environment that its users may not write to."""
-    locked = (word for lock in locks for word in ("-r", lock))
-    words = ("install", "-q", "--require-hashes", "--only-binary", ":all:", *locked)
+    words = _install_words(*locks)
     settings = {"UV_NO_CONFIG": "1", "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(environment)}
     index = os.environ.get("PIP_INDEX_URL") or subprocess.run(
         [environment / "bin/pip", "config", "get", "global.index-url"], check=False, text=True, stdout=subprocess.PIPE,
@@ -153,8 +159,7 @@ def uv(environment: Path, lock: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         only = Path(folder) / "uv.txt"
         only.write_text(entry[0] if entry else "", encoding="utf-8")
-        run(environment / "bin/pip", "install", "-q", "--require-hashes", "--only-binary", ":all:", "-r", only,
-            "--disable-pip-version-check")
+        run(environment / "bin/pip", *_install_words(only), "--disable-pip-version-check")
 
 
 def development_environment() -> None:
@@ -184,11 +189,6 @@ def links() -> None:
             link.symlink_to(relative)
 
 
-def _as_release(environment: Path, _wheels: str, *locks: Path) -> None:
-    """Install what a release needs, as *release.Installer*."""
-    install_locked(environment, *locks, compiled=True)
-
-
 def agent_environment() -> bool:
     """``/opt/magnetar``: agent and control plane from this checkout's sources. True when they were installed anew."""
     digest = hashlib.sha256(f"{pack.digest()} {EXTRAS}".encode()).hexdigest()
@@ -197,7 +197,7 @@ def agent_environment() -> bool:
         if fresh:
             archive = CACHE / "magnetar.tar.gz"
             pack.pack(archive)
-            release.install(AGENT_VENV, str(archive), digest, EXTRAS, installer=_as_release)
+            release.install(AGENT_VENV, str(archive), digest, EXTRAS, installer=partial(install_locked, compiled=True))
         if not os.path.lexists(COMMAND):
             COMMAND.symlink_to(AGENT_VENV / "bin" / "magnetar")
     return fresh

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 PYTHON = "/usr/bin/python3"
@@ -26,7 +27,7 @@ PYTHON = "/usr/bin/python3"
 LIBVIRT = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
 STAMP = "magnetar.stamp"
 PIP = ("install", "-q", "--disable-pip-version-check", "--no-cache-dir")
-#: Installs the packages of locks in an environment; gets it, a folder of wheels or an empty text, and the locks.
+#: Installs the packages of locks in an environment; gets it, and the locks.
 Installer = Callable[..., None]
 
 
@@ -73,7 +74,7 @@ def locks(archive: str, extras: str, folder: Path) -> list[Path]:
     return found
 
 
-def by_pip(release: Path, wheels: str, *locks: Path) -> None:
+def by_pip(release: Path, *locks: Path, wheels: str = "") -> None:
     """Install the packages of *locks* in the environment *release*: of the folder *wheels* unless it is empty."""
     source = ("--no-index", "--find-links", wheels) if wheels else ()
     locked = (word for lock in locks for word in ("-r", lock))
@@ -81,14 +82,14 @@ def by_pip(release: Path, wheels: str, *locks: Path) -> None:
 
 
 def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "",
-         installer: Installer = by_pip) -> None:
+         installer: Installer | None = None) -> None:
     """The environment *release*; its stamp is written last, so that one without it is made anew."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
     run(PYTHON, "-m", "venv", release)
     link_libvirt(release)
-    installer(release, wheels, *locks(archive, extras, release / "requirements"))
+    (installer or partial(by_pip, wheels=wheels))(release, *locks(archive, extras, release / "requirements"))
     # Built by the setuptools of the lock; a build environment of its own would fetch another.
     run(release / "bin/pip", *PIP, "--no-index", "--no-deps", "--no-build-isolation", archive)
     (release / STAMP).write_text(digest, encoding="utf-8")
@@ -119,7 +120,7 @@ def use(folder: Path, name: str) -> None:
 
 
 def install(folder: Path, archive: str, digest: str, extras: str = "agent", wheels: str = "",
-            installer: Installer = by_pip) -> None:
+            installer: Installer | None = None) -> None:
     """Make the release and use it. *extras*: agent, control, or both with a comma."""
     name = digest[:16]
     make(folder / "releases" / name, archive, digest, extras, wheels, installer)
