@@ -52,6 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Subjects: " + ", ".join(SUBJECTS))
     parser.add_argument("--only", action="append", metavar="NAME", choices=SUBJECTS, help="measure this only")
     parser.add_argument("--engine", action="append", choices=("sqlite", "postgresql"), help="on this database only")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="API processes (default: 1)")
     parser.add_argument("--rounds", type=int, default=20, metavar="N",
                         help="servers that are made one by one; lists and others in proportion (default: 20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -70,7 +71,7 @@ def main() -> int:
                 print(engine, name, lacks, file=sys.stderr)
                 continue
             print(engine, name, file=sys.stderr)
-            found[engine] += measured(name, partial(_of_subject, engine, name, given.rounds), failures[engine])
+            found[engine] += measured(name, partial(_of_subject, engine, name, given), failures[engine])
             load.append(os.getloadavg()[0])
         print(f"{engine}, {os.cpu_count()} CPUs, load {min(load):.1f} to {max(load):.1f}, in the mean "
               f"{statistics.mean(load):.1f}\n\n{table(found[engine])}{failed(failures[engine])}\n", flush=True)
@@ -81,13 +82,13 @@ def main() -> int:
     return int(any(failures.values()) or (given.strict and missed))
 
 
-def _of_subject(engine: str, name: str, rounds: int) -> list[Figure]:
+def _of_subject(engine: str, name: str, given: argparse.Namespace) -> list[Figure]:
     """Make the cloud of one subject on a database, and return its figures."""
     with contextlib.ExitStack() as stack:
         cloud = stack.enter_context(
             guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"
-            else Cloud(engine, hosts=1 if name == "full" else 2))
-        return SUBJECTS[name](cloud, rounds)
+            else Cloud(engine, hosts=1 if name == "full" else 2, workers=given.workers))
+        return SUBJECTS[name](cloud, given.rounds)
 
 
 if __name__ == "__main__":

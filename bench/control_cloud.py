@@ -20,7 +20,7 @@ import yaml
 from control_client import Wire, request
 from sqlalchemy import func, insert, select
 
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import actions, flavors, server_mappings, servers
 from magnetar_core.http.client import Client
 
@@ -29,6 +29,8 @@ CLIENT = Path(__file__).with_name("control_client.py")
 AGENT = ("import functools, socket, sys; from magnetar_agent import fake; name = sys.argv.pop(1); "
          "fake.FakeHypervisor = functools.partial(fake.FakeHypervisor, name=name); socket.gethostname = lambda: name; "
          "from magnetar_agent.cli import main; sys.exit(main(sys.argv[1:]))")
+#: Runs the command ``magnetar``.
+MAGNETAR = (sys.executable, "-c", "import sys; from magnetar_core.commands import main; sys.exit(main())")
 #: Seconds after which the server may have closed a connection that nobody used.
 IDLE = 2.0
 FREE_PORT = ("import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])")
@@ -40,7 +42,8 @@ NO_LIMITS = dict.fromkeys(("quota_instances", "quota_cores", "quota_ram", "quota
 
 
 class Cloud:
-    """*kind*: ``sqlite`` or ``postgresql``. Projects with their lists of servers are made with ``project``."""
+    """*kind*: ``sqlite`` or ``postgresql``. *workers*: API processes. Projects with lists of servers are made with
+    ``project``."""
 
     #: The image that servers are made of, and the flavor's size.
     image_content, image_format = b"\0" * 65536, "raw"
@@ -48,8 +51,8 @@ class Cloud:
     #: Further settings of the control plane.
     more: Mapping[str, Any] = {}
 
-    def __init__(self, kind: str, hosts: int = 2) -> None:
-        self.kind, self.count, self.drawn = kind, hosts, 0
+    def __init__(self, kind: str, hosts: int = 2, workers: int = 1) -> None:
+        self.kind, self.count, self.workers, self.drawn = kind, hosts, workers, 0
         #: The project of each token that ``project`` gave.
         self.projects: dict[str, str] = {}
         #: The name of each token's project.
@@ -87,11 +90,9 @@ class Cloud:
         settings.write_text(yaml.safe_dump({
             "state_dir": str(state), "listen": f"127.0.0.1:{self.port}", **NO_LIMITS,
             "hosts": {name: f"unix:{path}" for name, path in self.agents.items()}, "reserved_host_memory_mb": 0,
-            "cpu_allocation_ratio": 1000.0, "ram_allocation_ratio": 100.0, **self.more, **{
+            "cpu_allocation_ratio": 1000.0, "ram_allocation_ratio": 100.0, "api_workers": self.workers, **self.more, **{
                 name: url for name, url in self.urls.items() if name != "spare"}}))
-        self.process = stack.enter_context(self._process("serve", [
-            sys.executable, "-c", "import sys; from magnetar_core.commands import main; sys.exit(main())", "serve",
-            "--config", settings]))
+        self.process = stack.enter_context(self._process("serve", [*MAGNETAR, "serve", "--config", settings]))
         self._await(self._answers, "magnetar serve")
         self.password = re.findall(r"password: (\S+)", (state / "clouds.yaml").read_text())[0].strip("'\"")
 
@@ -129,7 +130,7 @@ class Cloud:
             for setting, name in NAMES.items() if name != "spare")
         with self.api.write() as connection:
             connection.execute(insert(flavors), [
-                {**self.size, "id": str(at), "name": f"size{at}", "created_at": now()} for at in range(FLAVORS)])
+                {**self.size, "id": str(at), "name": f"size{at}", "created_at": utc_now()} for at in range(FLAVORS)])
         self.wire = Wire(self.port)
         self.token = self.login("admin")
         image = self.ask("POST", "/image/v2/images", {
@@ -187,11 +188,8 @@ class Cloud:
 
     def project(self, count: int, like: str) -> str:
         """A project with *count* servers that are copies of the row of one that was made; its token."""
-        name = f"bench-{count}-{uuid.uuid4().hex[:4]}"
-        project = self.ask("POST", "/identity/v3/projects", {"project": {"name": name}})["project"]["id"]
-        user = self.ask("GET", "/identity/v3/users?name=admin")["users"][0]["id"]
-        role = self.ask("GET", "/identity/v3/roles?name=admin")["roles"][0]["id"]
-        self.ask("PUT", f"/identity/v3/projects/{project}/users/{user}/roles/{role}")
+        token = self.empty_project(f"bench-{count}-{uuid.uuid4().hex[:4]}")
+        project = self.projects[token]
         with self.cell.read() as connection:
             row = dict(connection.execute(select(servers).where(servers.c.id == like)).mappings().one())
         rows = [{**row, "id": str(uuid.uuid4()), "name": f"server{at}", "project_id": project,
@@ -201,6 +199,14 @@ class Cloud:
         with self.api.write() as connection:
             connection.execute(insert(server_mappings), [
                 {"server_id": one["id"], "cell_id": self._cell_id(like), "project_id": project} for one in rows])
+        return token
+
+    def empty_project(self, name: str) -> str:
+        """A new project in which admin has the role admin; its token."""
+        project = self.ask("POST", "/identity/v3/projects", {"project": {"name": name}})["project"]["id"]
+        user = self.ask("GET", "/identity/v3/users?name=admin")["users"][0]["id"]
+        role = self.ask("GET", "/identity/v3/roles?name=admin")["roles"][0]["id"]
+        self.ask("PUT", f"/identity/v3/projects/{project}/users/{user}/roles/{role}")
         token = self.login(name)
         self.projects[token] = str(project)
         return token
@@ -223,14 +229,20 @@ class Cloud:
             return str(connection.execute(select(server_mappings.c.cell_id).where(
                 server_mappings.c.server_id == server)).scalar_one())
 
+    def served_by(self) -> list[int]:
+        """Return the processes of the server: the first one, and the API processes that it keeps."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if self.workers > 1 else []
+        return [pid, *map(int, children)]
+
     def cpu(self) -> float:
-        """Seconds of CPU that the server's process has taken since it began."""
-        return time.clock_gettime((~self.process.pid << 3) | 2)
+        """Seconds of CPU that the server's processes have taken since they began."""
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.served_by())
 
     def rss(self) -> float:
-        """Its resident memory in MiB."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) / 1024
+        """Their resident memory in MiB."""
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.served_by()]
+        return sum(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) for text in texts) / 1024
 
     def load(self, requests: Sequence[str], clients: int, count: int) -> dict[str, Any]:
         """What ``control_client`` measures, with ``cpu``: milliseconds of the server's for each request."""
@@ -262,8 +274,8 @@ def databases(kind: str, _folder: Path) -> Iterator[dict[str, str]]:
     sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
     from tools import postgres
 
-    with postgres.cluster(()) as folder:
+    with postgres.postgres_cluster(()) as folder:
         with psycopg.connect(host=str(folder), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
             for name in NAMES.values():
                 connection.execute(f"CREATE DATABASE {name}")
-        yield {setting: postgres.url(folder, name) for setting, name in NAMES.items()}
+        yield {setting: postgres.postgres_url(folder, name) for setting, name in NAMES.items()}

@@ -20,7 +20,7 @@ from volumes import booted
 
 from magnetar_agent.host.storage import Disk, NetworkSource
 from magnetar_agent.virt.domain.domain import render_device
-from magnetar_core.flows.attach import attach
+from magnetar_core.flows.attach import attach_remote_volume
 from magnetar_core.flows.migrate import Side
 from magnetar_core.http.client import Client
 
@@ -116,7 +116,7 @@ def attaching(host: Host, rounds: int) -> list[Figure]:
         taken: dict[str, list[float]] = {"attach": [], "detach": [], "raw attach": [], "raw detach": []}
 
         def agents() -> float:
-            taken["attach"].append(timed(lambda: attach(*sides, "bench-far", "data", {})))
+            taken["attach"].append(timed(lambda: attach_remote_volume(*sides, "bench-far", "data", {})))
             taken["detach"].append(timed(lambda: client.delete("volume_attachment", "bench-far:data")))
             return 0.0
 

@@ -20,7 +20,9 @@ from typing import Any, Self
 import libvirt
 import yaml
 
+from magnetar_agent.host.networks import tap_prefix
 from magnetar_agent.virt.network import reservations
+from magnetar_agent.virt.network.port_filter import table_name
 from magnetar_core.errors import MagnetarError
 from magnetar_core.http.client import Client
 
@@ -74,7 +76,7 @@ class Host:
 
     def _prepare(self) -> None:
         if not (GUEST / "disk.qcow2").exists():
-            subprocess.run([sys.executable, ROOT / "tests/lab/guest.py", "--out", GUEST], check=True)
+            subprocess.run([sys.executable, ROOT / "tests/support/lab/guest.py", "--out", GUEST], check=True)
         (FOLDER / "import").mkdir(parents=True)
         FOLDER.chmod(0o711)
         shutil.copyfile(GUEST / "disk.qcow2", FOLDER / "import" / "disk.qcow2")
@@ -121,7 +123,7 @@ class Host:
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def clean(self) -> None:
-        """Remove the domains whose disks lie in the folder, the network, and the folder."""
+        """Remove the domains whose disks lie in the folder, the network, the filter of its ports, and the folder."""
         for domain in self.libvirt.listAllDomains():
             with suppress(libvirt.libvirtError):
                 if f"{FOLDER}/" in domain.XMLDesc():
@@ -133,7 +135,10 @@ class Host:
             if network.isActive():
                 network.destroy()
             network.undefine()
-        reservations.remove(NETWORK)
+        reservations.remove_reservations(NETWORK)
+        for family in ("bridge", "inet"):  # an agent leaves them while it has networks
+            subprocess.run(["nft", "delete", "table", family, table_name(tap_prefix(self.state))],
+                           stderr=subprocess.DEVNULL, check=False)  # fmt: skip
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 

@@ -21,7 +21,7 @@ from host import GUEST, ROOT, Host
 from magnetar_core.flows.migrate import Migrate, Side
 from magnetar_core.http.client import Client
 
-sys.path.insert(0, str(ROOT / "tests" / "lab"))  # where hosts in containers are made
+sys.path.insert(0, str(ROOT))  # where hosts in containers are made
 
 NAMES = ("bare7", "bare8")
 RAW = "/var/lib/bench-raw"
@@ -60,7 +60,7 @@ class Two:
     """The two hosts with their agents, and a server and its twin, which libvirt alone knows. A context manager."""
 
     def __init__(self, virt_type: str) -> None:
-        from bare import Site
+        from tests.support.lab.bare import Site
 
         self._folder = tempfile.TemporaryDirectory(prefix="mag-bench-")
         self.folder = Path(self._folder.name)

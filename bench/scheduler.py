@@ -29,16 +29,17 @@ from sqlalchemy import Connection, insert, select
 
 from magnetar_control.scheduler import choose as chooser
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.place import place
-from magnetar_control.scheduler.request_spec import RequestSpec, amounts_of, devices_of, numa_of
-from magnetar_control.store.claims import allocations
-from magnetar_control.store.claims.allocations import RESOURCES, Amounts, limits
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.scheduler.place import place_server
+from magnetar_control.scheduler.request_spec import RequestSpec, claimed_amounts, devices_of, numa_of
+from magnetar_control.store.claims import host_counters
+from magnetar_control.store.claims.allocations import RESOURCES, Amounts, claimable_amounts
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import API, cells
 from magnetar_control.store.engine.tables import allocations as claimed
 from magnetar_control.store.engine.tables import hosts as host_table
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts.aggregates import Aggregate
+from magnetar_control.store.hosts.host_row import HostRow
 from magnetar_core.hardware import numa, traits
 from magnetar_core.hardware.cpus import cpu_text
 from magnetar_core.hardware.numa import Needs
@@ -83,12 +84,12 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
         row: Row = {"id": str(UUID(int=chance.getrandbits(128))), "name": f"kvm{number:05}", "number": number + 1,
                     "cell_id": f"cell{number % 2}", "endpoint": f"https://10.0.{number // 256}.{number % 256}:6553",
                     "disabled": chance.random() < 0.02, "forced_down": False, "vcpus": vcpus, "memory_mb": memory,
-                    "disk_gb": disk, "pcpus": 0, "servers": 0, "own_traits": "[]", "created_at": now(),
+                    "disk_gb": disk, "pcpus": 0, "servers": 0, "own_traits": "[]", "created_at": utc_now(),
                     "info": orjson.dumps(
                         {"cpu_model": model, "virt_types": ["kvm"], "hypervisor_type": "QEMU", "traits": TRAITS[
                             :40 if number % 2 else 60] + (["CUSTOM_SLOW"] if number % 4 == 2 else [])}).decode()}
         row |= {f"{name}_{what}": value for name in RESOURCES for what, value in (("ratio", None), ("reserved", 0))}
-        for name, limit in limits(row)._asdict().items():
+        for name, limit in claimable_amounts(row)._asdict().items():
             row |= {f"{name}_limit": limit, f"{name}_used": int(limit * min(1.0, used * chance.uniform(0.6, 1.4)))}
         rows.append(row)
     return rows
@@ -115,7 +116,7 @@ def give_cells(chance: Random, rows: list[Row]) -> list[Row]:
             devices.append({"aliases": ["gpu"], "numa_node": at, "total": 1, "free": 1})
         info = {**orjson.loads(row["info"]), "numa_cells": cells, "pci_pools": devices,
                 "pci_devices": {"gpu": {"total": CELLS, "free": CELLS}}}
-        free_cpus = sum(len(one.dedicated) for one in numa.told([{**one, **one["free"]} for one in cells]))
+        free_cpus = sum(len(one.dedicated) for one in numa.parse_cells([{**one, **one["free"]} for one in cells]))
         row |= {"info": orjson.dumps(info).decode(), "pcpus_limit": row["pcpus"],
                 "pcpus_used": row["pcpus"] - free_cpus, "vcpus_limit": row["vcpus_limit"] // 4,
                 "vcpus_used": row["vcpus_used"] // 4}
@@ -128,7 +129,7 @@ def mixed(chance: Random) -> Iterator[RequestSpec]:
         vcpus, ram = chance.choice(MIXED)
         specs = chance.choice(SPECS) | (GPU if chance.random() < 0.1 else {})
         flavor = {"name": "mixed", "vcpus": vcpus, "ram": ram, "disk": 20, "extra_specs": specs}
-        yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", amounts_of(flavor), vcpus=vcpus,
+        yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", claimed_amounts(flavor), vcpus=vcpus,
                           numa=numa_of(flavor, {}, ()), extra_specs=specs, devices=devices_of(flavor))
 
 
@@ -137,7 +138,7 @@ def states_of(rows: list[Row]) -> HostStates:
     states = HostStates()
     zone = Aggregate(1, "uuid", "rack", {"availability_zone": "rack", "ssd": "true"}, "2026-01-01", None,
                      [str(row["name"]) for row in rows[::10]])
-    states.refresh([{**row, "cell_disabled": False} for row in rows], [zone])
+    states.refresh(map(HostRow.of_values, rows), [zone])
     for row in rows:
         states.up(str(row["name"]), True)
     return states
@@ -169,7 +170,7 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
             states_of(rows), requests(chance, **more))
         taken, plain = [], []
         for at, wish in zip(range(rounds), wishes, strict=False):
-            found = measured(taken, chooser.choose, states, wish, 3, random=chance)
+            found = measured(taken, chooser.choose_hosts, states, wish, 3, random=chance)
             if at % (rounds // 5) == 0:
                 measured(plain, plainly, states, wish)
             states.used(found[0].host, wish.amounts, numa=wish.numa, devices=wish.devices)
@@ -206,14 +207,14 @@ def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) ->
     database, states, chance = Database(url, pool=1), states_of(rows), Random(seed)  # noqa: S311 - a simulation
     wishes, placed, waits, misses = (mixed if with_cells else requests)(chance), [], [], 0
     with database.read() as connection:
-        hosts.show(connection, "kvm00000")
+        hosts.fetch_host_row(connection, "kvm00000")
     ready.wait()
     start, used = time.monotonic(), time.process_time()
     while time.monotonic() < start + SECONDS and misses < PATIENCE:
         began = time.perf_counter()
         try:
             wish = next(wishes)
-            placed.append((place(database, states, wish, random=chance).host, wish.numa))
+            placed.append((place_server(database, states, wish, random=chance).host, wish.numa))
         except chooser.NoValidHost:
             misses += 1
             continue
@@ -238,14 +239,14 @@ def together(conductors: int, url: str, rows: list[Row]) -> list[Told]:
 
 def refused(rows: list[Row], placed: list[tuple[str, Needs | None]]) -> int:
     """How many servers the NUMA cells of their hosts have no room for: agents give each its CPUs, memory and pages one
-    after the other, and refuse these, which are placed anew then."""
+    after the other, and refuse these, which are placed again then."""
     cells = {row["name"]: [{**cell, **cell["free"]} for cell in orjson.loads(row["info"]).get("numa_cells", ())]
              for row in rows}
-    left, found = {name: numa.told(one) for name, one in cells.items()}, 0
+    left, found = {name: numa.parse_cells(one) for name, one in cells.items()}, 0
     for host, asked in placed:
         if asked is not None:
             try:
-                left[host] = numa.left(left[host], [numa.place(left[host], asked)])
+                left[host] = numa.remaining_cells(left[host], [numa.place_guest(left[host], asked)])
             except numa.NoFit:
                 found += 1
     return found
@@ -264,22 +265,22 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
     """Claims of *conductors* processes, and whether the counters say the same as the allocations afterwards."""
     from tools import postgres
 
-    database = Database(postgres.url(folder, "postgres"))
+    database = Database(postgres.postgres_url(folder, "postgres"))
     with database.write() as connection:
         API.drop_all(connection)
         API.create_all(connection)
         connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
-                                            "created_at": now()} for name in ("cell0", "cell1")])
+                                            "created_at": utc_now()} for name in ("cell0", "cell1")])
         connection.execute(insert(host_table), rows)
     cpu = -cpu_of_servers(folder)
-    told = together(conductors, postgres.url(folder, "postgres"), rows)
+    told = together(conductors, postgres.postgres_url(folder, "postgres"), rows)
     cpu += cpu_of_servers(folder)
     before = {row["name"]: [row[f"{name}_used"] for name in RESOURCES] for row in rows}
     with database.read() as connection:
-        wrong = [one for one in allocations.audit(connection) if [n - had for n, had in zip(
+        wrong = [one for one in host_counters.audit_host_counters(connection) if [n - had for n, had in zip(
             one.counted[:len(RESOURCES)], before[one.host], strict=True)] != list(one.held[:len(RESOURCES)])]
-        over = [row["name"] for row in hosts.every(connection)
-                if any(row[f"{name}_used"] > row[f"{name}_limit"] for name in RESOURCES)]
+        over = [row.name for row in hosts.fetch_host_rows(connection)
+                if any(used > limit for used, limit in zip(row.used, row.limits, strict=True))]
         over += too_many_devices(connection, rows)
     database.close()
     placed, waits = [one for by in told for one in by.placed], [one for by in told for one in by.waits]
@@ -310,7 +311,7 @@ def main() -> int:
     if given.only != "choices":
         from tools import postgres
 
-        with postgres.cluster(()) as folder:
+        with postgres.postgres_cluster(()) as folder:
             for size, name, limit in ((given.hosts, f"{given.hosts} hosts half full", 2.0),
                                       (20, "20 hosts until they are full", None)):
                 chance = Random(size)  # noqa: S311 - a simulation

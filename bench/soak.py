@@ -24,9 +24,9 @@ try:
     from control_cloud import IDLE, Cloud
     from sqlalchemy import func, select, text
 
-    from magnetar_control.store.engine.database import Database, now
+    from magnetar_control.store.engine.database import Database, utc_now
     from magnetar_control.store.engine.tables import servers
-    from magnetar_control.store.servers.purge import purge
+    from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
     from magnetar_control.store.store import Store
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
@@ -114,7 +114,7 @@ def soak(cloud: Cloud, minutes: float, every: float, count: int, kept: float) ->
     print("  ".join(COLUMNS), flush=True)
     while not over.wait(every) and time.monotonic() - began < minutes * 60:
         for database in (cloud.cell, cloud.cell0) if kept else ():
-            purge(store, database, now(-kept))
+            purge_deleted_servers(store, database, utc_now(-kept))
         found.append(look(cloud, clients, began))
         print("  ".join(f"{value:{len(name)}.{int(name == 'minute' or isinstance(value, float))}f}"
                         for name, value in found[-1].items()), flush=True)

@@ -23,7 +23,7 @@ print(json.dumps([taken, foreign]))
 
 
 def memory(host: Host, _rounds: int) -> list[Figure]:
-    """Resident memory of an agent with nothing to do. It is started anew: the first start compiled its modules, which
+    """Resident memory of an agent with nothing to do. It is restarted: the first start compiled its modules, which
     leaves memory behind and is not repeated while the bytecode is there."""
     host.restart()
     return [Figure("agent at rest, resident memory", host.rss(), "MiB", limit=90)]
@@ -37,7 +37,7 @@ def memory_after(host: Host, _rounds: int) -> list[Figure]:
 
 def memory_guests(host: Host, _rounds: int) -> list[Figure]:
     """With fifty guests that are there as QEMU processes: paused, as two CPUs do not bear fifty that boot. The agent is
-    started anew, makes them, and looks at them all a few times."""
+    restarted, makes them, and looks at them all a few times."""
     host.off(0)
     host.restart()
     items = [{"key": f"bench-{at:03d}", "want": host.want(power="paused")} for at in range(50)]

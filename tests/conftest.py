@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which tests run in one process, which of these groups begin first, which deep tests run, and how long all took.
+"""Which files a stage imports, which tests run in one process, which of these groups begin first, which deep tests run,
+and how long all took.
 
 Tests of one group run one after the other, whatever ``pytest -n`` says: those of a file, or of files that
 share something.
@@ -7,6 +8,7 @@ share something.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import time
@@ -22,16 +24,18 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("tests.support")
 #: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
-HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_disks", "test_fleet_firmware",
-                         "test_fleet_hardware", "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
-         "lab1": ("test_agent_on_host", "test_hosts")}
+HOSTS = {"three_hosts": ("fleet/test_drain", "fleet/test_evacuate", "fleet/test_fleet", "fleet/test_fleet_disks",
+                         "fleet/test_fleet_firmware", "fleet/test_fleet_hardware", "fleet/test_fleet_keys",
+                         "fleet/test_fleet_volumes", "install/test_quickstart"),
+         "lab1": ("install/test_agent_on_host", "install/test_hosts")}
 #: Files of tests/lab with hosts of their own, or none.
-ALONE = ("test_ceph", "test_cloud_ovn", "test_guest", "test_keystone", "test_ovn", "test_ovn_cluster",
-         "test_ovn_gateways", "test_ovn_roles", "test_quickstart_network", "test_roles", "test_site",
-         "test_site_upgrade")
+ALONE = ("cloud/test_keystone", "cloud/test_site", "cloud/test_site_upgrade", "install/test_ovn_roles",
+         "install/test_quickstart_network", "install/test_roles", "network/test_cloud_ovn", "network/test_ovn",
+         "network/test_ovn_cluster", "network/test_ovn_gateways", "servers/test_guest", "volumes/test_ceph")
 #: All other tests with guests use this machine's own libvirt, in which agents and clouds draw the same names.
 LIBVIRT = "this machine's libvirt"
-GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for name in names}
+GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for name in names} | {
+    f"tests/lab/{name}.py": f"tests/lab/{name}.py" for name in ALONE}
 #: Groups that begin first, since they take long: else one process is left with them while the others have nothing to
 #: do. The others follow by how many tests they have. A process takes its next group before it begins the last two tests
 #: of the one before.
@@ -42,18 +46,28 @@ FIRST = (
     "tests/unit/control/moves/test_crashes.py", "tests/unit/agent/migrations/test_migration_full.py",
     "tests/unit/agent/migrations/test_migration_volumes.py",
     # lab
-    "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
+    "tests/lab/cloud/test_site.py", LIBVIRT, "three_hosts", "tests/lab/install/test_roles.py", "lab1",
 )
+#: Folders and files of tests/unit/control whose tests start agents, or whole clouds, and take their time: all are slow.
+SLOW = ("access/", "attachments/", "consoles/", "faults/", "guest_data/", "moves/", "native/", "shares/", "shelve/",
+        "signatures/", "soft_delete/", "volume/", "workers/", "api/test_sdk.py", "api/test_personality.py",
+        "identity/test_sdk.py", "rebuild/test_volumes.py", "test_slice.py", "test_spread.py", "v1/test_anew.py",
+        "v1/test_moves.py", "v1/test_shelve.py")
+CONTROL = Path(__file__).parent / "unit/control"
+#: Words, one of which is in each other file with tests of a mark.
+WORDS = {"slow": ("slow",), "deep": ("deep", "engines")}
 DEEP = pytest.StashKey[str]()
 #: Unix time after which no further long test begins (`./check --within MINUTES`), and what is said of those.
 UNTIL = float(os.environ.get("MAGNETAR_UNTIL") or "inf")
 LATE = "the time that --within gives was over"
+#: Seconds before it when tests of long groups stop to begin: one of them may take ten minutes beside others.
+MARGIN = 300
 
 
 def group(nodeid: str) -> str:
     """The name of a test's group."""
     file = nodeid.partition("::")[0]
-    shared = file.startswith(("tests/lab/", "tests/contract/")) and Path(file).stem not in ALONE
+    shared = file.startswith(("tests/lab/", "tests/contract/"))
     return GROUP_OF.get(file, LIBVIRT if shared else file)
 
 
@@ -74,24 +88,82 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let one shard of the deep tests be chosen, and the order of the groups."""
+    parser.addoption("--stage", metavar="NAME", help="do not import files that cannot have tests of this stage")
     parser.addoption("--shard", metavar="HEX", help="run one shard of the deep tests found, chosen by this number")
-    parser.addoption("--turn", metavar="HEX", help="order the groups that are not long by this number, not by size: "
-                                                   "where time is up before all have run, others are left out each day")
+    parser.addoption("--turn", metavar="HEX", help="order the groups by this number, not by size: where time is up "
+                                                   "before all have run, others are left out for each number")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that cannot have tests of the stage: each process would import all 500."""
+    stage = config.getoption("--stage")
+    if not collection_path.match("test_*.py") or stage not in {"tests", *WORDS}:
+        return None
+    return (is_slow(collection_path) if stage == "tests" else not can_have(collection_path, stage)) or None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a test that would be in no stage, since its file is left out."""
+    for mark, words in WORDS.items():
+        assert not item.get_closest_marker(mark) or can_have(item.path, mark), (
+            f"{item.nodeid} has the mark {mark}: its file must have one of the words {words}, as ./check does not "
+            "import other files for that stage")
+
+
+def is_slow(path: Path) -> bool:
+    """Return whether all tests of a file are slow because of its folder."""
+    return path.is_relative_to(CONTROL) and path.relative_to(CONTROL).as_posix().startswith(SLOW)
+
+
+@functools.cache
+def can_have(path: Path, mark: str) -> bool:
+    """Return whether tests of a file can have a mark."""
+    text = path.read_text(encoding="utf-8").casefold()
+    return (mark == "slow" and is_slow(path)) or any(word in text for word in WORDS[mark])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long groups come first, each in its order; of deep tests one shard may be chosen."""
+    """Put the groups in order, each in its own; of deep tests one shard may be chosen."""
     for item in items:
         assert "three_hosts" not in getattr(item, "fixturenames", ()) or group(item.nodeid) == "three_hosts", (
             f"{item.nodeid} uses the fixture three_hosts: name its file in HOSTS of tests/conftest.py")
     if number := config.getoption("--shard"):
         choose(config, items, int(number, 16))
-    sizes = Counter(group(item.nodeid) for item in items)
     turn = config.getoption("--turn")
-    order = {name: (FIRST.index(name) if name in FIRST else len(FIRST), drawn(turn, name) if turn else -size)
-             for name, size in sizes.items()}
-    items.sort(key=lambda item: order[group(item.nodeid)])
+    order = turned_order(items, turn) if turn else usual_order(items)
+    items.sort(key=lambda item: order[file_of(item.nodeid)])
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.partition("::")[0]
+
+
+def usual_order(items: Iterable[pytest.Item]) -> dict[str, tuple[int, int]]:
+    """Return the place of each file: long groups come first, then the group with the most tests."""
+    sizes = Counter(group(item.nodeid) for item in items)
+    return {file: (FIRST.index(name) if name in FIRST else len(FIRST), -sizes[name])
+            for file in map(file_of, (item.nodeid for item in items)) for name in [group(file)]}
+
+
+def turned_order(items: Iterable[pytest.Item], turn: str) -> dict[str, tuple[int, int, int]]:
+    """Return the place of each file where time may be up before all have run: other tests are left out for another
+    *turn*.
+
+    One long group keeps one process busy, another one each time. The others run the short groups meanwhile, and then
+    further long ones. Guests on this machine's libvirt take longer than there is time: they always begin first, and
+    with another file each time.
+    """
+    files = list(dict.fromkeys(file_of(item.nodeid) for item in items))
+    names = {file: group(file) for file in files}
+    long = sorted({name for name in names.values() if name in FIRST and name != LIBVIRT},
+                  key=lambda name: drawn(turn, name))
+    ranks = {LIBVIRT: 0, **dict.fromkeys(long[:1], 1), **dict.fromkeys(long[1:], 3)}
+    on_libvirt = [file for file in files if names[file] == LIBVIRT]
+    start = drawn(turn, LIBVIRT) % max(1, len(on_libvirt))
+    places = {file: place for place, file in enumerate([*on_libvirt[start:], *on_libvirt[:start]])}
+    return {file: (ranks.get(name, 2), drawn(turn, name), places.get(file, 0)) for file, name in names.items()}
 
 
 def drawn(number: str, name: str) -> int:
@@ -120,7 +192,9 @@ def choose(config: pytest.Config, items: list[pytest.Item], number: int) -> None
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a long test, before its fixtures are set up, when there is no time left."""
-    if time.time() > UNTIL and any(map(item.get_closest_marker, ("slow", "lab", "deep"))):
+    name = group(item.nodeid)
+    until = UNTIL - (MARGIN if name in FIRST and name != LIBVIRT else 0)
+    if time.time() > until and any(map(item.get_closest_marker, ("slow", "lab", "deep"))):
         pytest.skip(LATE)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Setting up the machine that quickstart and check run on. Standard library only: nothing is installed before it."""
+"""Set-up of the machine for quickstart and check. Standard library only: nothing is installed before it."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks pip-audit's database for known vulnerabilities of the locked packages; skipped, with the reason, when it is out
-of reach. Those that are accepted are in requirements/accepted.toml."""
+"""Checks the locked packages for known vulnerabilities in pip-audit's database; skipped, with the reason, when the
+database cannot be reached. requirements/accepted.toml lists the accepted vulnerabilities.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +16,19 @@ from typing import Any
 from tools import lock
 
 ACCEPTED = lock.FOLDER / "accepted.toml"
-#: What pip-audit ends with when nobody answers.
+#: Errors that pip-audit ends with when the database does not answer.
 UNREACHED = ("ConnectionError", "ConnectTimeout", "ReadTimeout", "SSLError", "ProxyError", "ServiceError",
              "ConnectionException")
 
 
 class Skipped(Exception):
-    """Nothing was asked; the text says why."""
+    """No query was possible; the text has the reason."""
 
 
-def ask(lock_file: Path) -> dict[str, Any]:
-    """pip-audit's report of a lock; raises `Skipped`, and SystemExit with its words for any other failure."""
+def audit_lock(lock_file: Path) -> dict[str, Any]:
+    """Return pip-audit's report of a lock. Raises `Skipped`, and SystemExit with pip-audit's output for any other
+    failure.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         done = subprocess.run(
@@ -40,37 +43,41 @@ def ask(lock_file: Path) -> dict[str, Any]:
     sys.exit(f"pip-audit ended with status {done.returncode}:\n{done.stdout[-4000:]}")
 
 
-def verdict(report: dict[str, Any], accepted: dict[str, str]) -> list[str]:
-    """What is wrong by the report; raises `Skipped` when the database knew of no package at all, as a mirror does."""
+def list_vulnerabilities(report: dict[str, Any], accepted: dict[str, str]) -> list[str]:
+    """Return the problems in the report. Raises `Skipped` when the database knows no package, as with a mirror."""
     packages = report["dependencies"]
-    unknown = [one for one in packages if "skip_reason" in one]
+    unknown = [package for package in packages if "skip_reason" in package]
     if len(unknown) == len(packages):
         reason = unknown[0]["skip_reason"] if unknown else "pip-audit looked at nothing"
         raise Skipped(f"the database answers for no package: {reason}.")
-    found = [f"{one['name']}: {one['skip_reason']}" for one in unknown]
-    seen = set()
-    for one in packages:
-        for known in one.get("vulns", []):
-            names = {known["id"], *known.get("aliases", [])}
-            seen |= names
+    problems = [f"{package['name']}: {package['skip_reason']}" for package in unknown]
+    reported_names = set()
+    for package in packages:
+        for vulnerability in package.get("vulns", []):
+            names = {vulnerability["id"], *vulnerability.get("aliases", [])}
+            reported_names |= names
             if not names & {*accepted}:
-                mended = ", ".join(known["fix_versions"]) or "no version yet"
-                found.append(f"{one['name']} {one['version']}: {' '.join(sorted(names))}, mended in {mended}.")
-    found += [f"{ACCEPTED.name}: {name} is found no longer. Remove its line." for name in accepted if name not in seen]
-    return found
+                mended = ", ".join(vulnerability["fix_versions"]) or "no version yet"
+                problems.append(
+                    f"{package['name']} {package['version']}: {' '.join(sorted(names))}, mended in {mended}.")
+    problems += [f"{ACCEPTED.name}: {name} is found no longer. Remove its line." for name in accepted
+                 if name not in reported_names]
+    return problems
 
 
 def main() -> int:
-    """Say what was found; status 1 when there is anything."""
+    """Print the problems. Return status 1 when there are any."""
     try:
-        found = verdict(ask(lock.FOLDER / "dev.txt"), tomllib.loads(ACCEPTED.read_text(encoding="utf-8")))
+        problems = list_vulnerabilities(audit_lock(lock.FOLDER / "dev.txt"),
+                                        tomllib.loads(ACCEPTED.read_text(encoding="utf-8")))
     except Skipped as reason:
         print(f"Skipped: {reason}")
         return 0
-    if found:
-        print("\n".join([*found, "`python -m tools.lock` takes newer versions. What does not matter here is accepted, "
+    if problems:
+        print("\n".join([*problems,
+                         "`python -m tools.lock` takes newer versions. What does not matter here is accepted, "
                          "with the reason, in requirements/accepted.toml."]))
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

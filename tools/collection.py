@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds the collection as it is released, with the bill of materials of what it puts on hosts (sbom.cdx.json).
+"""Builds the collection for a release, with the bill of materials of the packages that it puts on hosts
+(sbom.cdx.json).
 
     python -m tools.collection dist
 """
@@ -15,16 +16,16 @@ from tools import layout, lock, sbom
 
 
 def main() -> int:
-    """The command line; the archive goes to the folder."""
+    """Run the command line; it writes the archive to the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the archive is written")
     folder = parser.parse_args().folder.resolve()
-    found = lock.problems()
-    if found:
-        print("\n".join(["There is no release while the locks do not fit pyproject.toml:", *found]), file=sys.stderr)
+    problems = lock.lock_problems()
+    if problems:
+        print("\n".join(["There is no release while the locks do not fit pyproject.toml:", *problems]), file=sys.stderr)
         return 1
-    with layout.laid_out() as copy:
-        (copy / sbom.FILE).write_text(sbom.text(), encoding="utf-8")
+    with layout.collection_copy() as copy:
+        (copy / sbom.FILE).write_text(sbom.sbom_text(), encoding="utf-8")
         return subprocess.run([Path(sys.executable).with_name("ansible-galaxy"), "collection", "build",
                                "--output-path", folder, copy], check=False).returncode
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keeps bare Debian hosts running for `./quickstart`, until it gets SIGTERM: labhosts.py [--ovn] FOLDER NAME…
 
-They are those of the lab tests. FOLDER/inventory.yml says how Ansible reaches them, FOLDER/ready that they are up. With
-`--ovn` there is one, which magnetar.compute.site makes a whole cloud on OVN; its eth1 leads to this machine, for
-floating IPs. Python of `.venv`, root.
+They are the hosts of the lab tests. FOLDER/inventory.yml is Ansible's inventory of them, FOLDER/ready exists once they
+are up. With `--ovn` there is one host, which magnetar.compute.site turns into a whole cloud on OVN; its eth1 leads to
+this machine, for floating IPs. Needs the Python of `.venv`, and root.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lab"))
-import bare
-import hosts
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support.lab import bare, hosts
 
 
 class Kept(bare.Site):
-    """The checkout itself is the collection."""
+    """A site whose collection is the checkout itself."""
 
     def _collection(self) -> None:
-        """Nothing to build."""
+        """Build nothing."""
 
 
-def end(_number: int, _frame: object) -> None:
-    """Leave in order: hosts, mounts and the bridge go."""
+def end_by_signal(_number: int, _frame: object) -> None:
+    """Exit in order, so that hosts, mounts and the bridge are removed."""
     sys.exit(0)
 
 
 #: Groups of the one host that has all of a cloud, and variables of its roles.
 GROUPS = ("magnetar", "magnetar_api", "magnetar_network", "magnetar_cells")
-#: The first networks of its projects are not of the range of this machine's own cloud, which routes lead to.
+#: The first networks of its projects avoid the range of this machine's own cloud, because routes lead to that.
 OVN = {"api_settings": {"network_cidr": "10.60.0.0/16"}, "agent_ovn": True, "agent_ovn_datapath": "netdev",
        "agent_ovn_bridge_mappings": {"public": "br-public"}, "network_northbound": True}
 
 
-def cloud(name: str) -> dict[str, object]:
-    """The inventory's groups: cell1 is below the last."""
-    found: dict[str, object] = {group: {"hosts": {name: {}}} for group in GROUPS[:-1]}
-    return {**found, GROUPS[-1]: {"children": {"cell1": {"hosts": {name: {}}}}}}
+def cloud_groups(name: str) -> dict[str, object]:
+    """Return the inventory's groups: cell1 is below the last."""
+    groups: dict[str, object] = {group: {"hosts": {name: {}}} for group in GROUPS[:-1]}
+    return {**groups, GROUPS[-1]: {"children": {"cell1": {"hosts": {name: {}}}}}}
 
 
 def main(folder: Path, names: list[str], ovn: bool) -> int:
-    """Start the hosts, say so, wait."""
+    """Start the hosts, report that, and wait."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, end_by_signal)
     try:
         with ExitStack() as stack:
-            site = stack.enter_context(Kept(folder, names, cloud(names[0]), **OVN) if ovn else Kept(folder, names))
+            site = stack.enter_context(Kept(folder, names, cloud_groups(names[0]), **OVN) if ovn
+                                       else Kept(folder, names))
             for host in site.hosts.values() if ovn else ():
                 stack.callback(hosts.command, "ip", "link", "delete", host.link("ext", "eth1"))
                 bare.checksums(host.bridge)
@@ -72,5 +72,5 @@ if __name__ == "__main__":
     parser.add_argument("--ovn", action="store_true", help="the first is to have a whole cloud on OVN")
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
-    given = parser.parse_args()
-    sys.exit(main(given.folder, given.names, given.ovn))
+    options = parser.parse_args()
+    sys.exit(main(options.folder, options.names, options.ovn))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files are the project's, and a copy of them where Ansible's tools want a collection. Standard library only."""
+"""The project's files, and a copy of them in a collection's layout for Ansible's tools. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def tracked() -> list[str]:
-    """Files that git knows, and new ones that it does not ignore."""
+def tracked_files() -> list[str]:
+    """Return the files that git tracks, and new files that it does not ignore."""
     words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(words, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split("\0")
     return sorted({name for name in names if name and (ROOT / name).exists()})
 
 
 @contextlib.contextmanager
-def laid_out() -> Iterator[Path]:
-    """A copy of the files where Ansible's tools want a collection."""
+def collection_copy() -> Iterator[Path]:
+    """Yield a copy of the files in the folder layout that Ansible's tools need for a collection."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "ansible_collections/magnetar/compute"
         copy.mkdir(parents=True)
-        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
+        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked_files()], check=True, cwd=ROOT)
         yield copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Steps that prepare this machine: OS packages, environments, libvirt, the agent; and the way back.
+"""Steps that prepare this machine: OS packages, environments, libvirt, the agent; and their removal.
 
 Standard library only: it runs under a fresh Debian's ``/usr/bin/python3``. Each step may be repeated at no cost.
 """
@@ -31,7 +31,7 @@ RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
 EXTRAS = "agent,control"
-#: Inventories of lab hosts: those of `--hosts`, and that of the cloud on OVN.
+#: Inventories of lab hosts: for `--hosts`, and for the cloud on OVN.
 HOSTS, CLOUD = CACHE / "hosts/inventory.yml", CACHE / "cloud/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
@@ -41,18 +41,18 @@ PYTHON = "/usr/bin/python3"
 SYSTEMD = Path("/run/systemd/system").is_dir()
 ROLE = ROOT / "roles" / "agent"
 sys.path.insert(0, str(ROLE / "files"))
-# What the role does on a host is done here by the same two files.
+# These two files do the same work here as in the role on a host.
 import pack  # noqa: E402
 import release  # noqa: E402
 
 
 class Failed(Exception):
-    """A step failed; the text says why and what to do."""
+    """A step failed; the text has the reason and a remedy."""
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
-    """Print the step's name, then how long it took (seconds)."""
+def timed_step(name: str) -> Iterator[None]:
+    """Print the step's name, then its duration in seconds."""
     started = time.monotonic()
     print(f"==> {name} …", flush=True)
     try:
@@ -63,16 +63,17 @@ def step(name: str) -> Iterator[None]:
     print(f"    done: {name} ({time.monotonic() - started:.1f} s)", flush=True)
 
 
-def at_once(*steps: Callable[[], Any]) -> list[Any]:
-    """Run *steps* beside one another; return their results, in this order. Raises what the first of them raised, when
-    all have ended."""
+def run_concurrently(*steps: Callable[[], Any]) -> list[Any]:
+    """Run *steps* in parallel; return their results in this order. Raises the first failed step's exception, after all
+    ended.
+    """
     with ThreadPoolExecutor(len(steps)) as threads:
-        return [future.result() for future in [threads.submit(one) for one in steps]]
+        return [future.result() for future in [threads.submit(step) for step in steps]]
 
 
-def run(*words: object, **more: object) -> str:
-    """Output of the command; raises `Failed` with its last lines."""
-    arguments = [str(word) for word in words]
+def run_checked(*words: object, **more: object) -> str:
+    """Return the output of the command. Raises `Failed` with its last lines."""
+    arguments = [str(part) for part in words]
     done = subprocess.run(arguments, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)  # type: ignore[call-overload]
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-15:])
@@ -81,34 +82,34 @@ def run(*words: object, **more: object) -> str:
 
 
 def need_root() -> None:
-    """Refuse to go on as another user."""
+    """Raise `Failed` unless the user is root."""
     if os.geteuid():
         raise Failed("This installs packages and starts services, so it needs root: run it with sudo.")
 
 
 def os_packages(*profiles: str) -> list[str]:
-    """Names in bindep.txt which belong to one of *profiles*."""
-    found = []
+    """Return the names in bindep.txt that belong to one of *profiles*."""
+    names = []
     for line in (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines():
         match = re.match(r"^(\S+) \[(.*)\]$", line)
         if match and set(match[2].split()) & set(profiles):
-            found.append(match[1])
-    return found
+            names.append(match[1])
+    return names
 
 
 def install_packages(*profiles: str) -> None:
-    """Install what is missing; apt's list is fetched only then."""
-    with step(f"OS packages ({', '.join(profiles)})"):
-        wanted = os_packages(*profiles)
+    """Install missing packages; apt's list is fetched only when some are missing."""
+    with timed_step(f"OS packages ({', '.join(profiles)})"):
+        names = os_packages(*profiles)
         shown = subprocess.run(
-            ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted],
+            ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
             check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         ).stdout  # fmt: skip
-        missing = [name for name in wanted if f"{name} installed" not in shown.splitlines()]
+        missing = [name for name in names if f"{name} installed" not in shown.splitlines()]
         if missing:
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            run("apt-get", "update", "-q", env=environment)
-            run("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing, env=environment)
+            run_checked("apt-get", "update", "-q", env=environment)
+            run_checked("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing, env=environment)
 
 
 def _hash(files: Iterable[Path]) -> str:
@@ -119,12 +120,12 @@ def _hash(files: Iterable[Path]) -> str:
 
 
 def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
-    """Make the environment *folder* unless its stamp says that it is as wanted."""
+    """Make the environment *folder* unless its stamp is up to date."""
     mark = folder / "magnetar.stamp"
     if mark.exists() and mark.read_text(encoding="utf-8") == stamp:
         return
     if not (folder / "bin" / "python").exists():
-        run(PYTHON, "-m", "venv", folder)
+        run_checked(PYTHON, "-m", "venv", folder)
     release.link_libvirt(folder)
     install(folder)
     mark.write_text(stamp, encoding="utf-8")
@@ -137,9 +138,10 @@ def _install_words(*locks: Path) -> list[object]:
 
 
 def install_locked(environment: Path, *locks: Path, compiled: bool = False) -> None:
-    """Install the packages of *locks* in the virtual *environment*: by the development environment's uv, which takes a
-    tenth of pip's time, else by pip. What uv reads is not what pip reads: it may not find the way to the packages.
-    *compiled*: with bytecode, for an environment that its users may not write to."""
+    """Install the packages of *locks* in the virtual *environment*: with the development environment's uv, which takes
+    a tenth of pip's time, or with pip when uv fails. uv does not read pip's configuration, so it may not reach the
+    packages. *compiled*: with bytecode, for an environment that its users may not write to.
+    """
     words = _install_words(*locks)
     settings = {"UV_NO_CONFIG": "1", "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(environment)}
     index = os.environ.get("PIP_INDEX_URL") or subprocess.run(
@@ -147,38 +149,38 @@ def install_locked(environment: Path, *locks: Path, compiled: bool = False) -> N
         stderr=subprocess.DEVNULL).stdout.strip()
     settings |= {"UV_DEFAULT_INDEX": index} if index else {}
     try:
-        run(VENV / "bin/uv", "pip", *words, *["--compile-bytecode"] * compiled, env={**os.environ, **settings})
+        run_checked(VENV / "bin/uv", "pip", *words, *["--compile-bytecode"] * compiled, env={**os.environ, **settings})
     except (Failed, OSError):
         print("    (pip fetches the packages, since uv cannot: it takes some minutes)", flush=True)
-        run(environment / "bin/pip", *words, "--disable-pip-version-check")
+        run_checked(environment / "bin/pip", *words, "--disable-pip-version-check")
 
 
-def uv(environment: Path, lock: Path) -> None:
-    """Install uv in the virtual *environment*, of the version and hash in *lock*."""
+def install_uv(environment: Path, lock: Path) -> None:
+    """Install uv in the virtual *environment*, with the version and hash in *lock*."""
     entry = re.search(r"^uv==.*\n(?:[ #].*\n)*", lock.read_text(encoding="utf-8"), re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         only = Path(folder) / "uv.txt"
         only.write_text(entry[0] if entry else "", encoding="utf-8")
-        run(environment / "bin/pip", *_install_words(only), "--disable-pip-version-check")
+        run_checked(environment / "bin/pip", *_install_words(only), "--disable-pip-version-check")
 
 
 def development_environment() -> None:
-    """``.venv``: what checks and playbooks run with; the sources are linked, not copied."""
+    """Make ``.venv``, the environment of checks and playbooks; the sources are linked, not copied."""
     lock = ROOT / "requirements" / "dev.txt"
 
     def install(folder: Path) -> None:
-        uv(folder, lock)
+        install_uv(folder, lock)
         install_locked(folder, lock)
         site = next((folder / "lib").glob("python3*/site-packages"))
         (site / "magnetar.pth").write_text(f"{CACHE / 'src'}\n", encoding="utf-8")
 
-    with step("Development environment (.venv)"):
+    with timed_step("Development environment (.venv)"):
         _venv(VENV, _hash([lock]), install)
-        links()
+        link_checkout()
 
 
-def links() -> None:
-    """The checkout under the names by which it is imported: two packages, and the collection."""
+def link_checkout() -> None:
+    """Link the checkout under its import names: two packages, the core, and the collection."""
     packages = {"magnetar_agent": ROOT / "agent/magnetar_agent", "magnetar_control": ROOT / "control/magnetar_control",
                 "magnetar_core": ROOT / "plugins/module_utils/core"}
     for link, target in [*((CACHE / "src" / name, folder) for name, folder in packages.items()), (COLLECTION, ROOT)]:
@@ -190,10 +192,12 @@ def links() -> None:
 
 
 def agent_environment() -> bool:
-    """``/opt/magnetar``: agent and control plane from this checkout's sources. True when they were installed anew."""
+    """Install agent and control plane from this checkout's sources in ``/opt/magnetar``. Return whether that was
+    necessary.
+    """
     digest = hashlib.sha256(f"{pack.digest()} {EXTRAS}".encode()).hexdigest()
     fresh = release.read(AGENT_VENV / release.STAMP) != digest
-    with step(f"Environment of agent and control plane ({AGENT_VENV})"):
+    with timed_step(f"Environment of agent and control plane ({AGENT_VENV})"):
         if fresh:
             archive = CACHE / "magnetar.tar.gz"
             pack.pack(archive)
@@ -203,72 +207,73 @@ def agent_environment() -> bool:
     return fresh
 
 
-def environments() -> bool:
-    """Make both environments. True when agent and control plane were installed anew."""
+def make_environments() -> bool:
+    """Make both environments. Return whether agent and control plane were installed again."""
     development_environment()
     return agent_environment()
 
 
-def unit(name: str = UNIT.name) -> str:
-    """The unit of this *name*, the agent's by default, from the role's own template."""
+def unit_text(name: str = UNIT.name) -> str:
+    """Return the unit of this *name*, the agent's by default, from the role's own template."""
     text = (ROLE / "templates" / f"{name}.j2").read_text(encoding="utf-8")
-    for word, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE),
-                        ("agent_unit_hides_modules", "yes")):
-        text = text.replace(f"{{{{ {word} }}}}", str(value))
+    for placeholder, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE),
+                               ("agent_unit_hides_modules", "yes")):
+        text = text.replace(f"{{{{ {placeholder} }}}}", str(value))
     return text
 
 
-def group() -> None:
-    """The group whose members may use the agent's socket."""
-    with step("Group magnetar"):
+def make_group() -> None:
+    """Make the group whose members may use the agent's socket."""
+    with timed_step("Group magnetar"):
         try:
             grp.getgrnam("magnetar")
         except KeyError:
-            run("groupadd", "--system", "magnetar")
+            run_checked("groupadd", "--system", "magnetar")
 
 
-def start(name: str, *words: str, umask: int = -1) -> None:
-    """Start a background process, and keep its pid in /run/magnetar, so that `down` ends just this.
+def start_process(name: str, *words: str, umask: int = -1) -> None:
+    """Start a background process, and store its pid in /run/magnetar, so that `down` ends only this process.
 
-    What it says goes to `LOG`; *umask* is octal, -1 for this process's."""
+    Its output goes to `LOG`; *umask* is octal, -1 for this process's.
+    """
     RUN.mkdir(parents=True, exist_ok=True)
     with LOG.open("ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                                    cwd="/", umask=umask)
-    (RUN / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}", encoding="utf-8")
+    (RUN / f"{name}.pid").write_text(f"{process.pid} {_start_ticks(process.pid)}", encoding="utf-8")
 
 
-def _born(pid: int) -> str:
-    """When the process started (clock ticks), which tells it from a later one of the same number."""
+def _start_ticks(pid: int) -> str:
+    """Return when the process started (clock ticks), which identifies it among processes with the same number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 
 
-def stop(name: str, limit: float = 60.0) -> None:
-    """End what `start` has started under this name; fine when it does not run. *limit* is seconds."""
+def stop_process(name: str, limit: float = 60.0) -> None:
+    """End the process that `start_process` started under this name, if it runs. *limit* is in seconds."""
     mark = RUN / f"{name}.pid"
     if not mark.exists():
         return
     pid, _space, born = mark.read_text(encoding="utf-8").partition(" ")
-    if born and _born(int(pid)) == born:
+    if born and _start_ticks(int(pid)) == born:
         os.kill(int(pid), signal.SIGTERM)
         end = time.monotonic() + limit
-        while _born(int(pid)) == born and time.monotonic() < end and not _ended(int(pid)):
+        while _start_ticks(int(pid)) == born and time.monotonic() < end and not _ended(int(pid)):
             time.sleep(0.1)
     mark.unlink()
 
 
 def _runs(name: str) -> bool:
-    """True while the process that `start` has started under this name runs."""
+    """Return whether the process that `start_process` started under this name runs."""
     mark = RUN / f"{name}.pid"
     pid, _space, born = mark.read_text(encoding="utf-8").partition(" ") if mark.exists() else ("0", "", "")
-    return bool(born) and _born(int(pid)) == born and not _ended(int(pid))
+    return bool(born) and _start_ticks(int(pid)) == born and not _ended(int(pid))
 
 
 def _ended(pid: int) -> bool:
-    """True for a process that only waits for its parent to take notice."""
+    """Return whether the process has ended and only waits for its parent (a zombie)."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 
 
@@ -281,38 +286,38 @@ def _answers(path: str) -> bool:
         return True
 
 
-def until(ready: Callable[[], bool], what: str, limit: float = 60.0) -> None:
-    """Wait for *what*, *limit* seconds at most."""
+def wait_until_ready(ready: Callable[[], bool], subject: str, limit: float = 60.0) -> None:
+    """Wait until *ready* is true, *limit* seconds at most. Raises `Failed` naming *subject*."""
     end = time.monotonic() + limit
     while not ready():
         if time.monotonic() > end:
-            raise Failed(f"{what} did not answer within {limit:.0f} s. See {LOG} or `journalctl -u magnetar-agent`.")
+            raise Failed(f"{subject} did not answer within {limit:.0f} s. See {LOG} or `journalctl -u magnetar-agent`.")
         time.sleep(0.1)
 
 
-def libvirt() -> None:
-    """libvirtd and virtlogd run."""
-    with step("libvirt"):
+def start_libvirt() -> None:
+    """Start libvirtd and virtlogd."""
+    with timed_step("libvirt"):
         if SYSTEMD:
-            run("systemctl", "enable", "--now", "virtlogd.socket", "libvirtd.service")
+            run_checked("systemctl", "enable", "--now", "virtlogd.socket", "libvirtd.service")
         else:
             kvm = Path("/dev/kvm")
-            if kvm.exists() and kvm.stat().st_gid == 0:  # as Debian's udev sets it; else libvirt probes at every call
+            if kvm.exists() and kvm.stat().st_gid == 0:  # Debian's udev sets it; without it libvirt probes every call
                 shutil.chown(kvm, group="kvm")
                 kvm.chmod(0o660)
             if not _answers("/run/libvirt/virtlogd-sock"):
                 Path("/run/libvirt").mkdir(exist_ok=True)
-                start("virtlogd", "tini", "-s", "--", "virtlogd")
-            for one in Path("/var/lib/swtpm-localca").glob("*"):
-                shutil.chown(one, "tss")  # as root's it was made by a libvirtd that ran before swtpm was installed
+                start_process("virtlogd", "tini", "-s", "--", "virtlogd")
+            for path in Path("/var/lib/swtpm-localca").glob("*"):
+                shutil.chown(path, "tss")  # a libvirtd that ran before swtpm was installed made it as root
             if not _answers("/run/libvirt/libvirt-sock"):
-                # tini takes notice of ended children, which PID 1 may not.
-                start("libvirtd", "tini", "-s", "--", "libvirtd")
-        until(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
+                # tini reaps ended children, which PID 1 may not do.
+                start_process("libvirtd", "tini", "-s", "--", "libvirtd")
+        wait_until_ready(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
 
 
-def healthy() -> bool:
-    """True when the agent says that it is ready."""
+def agent_is_healthy() -> bool:
+    """Return whether the agent reports that it is ready."""
     connection = http.client.HTTPConnection("localhost", timeout=20)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(20)
@@ -321,11 +326,11 @@ def healthy() -> bool:
     except OSError:
         connection.close()
         return False
-    return well(connection)
+    return answers_healthz(connection)
 
 
-def well(connection: http.client.HTTPConnection) -> bool:
-    """True when the other end says that it is ready."""
+def answers_healthz(connection: http.client.HTTPConnection) -> bool:
+    """Return whether the other end reports that it is ready."""
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == http.client.OK
@@ -335,46 +340,49 @@ def well(connection: http.client.HTTPConnection) -> bool:
         connection.close()
 
 
-def written(path: Path, text: str) -> bool:
-    """systemd knows the unit *path* by this *text*; whether that is new."""
+def write_unit(path: Path, text: str) -> bool:
+    """Install the unit *path* with this *text* in systemd; return whether it was new."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     path.write_text(text, encoding="utf-8")
-    run("systemctl", "daemon-reload")
+    run_checked("systemctl", "daemon-reload")
     return True
 
 
-def service(path: Path, text: str, *, fresh: bool) -> None:
-    """systemd runs the unit *path* of this *text*, started anew when that is new or when it was installed anew."""
-    fresh = written(path, text) or fresh
-    run("systemctl", "enable", path.name)
-    run("systemctl", "restart" if fresh else "start", path.name)
+def run_service(path: Path, text: str, *, fresh: bool) -> None:
+    """Run the unit *path* with this *text* in systemd. Restart it when the text is new or after a new installation
+    (*fresh*).
+    """
+    fresh = write_unit(path, text) or fresh
+    run_checked("systemctl", "enable", path.name)
+    run_checked("systemctl", "restart" if fresh else "start", path.name)
 
 
-def no_service(path: Path) -> None:
-    """The unit *path* has ended and is gone."""
+def remove_service(path: Path) -> None:
+    """Stop and remove the unit *path*."""
     if SYSTEMD and path.exists():
-        run("systemctl", "disable", "--now", path.name)
+        run_checked("systemctl", "disable", "--now", path.name)
         path.unlink()
-        run("systemctl", "daemon-reload")
+        run_checked("systemctl", "daemon-reload")
 
 
-def agent(fresh: bool) -> None:
-    """The agent runs and is ready; it is started anew when it was installed anew (*fresh*)."""
-    with step("Agent"):
+def start_agent(fresh: bool) -> None:
+    """Start the agent and wait until it is ready; restart it after a new installation (*fresh*)."""
+    with timed_step("Agent"):
         RUN.mkdir(parents=True, exist_ok=True)
         if SYSTEMD:
-            new = [written(path, unit(path.name)) for path in METADATA_UNITS]
-            service(UNIT, unit(), fresh=fresh or any(new))
-        elif fresh or not healthy():
-            stop("agent")
-            start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
-        until(healthy, "The agent")
+            new = [write_unit(path, unit_text(path.name)) for path in METADATA_UNITS]
+            run_service(UNIT, unit_text(), fresh=fresh or any(new))
+        elif fresh or not agent_is_healthy():
+            stop_process("agent")
+            start_process("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
+        wait_until_ready(agent_is_healthy, "The agent")
 
 
 def lab_hosts(inventory: Path, names: list[str], *words: str) -> None:
-    """Bare Debian hosts of these names run beside this machine, until `down`: labhosts.py is started with *words*.
-    *inventory*: `HOSTS` or `CLOUD`."""
+    """Run bare Debian hosts with these names next to this machine, until `down`; *words* are arguments of labhosts.py.
+    *inventory*: `HOSTS` or `CLOUD`.
+    """
     folder = inventory.parent
     ready = folder / "ready"
 
@@ -383,32 +391,33 @@ def lab_hosts(inventory: Path, names: list[str], *words: str) -> None:
             raise Failed(f"The lab hosts did not start: see the end of {LOG}.")
         return ready.exists()
 
-    with step(f"Lab hosts {', '.join(names)} (the first time some minutes: Debian is unpacked)"):
+    with timed_step(f"Lab hosts {', '.join(names)} (the first time some minutes: Debian is unpacked)"):
         if not (_runs(folder.name) and ready.exists() and ready.read_text(encoding="utf-8").split() == names):
-            stop(folder.name)
+            stop_process(folder.name)
             ready.unlink(missing_ok=True)
-            start(folder.name, str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), *words, str(folder), *names)
-        until(answer, "The process that keeps the lab hosts", 900)
+            start_process(folder.name, str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), *words, str(folder),
+                          *names)
+        wait_until_ready(answer, "The process that keeps the lab hosts", 900)
 
 
-def down() -> None:
-    """End what was started here and remove what was made; OS packages stay."""
-    with step("Agent, libvirt and environments: remove"):
+def remove_installation() -> None:
+    """End the processes started here and remove the files made here; OS packages stay."""
+    with timed_step("Agent, libvirt and environments: remove"):
         for path in (UNIT, *METADATA_UNITS):
-            no_service(path)
+            remove_service(path)
         for name in (HOSTS.parent.name, CLOUD.parent.name, "agent", "libvirtd", "virtlogd"):
-            stop(name)
+            stop_process(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)
         LOG.unlink(missing_ok=True)
         if COMMAND.is_symlink():
             COMMAND.unlink()
         if subprocess.run(["getent", "group", "magnetar"], check=False, stdout=subprocess.DEVNULL).returncode == 0:
-            run("groupdel", "magnetar")
+            run_checked("groupdel", "magnetar")
 
 
 def main(work: Callable[[], int]) -> int:
-    """Run *work*; a failure is said in plain words, with status 1."""
+    """Run *work*; print a failure in plain words, with status 1."""
     try:
         return work()
     except Failed as error:

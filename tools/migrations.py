@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes migrations of the control plane's databases: what the tables have and the migrations before do not
+"""Writes migrations of the control plane's databases: the changes of the tables since the previous migrations
 (development environment).
 
     python tools/migrations.py NUMBER NAME
@@ -19,19 +19,19 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import API, CELL
 
 
-def write(metadata: MetaData, number: str, name: str) -> None:
-    """The migration of one kind of database; in place of the one that has this number and name already."""
-    path = schema.FOLDER / schema.kind_of(metadata) / "versions" / f"{number}_{name}.py"
+def write_migration(metadata: MetaData, number: str, name: str) -> None:
+    """Write the migration of one kind of database; it replaces an existing one with this number and name."""
+    path = schema.FOLDER / schema.database_kind(metadata) / "versions" / f"{number}_{name}.py"
     path.unlink(missing_ok=True)
     with (tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/a.db")) as database,
           database.write() as connection):
         if number != "0001":
-            schema.migrate(connection, metadata)
-        command.revision(schema.config(connection, metadata), name, autogenerate=True, rev_id=number)
+            schema.run_schema_migrations(connection, metadata)
+        command.revision(schema.alembic_config(connection, metadata), name, autogenerate=True, rev_id=number)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     for each in (API, CELL):
-        write(each, *sys.argv[1:])
+        write_migration(each, *sys.argv[1:])

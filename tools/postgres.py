@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A PostgreSQL server for a while, for tests and measurements: a cluster in a temporary folder, on a unix socket."""
+"""A temporary PostgreSQL server for tests and measurements: a cluster in a temporary folder, on a unix socket."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What makes it quick and small; none of it changes what a transaction means while the server lives.
+#: Settings for speed and small size; none changes the semantics of transactions while the server runs.
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 SMALL = ("listen_addresses=", "max_connections=80", "shared_buffers=64MB", "logging_collector=off")
 USER = "postgres"
 
 
-def programs() -> Path | None:
-    """The folder of the server's programs, of the newest version; ``None`` without (Debian's package postgresql)."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    return found[-1].parent if found else None
+def postgres_programs() -> Path | None:
+    """Return the folder of the server's newest programs; ``None`` without (Debian's package postgresql)."""
+    initdbs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    return initdbs[-1].parent if initdbs else None
 
 
-def url(folder: Path, database: str) -> str:
-    """What ``Database`` takes for a database of the cluster in *folder*."""
+def postgres_url(folder: Path, database: str) -> str:
+    """Return the URL for ``Database`` of a database of the cluster in *folder*."""
     return f"postgresql+psycopg://{USER}@/{database}?host={folder}"
 
 
 @contextlib.contextmanager
-def cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
-    """Start a server; yields its folder, where the socket is; ends it and removes everything."""
-    programs_folder = programs()
+def postgres_cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
+    """Start a server and yield its folder, which contains the socket; then stop it and remove everything."""
+    programs_folder = postgres_programs()
     if programs_folder is None:
         raise FileNotFoundError("PostgreSQL's server is not installed (Debian's package postgresql)")
     folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -46,7 +46,8 @@ def cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if made.returncode:
             raise RuntimeError(f"initdb made no cluster (exit {made.returncode}): {made.stdout}")
-        words = [word for one in (*SMALL, *settings, f"unix_socket_directories={folder}") for word in ("-c", one)]
+        words = [argument for setting in (*SMALL, *settings, f"unix_socket_directories={folder}")
+                 for argument in ("-c", setting)]
         with (folder / "log").open("wb") as log:
             server = subprocess.Popen(_as_user(programs_folder / "postgres", "-D", folder / "d", *words), cwd=folder,
                                       stdout=log, stderr=log, start_new_session=True)
@@ -54,15 +55,15 @@ def cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
         yield folder
     finally:
         if server:
-            server.send_signal(signal.SIGINT)  # fast: clients are cut off
+            server.send_signal(signal.SIGINT)  # fast: cut off clients
             server.wait(30)
         shutil.rmtree(folder)
 
 
 def _as_user(*command: object) -> list[str]:
-    """The command, as a user who may run a server: it refuses to be root's."""
-    given = [] if os.getuid() else ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-    return [*given, *map(str, command)]
+    """Return the command, run as a user who may run a server: PostgreSQL refuses root."""
+    prefix = [] if os.getuid() else ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    return [*prefix, *map(str, command)]
 
 
 def _await(server: subprocess.Popen[bytes], ready: Path, folder: Path) -> None:

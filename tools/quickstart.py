@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets up this machine as a host, with a control plane beside the agent, and boots real servers by a playbook and by
-OpenStack's client. With `--site` also makes a host beside it with a cloud on OVN, and servers of two projects there
-that cannot reach each other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server from
-one to the other. `--down` removes what it made."""
+"""Sets up this machine as a host, with a control plane next to the agent, and boots real servers with a playbook and
+with OpenStack's client. With `--site` it also makes a host next to it with a cloud on OVN, and servers of two projects
+there that cannot reach each other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server
+from the first to the second. `--down` removes everything it made.
+"""
 
 from __future__ import annotations
 
@@ -75,119 +76,120 @@ LAST = """
 """
 
 
-def play(name: str, *options: object) -> None:
-    """Run a playbook, of the checkout or the collection, with the development environment."""
+def run_playbook(name: str, *options: object) -> None:
+    """Run a playbook of the checkout or the collection with the development environment."""
     path = machine.ROOT / "playbooks" / name
     words = [machine.VENV / "bin/ansible-playbook", path if path.exists() else name, *options,
              "-e", f"guest_disk={GUEST / 'disk.qcow2'}", "-e", f"public_key_file={KEY}.pub"]  # fmt: skip
-    # What the end of this suggests for OpenStack's client would send the modules to the cloud, not to the agent.
+    # The variables that the closing text suggests for OpenStack's client would send the modules to the cloud, not the
+    # agent.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     environment = {**plain, "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), "ANSIBLE_LOCALHOST_WARNING": "false",
                    "ANSIBLE_INVENTORY_UNPARSED_WARNING": "false", "LC_ALL": "C.UTF-8",
-                   "PYTHONDONTWRITEBYTECODE": ""}  # else each of the client's commands compiles the client again
-    with machine.step(f"playbook {name}"):
+                   "PYTHONDONTWRITEBYTECODE": ""}  # otherwise each command of the client compiles the client again
+    with machine.timed_step(f"playbook {name}"):
         if subprocess.run(words, check=False, cwd=machine.ROOT, env=environment).returncode:
             raise machine.Failed("The playbook failed: its message is above. `./quickstart` may be run again.")
 
 
-def up() -> None:
-    """Every step, each of which does nothing when there is nothing to do."""
+def set_up() -> None:
+    """Run every step; a step does nothing when there is nothing to do."""
     machine.install_packages("agent", "console", "test")
-    fresh, *_others = machine.at_once(machine.environments, guest, machine.libvirt)
-    machine.group()
-    machine.agent(fresh)
-    control_plane.up(fresh)
-    play("quickstart.yml")
-    play("quickstart_cloud.yml")
+    fresh, *_others = machine.run_concurrently(machine.make_environments, make_guest_image, machine.start_libvirt)
+    machine.make_group()
+    machine.start_agent(fresh)
+    control_plane.start_control_plane(fresh)
+    run_playbook("quickstart.yml")
+    run_playbook("quickstart_cloud.yml")
 
 
-def guest() -> None:
-    """The image of the servers, and a key for them."""
-    with machine.step("Guest image"):
-        machine.run(machine.PYTHON, machine.ROOT / "tests/lab/guest.py", "--out", GUEST)
+def make_guest_image() -> None:
+    """Make the image of the servers, and a key for them."""
+    with machine.timed_step("Guest image"):
+        machine.run_checked(machine.PYTHON, machine.ROOT / "tests/support/lab/guest.py", "--out", GUEST)
         if not KEY.exists():
-            machine.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", KEY)
+            machine.run_checked("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", KEY)
 
 
-def hosts(count: int) -> None:
-    """Bare Debian hosts beside this machine, the role on them, and a live migration from the first to the second."""
+def make_lab_hosts(count: int) -> None:
+    """Run bare Debian hosts next to this machine, the role on them, and a live migration between the first two."""
     machine.install_packages("lab", "test")
     machine.development_environment()
-    guest()
+    make_guest_image()
     machine.lab_hosts(machine.HOSTS, [f"kvm{number}" for number in range(1, count + 1)])
     for name in ("magnetar.compute.agents", "quickstart_hosts.yml"):
-        play(name, "-i", machine.HOSTS)
+        run_playbook(name, "-i", machine.HOSTS)
 
 
 def cloud_on_ovn() -> None:
-    """A bare Debian host beside this machine, all roles of a cloud on it, and servers on networks of OVN. Not on this
-    machine itself: it may have an Open vSwitch already, which is others', and none of the kernel's modules is needed
-    there."""
+    """Run a bare Debian host next to this machine, all roles of a cloud on it, and servers on networks of OVN. This
+    machine itself may already have an Open vSwitch of other software; and the host needs none of the kernel's modules.
+    """
     machine.install_packages("lab", "test")
     machine.development_environment()
-    guest()
+    make_guest_image()
     machine.lab_hosts(machine.CLOUD, ["cloud1"], "--ovn")
     for name in ("magnetar.compute.site", "quickstart_network.yml"):
-        play(name, "-i", machine.CLOUD)
+        run_playbook(name, "-i", machine.CLOUD)
 
 
-def command_line() -> argparse.ArgumentParser:
+def quickstart_command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser("quickstart", description=__doc__)
     parser.add_argument("--hosts", type=int, default=0, choices=range(2, 9), metavar="2..8",
-                        help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
-                             "them, and move a running server from the first to the second; another number than "
-                             "before makes them anew")
+                        help="also create this number of lab hosts (systemd-nspawn) with the role, and move a running "
+                             "server between two of them; another number than before creates all again")
     parser.add_argument("--site", action="store_true",
-                        help="also make a lab host beside this machine with a whole cloud on OVN by the roles, and "
-                             "servers of two projects in it, one with a floating IP; it takes most of the time")
+                        help="also create a lab host with a whole cloud on OVN by the roles, and servers of two "
+                             "projects in it, one with a floating IP; it takes longest")
     parser.add_argument("--network", choices=("ovn", "none"), default="none", help="ovn: the same as --site")
-    parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
-    parser.add_argument("--all", action="store_true", help="with --down: also the servers and volumes that you made")
+    parser.add_argument("--down", action="store_true", help="remove everything that quickstart created; OS packages "
+                        "stay")
+    parser.add_argument("--all", action="store_true", help="with --down: also your own servers and volumes")
     return parser
 
 
-def parsed(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options; *words*: of the command line unless given."""
-    parser = command_line()
-    given = parser.parse_args(words)
-    if given.all and not given.down:
+def parse_options(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options from *words*; default: the command line."""
+    parser = quickstart_command_line()
+    options = parser.parse_args(words)
+    if options.all and not options.down:
         parser.error("--all belongs to --down")
-    given.site = given.site or given.network == "ovn"
-    return given
+    options.site = options.site or options.network == "ovn"
+    return options
 
 
-def closing(given: argparse.Namespace) -> str:
-    """Return what is printed at the end: what there is, and what to try next."""
-    return NEXT + (NEXT_CLOUD if given.site else SITE) + NEXT_HOSTS * bool(given.hosts) + LAST
+def closing_text(options: argparse.Namespace) -> str:
+    """Return the closing text: the result, and commands to try next."""
+    return NEXT + (NEXT_CLOUD if options.site else SITE) + NEXT_HOSTS * bool(options.hosts) + LAST
 
 
-def work() -> int:
-    """Do what the command line asks for."""
-    given = parsed()
+def run_quickstart() -> int:
+    """Run the command line's request."""
+    options = parse_options()
     machine.need_root()
-    if not given.down:
-        up()
-        if given.site:
+    if not options.down:
+        set_up()
+        if options.site:
             try:
                 cloud_on_ovn()
             except machine.Failed as error:
                 raise machine.Failed(f"{error}\nThe servers of this machine run: `virsh -c qemu:///system list`. "
                                      "`./quickstart` does without the host for OVN.") from None
-        if given.hosts:
-            hosts(given.hosts)
-        print(closing(given))
+        if options.hosts:
+            make_lab_hosts(options.hosts)
+        print(closing_text(options))
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
-        machine.libvirt()
-        machine.agent(fresh=False)
-        control_plane.up(fresh=False)
-        play("quickstart_down.yml", "-e", f"everything={given.all}")
-    control_plane.down()
-    machine.down()
+        machine.start_libvirt()
+        machine.start_agent(fresh=False)
+        control_plane.start_control_plane(fresh=False)
+        run_playbook("quickstart_down.yml", "-e", f"everything={options.all}")
+    control_plane.remove_control_plane()
+    machine.remove_installation()
     print("Removed. The OS packages of bindep.txt stay installed: other things may need them by now.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(machine.main(work))
+    sys.exit(machine.main(run_quickstart))

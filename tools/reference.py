@@ -1,24 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prints the reference page of the control plane's settings and filters:
-`python -m tools.reference >docs/configuration.md`."""
+"""Prints a reference page: `python -m tools.reference >docs/reference/configuration.md` the settings and filters of the
+control plane, `python -m tools.reference NAME >docs/reference/NAME.md` the page agent, commands or errors.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 from magnetar_control.scheduler.filters import FILTERS
-from magnetar_control.settings_file import FILE, describe
+from magnetar_control.settings_file import FILE, describe_settings
 
+from .agent_settings_page import agent_settings_page
+from .commands_page import commands_page
+from .errors_page import errors_page
+from .index import page_title
+
+ROOT = Path(__file__).resolve().parents[1]
 HEAD = f"""# Settings of the control plane
 
-Written by `python -m tools.reference` from `settings.py` and `scheduler/filters.py` of `control/magnetar_control`; a
-test compares them.
+For operators who write the settings file of the control plane. After this page you know every setting of
+`magnetar serve`, `api` and `conductor`, with its type and default, and every filter of the scheduler.
 
-`magnetar serve`, `api` and `conductor` read one YAML file, `{FILE}` unless `--config` names another.
-All settings may be left out. `magnetar config` checks the file and shows what holds; passwords in URLs are hidden.
-The roles [api and conductor](cells.md) write the file; their variables `api_settings` and `conductor_settings` take
-these names. Times are seconds, sizes MiB where nothing else is said.
+```yaml
+# {FILE}, or the file that --config names
+host_down_after: 30
+ram_allocation_ratio: 1.0
+```
+
+`magnetar config` checks the file and prints all values, without the passwords in URLs. All settings are optional. The
+roles [api and conductor](../howto/run-many-cells.md) write the file from their variables `api_settings` and
+`conductor_settings`. Times are in seconds and sizes in MiB unless the text says otherwise.
 
 | Setting | Type | Default | Meaning |
 |---|---|---|---|
@@ -26,32 +39,47 @@ these names. Times are seconds, sizes MiB where nothing else is said.
 FILTER_HEAD = """
 ## Filters
 
-A host may get a server when all of these pass it, in this order. `enabled_filters` names those that may be left out,
-see [how a server finds its host](scheduler.md).
+A host may get a server when all filters pass it, in this order. `enabled_filters` names the optional ones, see
+[Limits, filters and weights](scheduling.md).
 
 | Filter | Passes when |
 |---|---|
 """
+FOOT = """
+`python -m tools.reference` prints this page from `settings.py` and `scheduler/filters.py` of
+`control/magnetar_control`. A test compares them.
+"""
+#: A page that a text names, such as docs/howto/mount-a-share.md.
+PAGE = re.compile(r"docs/([\w-]+)/([\w-]+\.md)")
 
 
-def page() -> str:
-    """The whole page."""
+def settings_page() -> str:
+    """Return the whole page."""
     rows = []
-    for row in describe():
+    for row in describe_settings():
         cells = (f"`{row['name']}`", row["type"].replace("|", "or").replace(" or None", ""),
-                 f"`{row['default']}`" if row["default"] not in ("", "{}") else "", row["doc"].replace("|", "\\|"))
+                 f"`{row['default']}`" if row["default"] not in ("", "{}") else "",
+                 PAGE.sub(page_link, row["doc"].replace("|", "\\|")))
         rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
-    return HEAD + "\n".join(rows) + "\n" + FILTER_HEAD + filters()
+    return HEAD + "\n".join(rows) + "\n" + FILTER_HEAD + filter_rows() + FOOT
 
 
-def filters() -> str:
-    """A row for each filter; what it passes is said by the function that decides it."""
-    told: dict[str, str] = {}
-    for one in FILTERS:
-        words = re.sub(r" \((spec )?row [^)]*\)", "", " ".join((one.passes.__doc__ or "").split()))
-        told.setdefault(one.name, words.replace("|", "\\|"))
-    return "".join(f"| {name} | {words} |\n" for name, words in told.items())
+def page_link(mention: re.Match[str]) -> str:
+    """Return the link from this page to the mentioned page; its text is the page's title."""
+    target = mention[2] if mention[1] == "reference" else f"../{mention[1]}/{mention[2]}"
+    return f"[{page_title(ROOT / mention[0])}]({target})"
 
+
+def filter_rows() -> str:
+    """Return a row for each filter, with the docstring of its function."""
+    descriptions: dict[str, str] = {}
+    for filter_rule in FILTERS:
+        words = re.sub(r" \((spec )?row [^)]*\)", "", " ".join((filter_rule.passes.__doc__ or "").split()))
+        descriptions.setdefault(filter_rule.name, words.replace("|", "\\|"))
+    return "".join(f"| {name} | {words} |\n" for name, words in descriptions.items())
+
+
+PAGES = {"configuration": settings_page, "agent": agent_settings_page, "commands": commands_page, "errors": errors_page}
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(PAGES[sys.argv[1] if sys.argv[1:] else "configuration"]())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prints the bill of materials of a release (CycloneDX 1.6, JSON): what its locks put on hosts, and who needs what.
+"""Prints the bill of materials of a release (CycloneDX 1.6, JSON): the packages that its locks put on hosts, and their
+dependencies.
 
 Each package has its version, the hashes of its files as in the locks, and, where the development environment has that
-version, the licence that it declares.
+version, its declared licence.
 """
 
 from __future__ import annotations
@@ -26,52 +27,56 @@ FILE = "sbom.cdx.json"
 PREFIX = "License :: OSI Approved :: "
 
 
-def licences(name: str, version: str) -> list[License]:
-    """What the installed package declares: an SPDX expression, words, or a classifier; nothing for another version."""
+def declared_licences(name: str, version: str) -> list[License]:
+    """Return the licences that the installed package declares: an SPDX expression, words, or classifiers; none for
+    another version.
+    """
     try:
-        told = metadata.metadata(name)
+        package = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return []
-    if told["Version"] != version:
+    if package["Version"] != version:
         return []
-    words = told.get("License-Expression") or told.get("License") or ""
-    classes = [one.removeprefix(PREFIX) for one in told.get_all("Classifier", []) if one.startswith(PREFIX)]
-    found = [words] if words and "\n" not in words.strip() else classes
-    return [LicenseFactory().make_from_string(one.strip(), license_acknowledgement=LicenseAcknowledgement.DECLARED)
-            for one in found]
+    words = package.get("License-Expression") or package.get("License") or ""
+    classes = [classifier.removeprefix(PREFIX) for classifier in package.get_all("Classifier", [])
+               if classifier.startswith(PREFIX)]
+    licences = [words] if words and "\n" not in words.strip() else classes
+    return [LicenseFactory().make_from_string(licence.strip(), license_acknowledgement=LicenseAcknowledgement.DECLARED)
+            for licence in licences]
 
 
-def component(pin: lock.Pin) -> Component:
-    """A package of the locks."""
+def sbom_component(pin: lock.Pin) -> Component:
+    """Return the component of a package of the locks."""
     return Component(
         type=ComponentType.LIBRARY, name=pin.name, version=pin.version, bom_ref=pin.name,
-        purl=PackageURL("pypi", name=pin.name, version=pin.version), licenses=licences(pin.name, pin.version),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in pin.hashes])
+        purl=PackageURL("pypi", name=pin.name, version=pin.version), licenses=declared_licences(pin.name, pin.version),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in pin.hashes])
 
 
-def bom() -> Bom:
-    """The release and all that it has on hosts."""
+def build_bom() -> Bom:
+    """Return the bill of the release and all packages that it puts on hosts."""
     version = re.search(r"^version: (\S+)$", (lock.ROOT / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
     made = Bom()
     release = Component(
         type=ComponentType.APPLICATION, group="magnetar", name="compute", version=version[1] if version else None,
         bom_ref="magnetar.compute", licenses=[LicenseFactory().make_from_string("GPL-3.0-or-later")])
     made.metadata.component = release
-    locks = [lock.read(name) for name in wheelhouse.NAMES]
-    found = {name: component(pin) for pins in locks for name, pin in pins.items()}
-    made.components.update(found.values())
-    asked = {canonicalize_name(one.name) for name in wheelhouse.NAMES for one in lock.needed()[name]}
-    made.register_dependency(release, [found[name] for name in sorted(asked)])
-    for name, one in found.items():
+    locks = [lock.read_lock(name) for name in wheelhouse.NAMES]
+    components = {name: sbom_component(pin) for pins in locks for name, pin in pins.items()}
+    made.components.update(components.values())
+    direct = {canonicalize_name(requirement.name) for name in wheelhouse.NAMES
+              for requirement in lock.needed_requirements()[name]}
+    made.register_dependency(release, [components[name] for name in sorted(direct)])
+    for name, component in components.items():
         made.register_dependency(
-            one, [found[other] for pins in locks for other, pin in pins.items() if name in pin.via])
+            component, [components[other] for pins in locks for other, pin in pins.items() if name in pin.via])
     return made
 
 
-def text() -> str:
-    """It as JSON."""
-    return f"{make_outputter(bom(), OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)}\n"
+def sbom_text() -> str:
+    """Return the bill of materials as JSON."""
+    return f"{make_outputter(build_bom(), OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)}\n"
 
 
 if __name__ == "__main__":
-    print(text(), end="")
+    print(sbom_text(), end="")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fetches the wheels that agent and control plane are installed from, for hosts without the net.
+"""Fetches the wheels of agent and control plane, for hosts without internet access.
 
     python3 tools/wheelhouse.py wheels
 
-The folder is for the roles: `agent_wheelhouse`, `common_wheelhouse`. Each file has a hash that the locks name. It needs
-pip and a package index; whatever this machine is, the wheels are for hosts with the given Pythons and processors.
+The folder is for the roles: `agent_wheelhouse`, `common_wheelhouse`. Each file has a hash in the locks. It needs pip
+and a package index; whatever this machine is, the wheels are for hosts with the given Pythons and processors.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parents[1] / "requirements"
 NAMES = ("agent", "control")
-#: Those of Debian 12 and 13.
+#: Pythons of Debian 12 and 13.
 PYTHONS = ("3.11", "3.13")
 #: The oldest and newest glibc that wheels for such hosts may be built for: Debian 12 has 2.36.
 GLIBC = range(5, 37)
 OLD_NAMES = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
-def platforms(machine: str) -> list[str]:
-    """All platform tags that a host with this processor takes, the newest first."""
+def platform_tags(machine: str) -> list[str]:
+    """Return all platform tags that a host with this processor accepts, the newest first."""
     return [*(f"manylinux_2_{minor}_{machine}" for minor in reversed(GLIBC)),
             *(f"{name}_{machine}" for name in reversed(OLD_NAMES)), f"linux_{machine}"]
 
 
 def without_markers(text: str) -> str:
-    """A lock for all hosts: pip would ask the markers about the machine that it runs on."""
+    """Return a lock for all hosts, without markers, which pip would evaluate for its own machine."""
     return re.sub(r"^(\S+==\S+) ;[^\\\n]*", r"\1 ", text, flags=re.MULTILINE)
 
 
-def fetch(folder: Path, pythons: list[str], machines: list[str]) -> None:
-    """Fill the folder; CalledProcessError when pip fails, which says why."""
+def fetch_wheels(folder: Path, pythons: list[str], machines: list[str]) -> None:
+    """Fill the folder. Raises CalledProcessError when pip fails, after pip's own message."""
     with tempfile.TemporaryDirectory() as name:
-        given: list[str | Path] = []
+        requirements: list[str | Path] = []
         for lock in NAMES:
             file = Path(name) / f"{lock}.txt"
             file.write_text(without_markers((LOCKS / file.name).read_text(encoding="utf-8")), encoding="utf-8")
-            given += ["-r", file]
+            requirements += ["-r", file]
         for python in pythons:
             for machine in machines:
-                tags = [word for tag in platforms(machine) for word in ("--platform", tag)]
+                tags = [argument for tag in platform_tags(machine) for argument in ("--platform", tag)]
                 subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check",
                                 "--require-hashes", "--no-deps", "--only-binary", ":all:", "--implementation", "cp",
-                                "--python-version", python, *tags, "--dest", folder, *given], check=True)
+                                "--python-version", python, *tags, "--dest", folder, *requirements], check=True)
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="made when it is missing")
     parser.add_argument("--python", action="append", metavar="3.N",
                         help=f"Python of the hosts, once for each (default: {', '.join(PYTHONS)})")
     parser.add_argument("--machine", action="append", choices=("x86_64", "aarch64"),
                         help="processor of the hosts, once for each (default: x86_64)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     if importlib.util.find_spec("pip") is None:
         print(f"{sys.executable} has no pip, which fetches the wheels. Use the Python of a virtual environment, or "
               "install python3-pip.", file=sys.stderr)
         return 1
     try:
-        fetch(given.folder, given.python or [*PYTHONS], given.machine or ["x86_64"])
+        fetch_wheels(options.folder, options.python or [*PYTHONS], options.machine or ["x86_64"])
     except subprocess.CalledProcessError as error:
         print("Not all wheels could be fetched, pip says above why. Run it again: what is there stays.",
               file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent: the host, its drivers and the threads, and how it begins and ends."""
+"""The agent: the host, its drivers and threads, and their start and end."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Agent:
-    """Puts together the host, the drivers and the threads that look after them."""
+class ManagedHost:
+    """A host with the drivers of all kinds, and no threads: what requests need."""
 
-    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-        self.host = LocalHost(settings, hypervisor)
-        self.host.documents.index(Server.noun, "mac", resolve.macs)
-        self.host.documents.index(Server.noun, "port", resolve.ports)
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
+        self.host.documents.index(Server.noun, "mac", resolve.macs_of_server)
+        self.host.documents.index(Server.noun, "port", resolve.port_names_of_server)
         self.host.documents.index(Server.noun, "address", addresses.fixed_addresses)
         self.images = ImageDriver()
         self.drivers = Drivers(self.host, (
@@ -60,7 +60,17 @@ class Agent:
             ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
             MigrationDriver()))
         self.host.ensure = self._ensure
-        self.host.revise = partial(reconcile.revise, self.drivers)
+        self.host.revise = partial(reconcile.revise_resource, self.drivers)
+
+    def _ensure(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result:
+        return reconcile.ensure_resource(self.drivers, kind, key, want, Permissions.defaults(), False, operation)
+
+
+class Agent(ManagedHost):
+    """The host, the drivers and the threads that keep them up to date."""
+
+    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
+        super().__init__(LocalHost(settings, hypervisor))
         self.power_sync = PowerSync(self.drivers)
         self.remote_volumes = remote.RemoteVolumes(self.host)
         self.admin_passwords = AdminPasswords(self.host)
@@ -70,23 +80,23 @@ class Agent:
         self.host.port_security_status = self.port_security.status
 
     def start(self) -> None:
-        """Follow events from now on, and put right what happened while no agent ran."""
+        """Follow events from now on, and correct the documents for changes made while no agent ran."""
         if count := close_state(self.host.settings.state_dir):
             log.info("took from other users of the host the right to read %s files and folders", count)
         own_disks.flush_noted(self.host)
         self.host.hypervisor.on_event(self.host.count_reboot)
         self.power_sync.hold()
         self.port_security.start()
-        exports.resume(self.host)
-        remote.resume(self.host)
-        target.resume(self.host)
+        exports.resume_exports(self.host)
+        remote.reopen_sockets(self.host)
+        target.resume_migrations(self.host)
         self.power_sync.start()
         self.remote_volumes.start()
         self.admin_passwords.start()
         self.metadata.start()
 
     def close(self) -> None:
-        """End operations and threads; the hypervisor is its maker's to close."""
+        """End operations and threads; the caller closes the hypervisor."""
         self.host.operations.close(self.host.settings.grace)
         self.metadata.close()
         self.admin_passwords.close()
@@ -94,6 +104,3 @@ class Agent:
         self.power_sync.close()
         self.port_security.close()
         self.host.links.close()
-
-    def _ensure(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result:
-        return reconcile.ensure(self.drivers, kind, key, want, Permissions.defaults(), False, operation)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shell completion for bash and zsh, made from the argument parser, so that it knows what the command knows."""
+"""Shell completion for bash and zsh, generated from the argument parser, so that it has all commands and options."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ complete -F _{name} {name}
 """
 
 
-def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The completion script for *shell*; zsh runs bash's through bashcompinit."""
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Return the completion script for *shell*; zsh runs bash's through bashcompinit."""
     words, values = [], []
     for path, command in _commands(parser):
         words.append(f'        "{path}") echo "{" ".join(_words(command))}" ;;')

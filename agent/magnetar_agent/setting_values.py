@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values of settings: each in the type that the setting's annotation names, or ``InvalidSettings`` with the rule."""
+"""Values of settings: each in the type of the setting's annotation, or ``InvalidSettings`` with the rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magnetar_core.hardware import machines, pci
 from magnetar_core.hardware.cpus import CpuSet
 
 SCOPES = ("read", "operate")
-#: Type of a pool to the word that says where it is.
+#: The key of a pool's location, by type of pool.
 POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
 _PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
 _MODEL, _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -24,35 +24,36 @@ _NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}|/[^\x00-\x1f]{1,4000}")
 
 
 def check_cpu_models(names: Sequence[str]) -> str:
-    """What is wrong with names of CPU models; empty when nothing is."""
-    wrong = next((one for one in names if not _MODEL.fullmatch(one)), None)
+    """Return the error in a list of names of CPU models; empty if there is none."""
+    wrong = next((name for name in names if not _MODEL.fullmatch(name)), None)
     return f"{wrong!r} is no name of a CPU model" if wrong is not None else _twice(names)
 
 
-def check_flags(given: Sequence[str]) -> str:
-    """The same for features of CPUs, with a sign or without."""
-    wrong = next((one for one in given if not _FLAG.fullmatch(one)), None)
+def check_flags(flags: Sequence[str]) -> str:
+    """Return the error in a list of CPU features, with a sign or without; empty if there is none."""
+    wrong = next((flag for flag in flags if not _FLAG.fullmatch(flag)), None)
     return f"{wrong!r} must be the name of a feature, with + or - before it or neither" if wrong is not None else \
-        _twice([one.lstrip("+-").lower() for one in given])
+        _twice([flag.lstrip("+-").lower() for flag in flags])
 
 
-def check_machine_types(given: Sequence[str]) -> str:
-    """The same for machine types by architecture."""
-    for one in given:
-        architecture, equals, machine = one.partition("=")
+def check_machine_types(choices: Sequence[str]) -> str:
+    """Return the error in a list of machine types by architecture; empty if there is none."""
+    for choice in choices:
+        architecture, equals, machine = choice.partition("=")
         if not equals or not _MODEL.fullmatch(architecture) or not re.fullmatch(machines.NAME, machine):
-            return f"{one!r} must be ARCHITECTURE=TYPE such as x86_64=pc-q35-7.2; the type {machines.RULE}"
-        if machines.architecture(machine) != architecture:
-            return f"{one!r} must name a machine of its architecture: {machine} is of {machines.architecture(machine)}"
-    return _twice([one.partition("=")[0] for one in given])
+            return f"{choice!r} must be ARCHITECTURE=TYPE such as x86_64=pc-q35-7.2; the type {machines.RULE}"
+        if machines.machine_architecture(machine) != architecture:
+            return (f"{choice!r} must name a machine of its architecture: {machine} is of "
+                    f"{machines.machine_architecture(machine)}")
+    return _twice([choice.partition("=")[0] for choice in choices])
 
 
 def _twice(names: Sequence[str]) -> str:
-    return next((f"{one!r} is named twice" for at, one in enumerate(names) if one in names[:at]), "")
+    return next((f"{name!r} is named twice" for at, name in enumerate(names) if name in names[:at]), "")
 
 
-def checked(key: dataclasses.Field[Any], value: Any) -> Any:
-    """*value* of the setting *key* in its type, which its annotation names; YAML gives texts, numbers and lists."""
+def check_setting_value(key: dataclasses.Field[Any], value: Any) -> Any:
+    """Return *value* of the setting *key* in the type of its annotation; YAML gives texts, numbers and lists."""
     kind = str(key.type)
     if value is None:
         if kind.endswith("| None"):
@@ -139,7 +140,7 @@ def _scopes(key: dataclasses.Field[Any], value: Any) -> dict[str, str]:
 def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]:
     if not isinstance(value, dict):
         raise InvalidSettings(f"{key.name}: must be a mapping of names to {{type, …}} (got {value!r}).")
-    found = {}
+    pools = {}
     for name, pool in value.items():
         where = f"{key.name}: {name}"
         if not isinstance(name, str) or not _POOL.fullmatch(name):
@@ -148,39 +149,39 @@ def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]
         if kind not in POOLS:
             raise InvalidSettings(f"{where}: must have a type of {', '.join(POOLS)} (got {pool!r}).")
         place = POOLS[kind]
-        for word in pool:
-            if word not in ("type", place):
-                raise InvalidSettings(f"{where}: {word} is not known for type {kind}; known are type, {place}.")
-        given = pool.get(place) or (name if place == "libvirt_pool" else None)
-        if not isinstance(given, str) or (place == "path" and not Path(given).is_absolute()):
+        for field in pool:
+            if field not in ("type", place):
+                raise InvalidSettings(f"{where}: {field} is not known for type {kind}; known are type, {place}.")
+        location = pool.get(place) or (name if place == "libvirt_pool" else None)
+        if not isinstance(location, str) or (place == "path" and not Path(location).is_absolute()):
             raise InvalidSettings(f"{where}: needs {place}{', an absolute path' if place == 'path' else ''}.")
-        found[name] = {"type": kind, place: given}
-    return found
+        pools[name] = {"type": kind, place: location}
+    return pools
 
 
 def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], ...]:
-    words, found = key.metadata["words"], []
+    words, devices = key.metadata["words"], []
     if not isinstance(value, (list, tuple)):
         raise InvalidSettings(f"{key.name}: must be a list of {{{', '.join(words)}}} (got {value!r}).")
-    for at, one in enumerate(value):
+    for at, spec in enumerate(value):
         where = f"{key.name}[{at}]"
-        if not isinstance(one, dict) or not one or not set(words).issuperset(one):
-            raise InvalidSettings(f"{where}: must have some of {', '.join(words)}, and nothing else (got {one!r}).")
-        if lost := [word for word in key.metadata["needed"] if word not in one]:
+        if not isinstance(spec, dict) or not spec or not set(words).issuperset(spec):
+            raise InvalidSettings(f"{where}: must have some of {', '.join(words)}, and nothing else (got {spec!r}).")
+        if lost := [field for field in key.metadata["needed"] if field not in spec]:
             raise InvalidSettings(f"{where}: needs {', '.join(lost)}.")
         try:
-            found.append({word: pci.checked(word, text) for word, text in one.items()})
+            devices.append({field: pci.normalize_device_field(field, text) for field, text in spec.items()})
         except ValueError as error:
             raise InvalidSettings(f"{where}: {error}.") from None
-    if wrong := key.metadata.get("check", lambda _found: "")(found):
+    if wrong := key.metadata.get("check", lambda _found: "")(devices):
         raise InvalidSettings(f"{key.name}: {wrong}.")
-    return tuple(found)
+    return tuple(devices)
 
 
 def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
     whole = isinstance(value, dict) and all(
-        isinstance(sizes, dict) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0
-                                        for one in (cell, *sizes, *sizes.values()))
+        isinstance(sizes, dict) and all(isinstance(number, int) and not isinstance(number, bool) and number >= 0
+                                        for number in (cell, *sizes, *sizes.values()))
         for cell, sizes in value.items())
     if not whole:
         raise InvalidSettings(f"{key.name}: must be a mapping of NUMA cells to {{KiB of a page: how many}}, such as "
@@ -190,7 +191,7 @@ def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]
 
 def _cells(key: dataclasses.Field[Any], value: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or not all(
-            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value):
+            isinstance(cell, int) and not isinstance(cell, bool) and cell >= 0 for cell in value):
         raise InvalidSettings(f"{key.name}: must be a list of NUMA cells, such as [0, 1] (got {value!r}).")
     return tuple(value)
 
@@ -204,13 +205,13 @@ def _near(key: dataclasses.Field[Any], value: Any) -> dict[str, tuple[int, ...]]
 
 def _labelled(key: dataclasses.Field[Any], value: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, dict) or not all(isinstance(names, (list, tuple)) and all(
-            isinstance(one, str) and _NAMED.fullmatch(one) for one in names) for names in value.values()):
+            isinstance(name, str) and _NAMED.fullmatch(name) for name in names) for names in value.values()):
         raise InvalidSettings(f"{key.name}: must be a mapping of labels to lists of names or absolute paths, such as "
                               f"{{6GB: [ns0, ns1]}} (got {value!r}).")
-    found = {str(label): tuple(names) for label, names in value.items()}
-    if wrong := key.metadata["check"](found):
+    names_by_label = {str(label): tuple(names) for label, names in value.items()}
+    if wrong := key.metadata["check"](names_by_label):
         raise InvalidSettings(f"{key.name}: {wrong}.")
-    return found
+    return names_by_label
 
 
 def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
@@ -224,7 +225,7 @@ def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
     return {name: Path(path) for name, path in value.items()}
 
 
-#: Check of each type of setting, by its annotation.
+#: The check of each type of setting, by its annotation.
 CHECKS = {
     "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
     "float": _number, "bool": _boolean, "str": _text,

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import yaml
 
-from magnetar_core.errors import InvalidField, MagnetarError, Unreachable, from_dict
+from magnetar_core.errors import InvalidField, MagnetarError, Unreachable, error_from_dict
 from magnetar_core.http import transport
 from magnetar_core.http.client import Client
-from magnetar_core.http.clouds import described
+from magnetar_core.http.clouds import cloud_entry
 from magnetar_core.http.endpoint import CONSOLE_ERROR, SOCKET
 from magnetar_core.http.login import Login
 
@@ -29,47 +29,48 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
     from websockets.http11 import Response
 
-#: Ctrl-]: the key that ends it, as in telnet and virsh.
+#: Ctrl-]: the key that ends the console, as in telnet and virsh.
 END = b"\x1d"
 PIECE = 1 << 14
 SCHEMES = ("ws://", "wss://")
 
 
-def run(given: argparse.Namespace) -> int:
-    """``magnetar console``. Returns when the console has ended, or with Ctrl-]."""
+def run_serial_terminal(options: argparse.Namespace) -> int:
+    """Run ``magnetar console``. Return when the console has ended, or with Ctrl-]."""
     try:
-        why = asyncio.run(_console(given))
+        why = asyncio.run(_console(options))
     except TimeoutError:
         raise Unreachable("The console did not answer in time. Try again.") from None
     print(f"\r\nmagnetar: {why}.", file=sys.stderr)
     return 0
 
 
-async def _console(given: argparse.Namespace) -> str:
-    async with await _opened(given) as console:
-        if given.send_break:
+async def _console(options: argparse.Namespace) -> str:
+    async with await _opened(options) as console:
+        if options.send_break:
             await console.send("break")
         with _raw():
             print("magnetar: Ctrl-] ends the console.", end="\r\n", file=sys.stderr)
             return await _carried(console)
 
 
-async def _opened(given: argparse.Namespace) -> ClientConnection:
-    """The connection. Raises ``MagnetarError``."""
+async def _opened(options: argparse.Namespace) -> ClientConnection:
+    """Return the connection. Raises ``MagnetarError``."""
     from websockets.asyncio.client import connect, unix_connect
     from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
     how: dict[str, Any] = {"subprotocols": ["binary"], "compression": None, "max_size": 1 << 20}
     try:
-        if given.server.startswith(SCHEMES):
-            return await connect(given.server, **_trusting(given.server, given.ca_cert, not given.insecure), **how)
-        if (cloud := _cloud(given)) is not None:
+        if options.server.startswith(SCHEMES):
+            return await connect(options.server, **_trusting(options.server, options.ca_cert, not options.insecure),
+                                 **how)
+        if (cloud := _cloud(options)) is not None:
             login = Login(cloud)
             with Client(login=login) as client:
-                url = client.open_console(given.server, "serial")["socket"]
+                url = client.open_console(options.server, "serial")["socket"]
             return await connect(url, **_trusting(url, login.ca_cert, login.validate), **how)
-        path = f"/v1/server/{quote(given.server, safe='')}/consoles/serial"
-        return await unix_connect(given.socket or SOCKET, f"ws://agent{path}", **how)
+        path = f"/v1/server/{quote(options.server, safe='')}/consoles/serial"
+        return await unix_connect(options.socket or SOCKET, f"ws://agent{path}", **how)
     except InvalidStatus as error:
         raise _refusal(error.response) from None
     except InvalidURI:
@@ -78,15 +79,15 @@ async def _opened(given: argparse.Namespace) -> ClientConnection:
     except WebSocketException as error:
         raise Unreachable(f"What answers is no console: {error}.") from None
     except OSError as error:
-        scheme = "https" if given.server.startswith(SCHEMES) or _cloud(given) is not None else "unix"
-        raise Unreachable(f"Cannot reach the console: {transport.advice(error, scheme, False)}") from None
+        scheme = "https" if options.server.startswith(SCHEMES) or _cloud(options) is not None else "unix"
+        raise Unreachable(f"Cannot reach the console: {transport.connection_advice(error, scheme, False)}") from None
 
 
-def _cloud(given: argparse.Namespace) -> dict[str, Any] | None:
-    """The cloud that is meant; ``None`` for this host."""
-    name = given.cloud or os.environ.get("OS_CLOUD")
-    return described({"endpoint": given.socket if not given.cloud else None, "cloud": name, "ca_cert": given.ca_cert,
-                      "validate_certs": not given.insecure}, _load)
+def _cloud(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the cloud that the options name; ``None`` for this host."""
+    name = options.cloud or os.environ.get("OS_CLOUD")
+    return cloud_entry({"endpoint": options.socket if not options.cloud else None, "cloud": name,
+                        "ca_cert": options.ca_cert, "validate_certs": not options.insecure}, _load)
 
 
 def _load(stream: Any) -> Any:
@@ -97,37 +98,37 @@ def _load(stream: Any) -> Any:
 
 
 def _trusting(url: str, ca_cert: str | None, validate: bool) -> dict[str, Any]:
-    return {"ssl": transport.tls(ca_cert, None, None, validate)} if url.startswith("wss:") else {}
+    return {"ssl": transport.tls_context(ca_cert, None, None, validate)} if url.startswith("wss:") else {}
 
 
 def _refusal(response: Response) -> MagnetarError:
-    """What an agent or an API answers in place of a console."""
+    """Return the error of an agent or an API that refuses a console."""
     if message := response.headers.get(CONSOLE_ERROR):
         return MagnetarError(message)
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        told = json.loads(bytes(response.body))["error"]
-        return from_dict(told) if isinstance(told["code"], str) else MagnetarError(str(told["message"]))
+        error = json.loads(bytes(response.body))["error"]
+        return error_from_dict(error) if isinstance(error["code"], str) else MagnetarError(str(error["message"]))
     return Unreachable(f"HTTP {response.status_code} came in place of a console. Check the URL, and a proxy in "
                        "between.")
 
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Each key goes to the guest, and none is shown here; a terminal is as before afterwards."""
+    """Pass each key to the guest, and echo none here; restore the terminal afterwards."""
     if not sys.stdin.isatty():
         yield
         return
     terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
+    saved_attributes = termios.tcgetattr(terminal)
     tty.setraw(terminal)
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, saved_attributes)
 
 
 async def _carried(console: ClientConnection) -> str:
-    """Carry what is typed and what is said, until either ends; returns why."""
+    """Pass input and output on, until either ends; return why it ended."""
     typing, saying = (asyncio.ensure_future(part(console)) for part in (_typed, _said))
     try:
         await asyncio.wait((typing, saying), return_when=asyncio.FIRST_COMPLETED)
@@ -141,15 +142,15 @@ async def _carried(console: ClientConnection) -> str:
 
 
 async def _typed(console: ClientConnection) -> bool:
-    """Send what is typed; whether the key was pressed that ends it. What comes from a file or a pipe is sent, and the
-    guest goes on."""
+    """Send the input; return whether the user pressed the key that ends the console. After input from a file or a pipe
+    the output goes on."""
     from websockets.exceptions import ConnectionClosed
 
     with _keys() as keys, contextlib.suppress(ConnectionClosed):
-        while found := await keys.get():
-            before, end, _after = found.partition(END) if sys.stdin.isatty() else (found, b"", b"")
-            if before:
-                await console.send(before)
+        while chunk := await keys.get():
+            to_send, end, _after = chunk.partition(END) if sys.stdin.isatty() else (chunk, b"", b"")
+            if to_send:
+                await console.send(to_send)
             if end:
                 return True
         await console.wait_closed()
@@ -168,14 +169,15 @@ async def _said(console: ClientConnection) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[asyncio.Queue[bytes]]:
-    """What is typed, as it comes; empty at its end. A file, which epoll does not take, is read at once."""
+    """Yield the queue of input chunks; an empty chunk ends it. A file, which epoll does not accept, is read
+    immediately."""
     keys, loop, source = asyncio.Queue[bytes](), asyncio.get_running_loop(), sys.stdin.fileno()
 
     def pressed() -> None:
-        found = os.read(source, PIECE)
-        if not found:
+        chunk = os.read(source, PIECE)
+        if not chunk:
             loop.remove_reader(source)
-        keys.put_nowait(found)
+        keys.put_nowait(chunk)
 
     try:
         loop.add_reader(source, pressed)

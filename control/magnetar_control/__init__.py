@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane: the API service that OpenStack's clients speak to, conductors, the scheduler, cells."""
+"""The control plane: the API service for OpenStack's clients, conductors, the scheduler, cells."""

@@ -7,10 +7,11 @@ import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_core.document import Document
 from magnetar_core.errors import (
     GuestSilent,
     HypervisorDown,
@@ -21,20 +22,22 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.http import transport
-from magnetar_core.http.client import Client
-from magnetar_core.http.endpoint import CLOUD
+from magnetar_core.http.client import Client, new_request_id
+from magnetar_core.http.endpoint import CLOUD, Endpoint
 
 if TYPE_CHECKING:
     import ssl
 
-#: Id of the API request for which this thread works. The agents log it too.
+#: The id of the API request that this thread works for. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
-#: Clients that the pool keeps for each host; more are made when needed, and closed after use.
+#: Clients that the pool keeps for each host. More are made when needed, and closed after use.
 KEPT = 8
-#: Endpoints for which there are such clients; of the one that was not used for longest they are closed.
+#: Seconds after which an unused client is closed.
+IDLE = 30.0
+#: Endpoints with pooled clients. When there are more, the clients of the least recently used one are closed.
 ENDPOINTS = 5000
-#: Messages for users about failures of a host; the original ones name hosts, paths and addresses, and tell in libvirt's
-#: and QEMU's words what failed.
+#: Messages for users about failures of a host. The original messages name hosts, paths and addresses, and contain
+#: libvirt's and QEMU's texts.
 PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrator finds why in its log.",
          HypervisorError.code: "The server's host failed to do it. An administrator finds why in its log.",
          HypervisorDown.code: "The server's host cannot do anything now. Try again later.",
@@ -43,33 +46,64 @@ PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrato
          StorageSilent.code: "The storage does not answer. Other storage goes on. Try again later.",
          Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
-#: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.
+#: Seconds for an agent's answer when its host counts as down, or when no user should wait for it.
 PATIENCE = 5.0
 
 
-def plain(error: MagnetarError) -> str:
-    """The message of a failed call of an agent for users, who are not told which host it is."""
+def user_message(error: MagnetarError) -> str:
+    """Return the message of an agent's failed call for users. It hides the host."""
     return PLAIN.get(error.code, error.message)
 
 
 class AgentClient(Client):
-    """A client that sends the id of the API request for which it is used."""
+    """A client that sends the id of the API request that it works for. *context*: returns the TLS context."""
+
+    def __init__(self, endpoint: str, *, context: Callable[[], ssl.SSLContext], **more: Any) -> None:
+        super().__init__(endpoint, **more)
+        self._context = context
+        #: When the client was last used; the pool sets it.
+        self.used_at = 0.0
+
+    def _tls_context(self) -> ssl.SSLContext:
+        return self._context()
 
     def _headers(self, request_id_: str, accept: str = "application/json") -> dict[str, str]:
         return super()._headers(request_id.get() or request_id_, accept)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """An agent that is connected to and says nothing (it hangs, its host lost power, the network drops packets) is
-        not there, as one that nobody can connect to."""
-        found = super()._unreachable(error, connected)
-        return Unreachable(found.message) if isinstance(found, TimedOut) else found
+        """Treat a silent agent (it hangs, its host lost power, the network drops packets) like an agent that cannot be
+        connected to."""
+        failure = super()._unreachable(error, connected)
+        return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
+
+    # For connections in an event loop, which the client does not open itself.
+
+    @property
+    def address(self) -> Endpoint:
+        """The parts of the endpoint."""
+        return self._address
+
+    def request_text(self, target: str, accept: str = "application/json") -> bytes:
+        """Return a GET request of *target*."""
+        host = self._address.host or "localhost"
+        headers = {"Host": f"[{host}]" if ":" in host else host, **super()._headers(new_request_id(), accept)}
+        lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def answer_document(self, status: int, content: bytes) -> Document:
+        """Return the document of an answer. Raises the agent's error."""
+        return self._answer(status, content)
+
+    def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
+        """Return the ``Unreachable`` for a connection that failed; *connected*: after it was open."""
+        return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
-        """Usage figures of a server since its guest was started."""
+        """Return usage figures of a server since its guest was started."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def uptime(self, patience: float) -> dict[str, Any]:
-        """Uptime and load of the host; retried for *patience* seconds while its agent restarts."""
+        """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
 
@@ -83,11 +117,13 @@ class Agents:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._free: dict[str, list[AgentClient]] = {}
+        #: The context of ``shared_context``, and the times of its files.
+        self._context: tuple[list[int], ssl.SSLContext] | None = None
 
     def _free_clients(self, endpoint: str) -> list[AgentClient]:
-        """Those of the pool for *endpoint*; hold the lock."""
+        """Return the pooled clients of *endpoint*. The caller must hold the lock."""
         free = self._free.pop(endpoint, [])
-        self._free[endpoint] = free  # the last one now
+        self._free[endpoint] = free  # now the most recently used
         if len(self._free) > ENDPOINTS:
             for client in self._free.pop(next(iter(self._free))):
                 client.close()
@@ -95,18 +131,19 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
-        """A client that no other thread uses meanwhile. *patience*: seconds after which an agent that says nothing
-        counts as unreachable; ``None``: the usual."""
+        """Yield a client that no other thread uses meanwhile. *patience*: seconds of silence that count as unreachable;
+        ``None``: the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None
-        client = client or self.make(endpoint)  # which may take a while
+        client = client or self.make(endpoint)  # outside the lock, as it may take a while
         client.patience = patience
         try:
             yield client
         except BaseException:
             client.close()
             raise
+        client.used_at = time.monotonic()
         with self._lock:
             if len(free) < KEPT and self._free.get(endpoint) is free:
                 free.append(client)
@@ -114,17 +151,31 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """A client outside of the pool. By its name the agents know that a cloud asks."""
+        """Return a client outside of the pool. Its name tells the agents that the cloud is calling."""
         tls = self.tls if endpoint.startswith("https") else {}
-        return AgentClient(endpoint, timeout=self.timeout, agent_name=CLOUD, **tls)  # type: ignore[arg-type]
+        return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 
-    def context(self) -> ssl.SSLContext:
-        """TLS as the clients have it, for other connections to agents."""
-        return transport.tls(self.tls["ca_cert"], self.tls["client_cert"], self.tls["client_key"])
+    def close_idle(self) -> None:
+        """Close the pooled clients that were not used for ``IDLE`` seconds."""
+        idle, cutoff = list[AgentClient](), time.monotonic() - IDLE
+        with self._lock:
+            for free in self._free.values():
+                while free and free[0].used_at <= cutoff:  # the first one was used last longest ago
+                    idle.append(free.pop(0))
+        for client in idle:
+            client.close()
+
+    def shared_context(self) -> ssl.SSLContext:
+        """Return the TLS context of all connections to agents. It is made again after one of its files was replaced."""
+        times = [Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in self.tls.values() if path]
+        if self._context is None or self._context[0] != times:
+            self._context = times, transport.tls_context(
+                self.tls["ca_cert"], self.tls["client_cert"], self.tls["client_key"])
+        return self._context[1]
 
     def close(self) -> None:
         """Close the pooled clients."""
         with self._lock:
-            kept, self._free = [c for free in self._free.values() for c in free], {}
-        for client in kept:
+            clients, self._free = [c for free in self._free.values() for c in free], {}
+        for client in clients:
             client.close()

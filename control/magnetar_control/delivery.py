@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Delivery of images to hosts: each image is brought to a host once."""
+"""Delivery of images to hosts: a host gets each image once."""
 
 from __future__ import annotations
 
@@ -10,63 +10,67 @@ from functools import partial
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
-from magnetar_control.services import Context, Document, Images
-from magnetar_control.services.image.boot_parts import check_parts, command_line
+from magnetar_control.services import Context, Images
+from magnetar_control.services.image.boot_parts import check_parts, image_command_line
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.http.client import Client
 
-#: The control plane itself: it may read images of all projects.
+#: The control plane itself, which may read images of all projects.
 ITSELF = Context("", None, frozenset(("admin",)))
 CONFIG_DRIVE = "img_config_drive"
-#: Remembered deliveries; when there are more, all are forgotten.
+#: The most deliveries to remember; when there are more, all are forgotten.
 REMEMBERED = 20_000
 
 
 class Delivery:
-    """Brings images to hosts, and remembers what was delivered until a build on the host fails."""
+    """Delivery of images to hosts. Deliveries are remembered until a build on the host fails."""
 
     def __init__(self, images: Images, timeout: float) -> None:
         self.images, self.timeout = images, timeout
-        #: ("image", host, uuid) and the like.
+        #: Remembered deliveries: ("image", host, uuid) and similar.
         self.known: set[tuple[str, str, str]] = set()
         self._lock = threading.Lock()
-        #: Of an image with its kernel and ramdisk ("whole"), and of one image ("part"): by host and uuid.
+        #: Locks by scope, host and uuid: of an image with its kernel and ramdisk ("whole"), and of one image ("part").
         self._under_way: WeakValueDictionary[tuple[str, str, str], threading.Lock] = WeakValueDictionary()
 
     def forget(self, host: str) -> None:
-        """Check again what is on the host."""
+        """Forget the deliveries to a host, so that its images are checked again."""
         self.known = {key for key in list(self.known) if key[1] != host}
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None,
               checksum_of: Callable[[str], str | None] = lambda _part: None) -> None:
-        """Bring an image to the host, with the kernel and ramdisk that it names; several servers that need it wait for
-        one transfer. *checksum*: of the content whose signature was verified; the agent is asked then whether it has
-        that, and takes nothing else. *checksum_of*: returns the same of a kernel or ramdisk. Raises
-        ``InvalidRequest`` for one that the image may not have."""
+        """Deliver an image to the host, with the kernel and ramdisk that it names. Several servers that need it wait
+        for one transfer.
+
+        *checksum*: of the content whose signature was verified; the agent is then asked whether it has that content,
+        and accepts no other. *checksum_of*: returns the checksum of a kernel or ramdisk. Raises ``InvalidRequest`` for
+        a kernel or ramdisk that the image may not have.
+        """
         key = ("image", host, id)
         if key in self.known and not checksum:
             return
-        # Images may name each other: who holds the lock of a whole image takes locks of parts, and never of another
-        # whole image. What a kernel or ramdisk names itself is left alone.
+        # Images may name each other: a thread with the lock of a whole image takes locks of parts, and never of another
+        # whole image. Images that a kernel or ramdisk names are ignored.
         with self._lock_of("whole", host, id):
             if key in self.known and not checksum:
                 return
-            found = self.images.show_with_location(context, id)
-            parts = check_parts(found[0], partial(self.images.show, ITSELF)) if found[0] else {}
+            located_image = self.images.show_with_location(context, id)
+            parts = check_parts(located_image[0], partial(self.images.show, ITSELF)) if located_image[0] else {}
             for part in parts.values():
                 self._bring(client, host, part, self.images.show_with_location(ITSELF, part), checksum_of(part))
-            boot = {**parts, "cmdline": command_line(found[0])} if found[0] and parts else {}
-            self._bring(client, host, id, found, checksum, boot)
+            boot = {**parts, "cmdline": image_command_line(located_image[0])} if located_image[0] and parts else {}
+            self._bring(client, host, id, located_image, checksum, boot)
 
-    def _lock_of(self, what: str, host: str, id: str) -> threading.Lock:
+    def _lock_of(self, scope: str, host: str, id: str) -> threading.Lock:
         with self._lock:
-            return self._under_way.setdefault((what, host, id), threading.Lock())
+            return self._under_way.setdefault((scope, host, id), threading.Lock())
 
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Bring one image to the host. *image*: as ``show_with_location`` returns it. *boot*: its kernel, ramdisk and
+        """Deliver one image to the host. *image*: a result of ``show_with_location``. *boot*: its kernel, ramdisk and
         cmdline."""
         key = ("image", host, id)
         with self._lock_of("part", host, id):
@@ -74,32 +78,32 @@ class Delivery:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
             shown, location = image
-            want = {**_wanted(id, shown or {}, checksum), **boot}
-            found = client.ensure("image", id, want, "recreate")
-            if found["resource"]["status"] != "active" and location:
+            want = {**_agent_document(id, shown or {}, checksum), **boot}
+            reply = client.ensure("image", id, want, "recreate")
+            if reply["resource"]["status"] != "active" and location:
                 direct = {**want, "source": {**want["source"], "location": location}}
-                with contextlib.suppress(InvalidField):  # no words of a location, or an older agent: it is sent
-                    found = client.ensure("image", id, direct, timeout=self.timeout)
-            if found["resource"]["status"] != "active":
+                with contextlib.suppress(InvalidField):  # an invalid location, or an older agent: the content is sent
+                    reply = client.ensure("image", id, direct, timeout=self.timeout)
+            if reply["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """It is on the host."""
+        """Remember that the host has it."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
 
 
-def _wanted(id: str, image: Document, checksum: str | None = None) -> Document:
-    """The image in the agent's form, with those properties that agents act on (``instance_uuid``: what a server has
-    already of itself is not written into its disk again); none when it was deleted meanwhile. Its
-    content has this *checksum*; where none is given, the one that its service says."""
+def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
+    """Return the image in the agent's form, with the properties that agents act on; without properties when it was
+    deleted meanwhile. ``instance_uuid``: data of that server on its disk is not written again. *checksum*: of its
+    content; the image service's when left out."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
-        image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # the scheduler has looked
+        image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):
-        del properties[CONFIG_DRIVE]  # an image of old servers: agents refuse it, and it did nothing
+        del properties[CONFIG_DRIVE]  # on images of old servers; agents refuse it, and it never had an effect
     if of_server := (image.get("properties") or {}).get("instance_uuid"):
         properties["instance_uuid"] = of_server
     want = {"name": id, "source": {"upload": True}, "properties": {

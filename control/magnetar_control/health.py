@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The health of the cloud: which databases answer, which conductors and hosts are up, what waits in the queues."""
+"""The health of the cloud: which databases answer, which conductors and hosts are up, and the queues."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store.claims.allocations import RESOURCES
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.actions.actions import is_open_action
+from magnetar_control.store.claims.allocations import RESOURCES, Amounts
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import actions, allocations, conductors, host_states
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.host_leases import NOT_REFUSED
+from magnetar_control.store.hosts.host_row import HealthHost
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0, CellMapping, Store
 
-#: Seconds for which the health is kept, so that asking often costs little; seconds that a database has to answer.
+#: Seconds for which the health is cached, so that frequent queries cost little; seconds that a database has to answer.
 FRESH, PATIENCE = 2.0, 5.0
 #: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
@@ -30,8 +33,8 @@ SILENT = 15.0
 
 @dataclass
 class CellHealth:
-    """One cell. ``queue``: actions by state; ``oldest``: age of the oldest queued action in s; ``hosts``: their
-    number by up, down and disabled; ``claimed`` and ``claimable`` by resource."""
+    """The health of one cell. ``queue``: actions by state; ``oldest``: age of the oldest queued action in s; ``hosts``:
+    their number by up, down and disabled; ``claimed`` and ``claimable`` by resource."""
 
     name: str
     up: bool = False
@@ -45,19 +48,20 @@ class CellHealth:
 
 @dataclass
 class CloudHealth:
-    """All cells. ``database``: whether the API database answers."""
+    """The health of all cells. ``database``: whether the API database answers."""
 
     database: bool = False
     cells: Sequence[CellHealth] = ()
     claims: int = 0
 
 
-#: What a cell answers: actions (state, number, oldest start), number of conductors and names of hosts that are up.
+#: A cell's answer: actions (state, number, oldest start), number of conductors and names of hosts that are up.
 CellAnswer = tuple[Sequence[Any], int, set[str]]
 
 
 class Health:
-    """Reads the health, at most once in ``FRESH`` seconds. *down_after*: seconds without a heartbeat of a host."""
+    """A cached reader of the health, which queries at most once in ``FRESH`` seconds. *down_after*: seconds without a
+    heartbeat of a host."""
 
     def __init__(self, store: Store, down_after: float) -> None:
         self.store, self.down_after = store, down_after
@@ -65,7 +69,7 @@ class Health:
         self._seen, self._at = CloudHealth(), float("-inf")
 
     def read(self) -> CloudHealth:
-        """The health now, or a moment ago."""
+        """Return the current health, at most ``FRESH`` seconds old."""
         with self._lock:
             if time.monotonic() - self._at > FRESH:
                 self._seen, self._at = self._read(), time.monotonic()
@@ -74,51 +78,58 @@ class Health:
     def _read(self) -> CloudHealth:
         try:
             with statement_timeout(PATIENCE), self.store.api.read() as connection:
-                rows = hosts.every(connection)
+                rows = hosts.fetch_every_host(connection, HealthHost)
                 claims = connection.execute(select(func.count()).select_from(allocations)).scalar_one()
         except (DBAPIError, PoolTimeout):
             return CloudHealth()
         answers = scatter_gather(self.store, self._cell, PATIENCE, cell0=True)
-        return CloudHealth(True, [_of_cell(cell, rows, answers[cell.id]) for cell, _database in self.store.databases()
+        return CloudHealth(True, [_cell_health(cell, rows, answers[cell.id]) for cell,
+                                  _database in self.store.databases()
                                   if cell.id in answers], claims)
 
     def _cell(self, database: Database) -> CellAnswer:
         with database.read() as connection:
             queue = connection.execute(select(actions.c.state, func.count(), func.min(actions.c.start_time)).where(
-                actions.c.state.in_(("queued", "running"))).group_by(actions.c.state)).all()
+                is_open_action()).group_by(actions.c.state)).all()
             living = connection.execute(select(func.count(conductors.c.name.distinct())).where(
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
-            seen = set(connection.execute(select(host_states.c.host).where(
-                host_states.c.seen_at > database.clock(-self.down_after))).scalars())
-        return queue, living, seen
+            hosts_up = set(connection.execute(select(host_states.c.host).where(
+                host_states.c.seen_at > database.clock(-self.down_after), NOT_REFUSED)).scalars())
+        return queue, living, hosts_up
 
 
-def _of_cell(cell: CellMapping, rows: list[Any], told: CellAnswer | None) -> CellHealth:
-    """A cell that does not answer is down; cell0 has no hosts."""
-    queue, living, seen = told or ((), 0, set())
-    found = CellHealth(cell.name, told is not None, living)
-    found.queue.update((state, number) for state, number, _since in queue)
-    found.oldest = max([_ago(since) for state, _number, since in queue if state == "queued"], default=0.0)
+def _cell_health(cell: CellMapping, rows: Sequence[HealthHost], answer: CellAnswer | None) -> CellHealth:
+    """Return the health of a cell. A cell that does not answer is down; cell0 has no hosts."""
+    queue, living, hosts_up = answer or ((), 0, set())
+    health = CellHealth(cell.name, answer is not None, living)
+    health.queue.update((state, number) for state, number, _since in queue)
+    health.oldest = max([_seconds_since(since) for state, _number, since in queue if state == "queued"], default=0.0)
     if cell.id != CELL0:
-        mine = [row for row in rows if row["cell_id"] == cell.id]
+        mine = [row for row in rows if row.cell_id == cell.id]
         for row in mine:
-            word = "down" if row["forced_down"] or row["name"] not in seen else "disabled" if row["disabled"] else "up"
-            found.hosts[word] += 1
-        found.claimed = {name: sum(row[f"{name}_used"] for row in mine) for name in RESOURCES}
-        found.claimable = {name: sum(row[f"{name}_limit"] for row in mine) for name in RESOURCES}
-    return found
+            is_down = row.forced_down or row.name not in hosts_up
+            state = "down" if is_down else "disabled" if row.disabled else "up"
+            health.hosts[state] += 1
+        health.claimed = _sums([row.used for row in mine])
+        health.claimable = _sums([row.limits for row in mine])
+    return health
 
 
-def _ago(since: str | None) -> float:
-    return max((datetime.fromisoformat(now()) - datetime.fromisoformat(since)).total_seconds(), 0.0) if since else 0.0
+def _sums(amounts: Sequence[Amounts]) -> dict[str, int]:
+    return dict(zip(RESOURCES, map(sum, zip(Amounts(), *amounts, strict=True)), strict=True))
 
 
-def document(seen: CloudHealth) -> dict[str, Any]:
-    """The JSON document of ``/healthz``."""
-    real = [cell for cell in seen.cells if cell.name != "cell0"]
-    return {"status": "ok" if seen.database and all(cell.up for cell in seen.cells) else
-            "degraded" if seen.database else "down",
-            "database": "up" if seen.database else "down",
+def _seconds_since(since: str | None) -> float:
+    return max((datetime.fromisoformat(utc_now()) - datetime.fromisoformat(since)).total_seconds(),
+               0.0) if since else 0.0
+
+
+def health_document(health: CloudHealth) -> dict[str, Any]:
+    """Return the JSON document of ``/healthz``."""
+    real = [cell for cell in health.cells if cell.name != "cell0"]
+    return {"status": "ok" if health.database and all(cell.up for cell in health.cells) else
+            "degraded" if health.database else "down",
+            "database": "up" if health.database else "down",
             "cells": {"up": sum(cell.up for cell in real), "down": sum(not cell.up for cell in real)},
             "conductors": sum(cell.conductors for cell in real),
-            "hosts": {word: sum(cell.hosts[word] for cell in real) for word in ("up", "down", "disabled")}}
+            "hosts": {state: sum(cell.hosts[state] for cell in real) for state in ("up", "down", "disabled")}}

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics for Prometheus: requests, actions that ended, queues, hosts, claims."""
+"""Metrics for Prometheus: requests, ended actions, queues, hosts, claims."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from .health import Health
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30)
-#: Of what is counted by cell: name, help, field of ``CellHealth``, and the label by which it has several.
+#: Gauges by cell: name, help, field of ``CellHealth``, and the label of fields with several values.
 GAUGES = (
     ("magnetar_cell_up", "1 when the cell's database answers.", "up", None),
     ("magnetar_conductors", "Conductors of the cell that live.", "conductors", None),
@@ -22,49 +22,70 @@ GAUGES = (
     ("magnetar_claimed", "What servers hold of the cell's hosts.", "claimed", "resource"),
     ("magnetar_claimable", "What they may hold.", "claimable", "resource"))
 
+#: The metrics of one process: name, help and type of each, and its samples with name, labels and value.
+Samples = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
+#: Name of the process that keeps several API processes.
+MAIN = "main"
+
 
 class Metrics:
-    """The metrics of one process, in a registry of its own."""
+    """The metrics of one process, and of the processes that share its port."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
-        #: How many consoles are open through this process; of an API.
-        self.consoles: Callable[[], int] | None = None
-        self.registry = CollectorRegistry()
+        #: The name of this process and a function that returns the metrics of the others, when several share a port.
+        self.name: str | None = None
+        self.others: Callable[[], Mapping[str, Samples]] = dict
+        self.registry, self.own = CollectorRegistry(), CollectorRegistry()
         self.requests = Counter("magnetar_requests", "HTTP requests.", ("service", "method", "route", "status"),
-                                registry=self.registry)
+                                registry=self.own)
         self.seconds = Histogram("magnetar_request_seconds", "Time to answer.", ("service", "method", "route"),
-                                 buckets=SECONDS, registry=self.registry)
+                                 buckets=SECONDS, registry=self.own)
+        #: The metrics of each kind of request, which take longer to find than to change.
+        self._counted: dict[tuple[str, str, str, int], tuple[Counter, Histogram]] = {}
         self.actions = Counter("magnetar_actions", "Actions of servers that this conductor has ended.",
-                               ("action", "result"), registry=self.registry)
-        ProcessCollector(registry=self.registry)
+                               ("action", "result"), registry=self.own)
+        ProcessCollector(registry=self.own)
         self.registry.register(self)
 
     def request(self, service: str, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. *route* is its pattern, never its path, so that there are few of them."""
-        self.requests.labels(service, method, route, str(status)).inc()
-        self.seconds.labels(service, method, route).observe(seconds)
+        key = service, method, route, status
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = (self.requests.labels(service, method, route, str(status)),
+                                            self.seconds.labels(service, method, route))
+        counted[0].inc()
+        counted[1].observe(seconds)
 
     def ended(self, action: str, result: str) -> None:
         """Count one action: *result* is done or failed."""
         self.actions.labels(action, result).inc()
 
+    def count_consoles(self, count: Callable[[], int]) -> None:
+        """Report the number of consoles that are open through this process, which *count* returns."""
+        Gauge("magnetar_consoles", "Consoles that are open through this process.",
+              registry=self.own).set_function(count)
+
     def text(self) -> str:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry).decode()
+        """Return all metrics in Prometheus' text format. Metrics of several processes have the label ``worker``."""
+        own = self.own if self.name is None else _Labelled({self.name: self.samples(), **self.others()})
+        return (generate_latest(own) + generate_latest(self.registry)).decode()
+
+    def samples(self) -> Samples:
+        """Return the metrics of this process."""
+        return [(family.name, family.documentation, family.type, [
+            (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Nothing: prometheus_client would call ``collect`` at registration otherwise."""
+        """Return nothing: prometheus_client would call ``collect`` at registration otherwise."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current values; called at each scrape."""
+        """Yield the current values, at each scrape."""
         health = self.health.read()
         yield GaugeMetricFamily("magnetar_database_up", "1 when the API database answers.", int(health.database))
         yield GaugeMetricFamily("magnetar_claims", "Rows of claims: one for each server and host.", health.claims)
-        if self.consoles is not None:
-            yield GaugeMetricFamily("magnetar_consoles", "Consoles that are open through this process.",
-                                    self.consoles())
         for name, text, field, label in GAUGES:
             family = GaugeMetricFamily(name, text, labels=("cell", label) if label else ("cell",))
             for cell in health.cells:
@@ -72,3 +93,21 @@ class Metrics:
                 for key, number in value.items() if label else [("", value)]:
                     family.add_metric((cell.name, key) if label else (cell.name,), number)
             yield family
+
+
+class _Labelled(CollectorRegistry):
+    """The metrics of several processes, as one registry. Each sample has its process as the label ``worker``: counters
+    of a process begin again with the process, which a sum would hide."""
+
+    def __init__(self, processes: Mapping[str, Samples]) -> None:
+        super().__init__()
+        self._processes = processes
+
+    def collect(self) -> Iterator[Metric]:
+        metrics: dict[str, Metric] = {}
+        for worker, families in sorted(self._processes.items()):
+            for name, text, kind, samples in families:
+                metric = metrics.setdefault(name, Metric(name, text, kind))
+                for sample, labels, value in samples:
+                    metric.add_sample(sample, {**labels, "worker": worker}, value)
+        yield from metrics.values()

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of the control plane put together: in one process (``magnetar serve``), or each by itself."""
+"""The assembly of the control plane's parts: in one process (``magnetar serve``), or each in its own."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import orjson
 import uvicorn
 from sqlalchemy.exc import DBAPIError
+from uvicorn.config import STARTUP_FAILURE
 
 from magnetar_control.api.console import ConsoleApplication
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
@@ -33,8 +35,10 @@ from magnetar_control.conductor.flows.flows import FLOWS
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.periodic.notification_sender import NotificationSender
 from magnetar_control.conductor.periodic.periodic import Periodic
+from magnetar_control.conductor.worker.action_runner import ActionRunner
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.scheduler.rules import rules_of
+from magnetar_control.documents import attachment_ids
+from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.services import Images, KeyManager, Services
 from magnetar_control.services.barbican import BarbicanKeys
 from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml, keystone
@@ -48,20 +52,23 @@ from magnetar_control.services.network import quotas as network_quotas
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume import quotas as volume_quotas
 from magnetar_control.store.engine import schema
-from magnetar_control.store.engine.database import Database, full
+from magnetar_control.store.engine.database import Database, is_disk_full
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts import services as compute_services
+from magnetar_control.store.hosts.host_row import DiskHost
 from magnetar_control.store.hosts.services import COMPUTE, Service
 from magnetar_control.store.servers import servers
 from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.protocol import served
+from magnetar_control.web.protocol import uvicorn_http_options
 from magnetar_control.web.transfers import Pace, Places, Transfers
+from magnetar_control.workers.peers import PREFIX, MainPages, Peers, WorkerPages
 from magnetar_core import garbage
-from magnetar_core.http.connections import SHARE, Connections, open_more
+from magnetar_core.http.connections import SHARE, Connections, raise_file_limit
 
+from . import memory
 from .agents import Agents
 from .delivery import Delivery
 from .health import Health
@@ -69,22 +76,24 @@ from .metrics import Metrics
 from .settings import Settings
 
 log = logging.getLogger(__name__)
-#: Seconds that requests in hand may take when the process is told to end.
+#: Seconds that requests in progress may take when the process is told to end.
 GRACE = 15
-#: GiB of a host's disk, and of what is free of it.
-DISK = ("disk_gb", "disk_gb_free")
+#: The GiB of the disk of a host that is not known yet.
+NO_DISK = {"disk_gb": 0, "disk_gb_free": 0}
 
 
 class Parts:
-    """Everything that a process of the control plane may need, made of *settings*."""
+    """All parts that a process of the control plane may need, made from *settings*."""
 
     def __init__(self, settings: Settings) -> None:
+        memory.limit_malloc_arenas()
         self.settings = settings
-        rules_of(settings)  # refuses what cannot be followed
-        #: The password of admin, when the first start made it.
+        scheduler_rules(settings)  # refuses settings that cannot be followed
+        #: The password of admin, when the first start generated it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None
-        #: Ends the work and gives everything back, what was begun last first.
+        self.runner: ActionRunner | None = None
+        #: Stops the workers and closes everything, in reverse order of the start.
         self._ends = contextlib.ExitStack()
         self.close = self._ends.close
         self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
@@ -98,59 +107,59 @@ class Parts:
         self.metrics = Metrics(self.health)
 
     def services(self) -> Services:
-        """The embedded services; or a real Keystone, in place of the embedded identity."""
+        """Return the embedded services, with a real Keystone instead of the embedded identity when one is set."""
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
-            keystone.of(settings)
-        #: Gives tokens by which a part asks another, or another service.
-        own = ServiceUser(self.identity.tokens).token if isinstance(
+            keystone.keystone_of_settings(settings)
+        #: Returns tokens for requests of one part to another, or to another service.
+        service_token = ServiceUser(self.identity.tokens).token if isinstance(
             self.identity, EmbeddedIdentity) else self.identity.token
         keys: KeyManager = EmbeddedKeys(settings.certificates, settings.keys) if settings.barbican_url is None else \
-            BarbicanKeys(settings.barbican_url, own, settings.barbican_ca_cert)
+            BarbicanKeys(settings.barbican_url, service_token, settings.barbican_ca_cert)
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
-                                     limits=image_quotas.defaults(settings),
+                                     limits=image_quotas.image_quota_defaults(settings),
                                      keys=keys if settings.verify_image_signatures else None)
         self.networks = EmbeddedNetworks(
-            database, settings.network_cidr, settings.pools(), network_quotas.defaults(settings), engine_of(settings),
+            database, settings.network_cidr, settings.pools(), network_quotas.default_network_limits(settings),
+            engine_of(settings),
             Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
             settings.ovn_gateway_hosts, settings.dhcp_domain)
-        #: As conductors and volumes ask for them: here, or at the machine that has them.
+        #: The images as conductors and volumes reach them: here, or on the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
-            settings.image_url, own, settings.image_ca_cert)
+            settings.image_url, service_token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
                                        zone=settings.default_availability_zone, used=self.has,
-                                       limits=volume_quotas.defaults(settings), keys=keys,
+                                       limits=volume_quotas.default_volume_limits(settings), keys=keys,
                                        pools=settings.volume_pools)
         return Services(self.identity, self.asked, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
-        """The hosts on which volumes may lie."""
+        """Return the hosts that may store volumes."""
         with self.api_database.read() as connection:
-            told = {row["name"]: orjson.loads(row["info"]) for row in hosts.every(connection)}
-        sizes = {name: {size: info.get(size) or 0 for size in DISK} for name, info in told.items()}
+            rows = hosts.fetch_every_host(connection, DiskHost)
+        sizes = {row.name: {"disk_gb": row.disk_gb, "disk_gb_free": row.disk_gb_free or 0} for row in rows}
         return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
-                 not host.disabled, **sizes.get(host.name, dict.fromkeys(DISK, 0))}
+                 not host.disabled, **sizes.get(host.name, NO_DISK)}
                 for host in self.hosts.all().values()]
 
     def bring(self, host: str, id: str) -> None:
-        """Have an image on a host."""
+        """Deliver an image to a host."""
         if place := self.hosts.get(host):
             with self.agents.client(place.endpoint) as client:
                 self.delivery.image(client, host, id)
 
     def has(self, server: str, attachment: str) -> bool:
-        """Whether a server has an attachment, or is being given it."""
-        found = servers.find(self.store, server)
-        return found is not None and any(
-            attachment in (one["attachment_id"], (one.get("swap") or {}).get("attachment_id"))
-            for one in orjson.loads(found[1].volumes))
+        """Return whether a server has an attachment, or is being given it."""
+        located_server = servers.find_server_row(self.store, server)
+        return located_server is not None and any(
+            attachment in attachment_ids(attached_volume) for attached_volume in located_server[1].volumes)
 
     def upgrade(self) -> list[tuple[str, bool]]:
-        """Bring all databases that answer up to date, with cell0, and the cell of the settings where it is made of
-        these: (name, whether there was anything to do). ``late``: cells that are away, which their conductors upgrade.
-        May be done again, by many at once."""
-        changed = [("api", schema.upgrade(self.api_database, API))]
+        """Upgrade all databases that answer, cell0's included, and the cell's when the settings define it. Returns
+        (name, whether anything changed) for each. ``late``: cells that do not answer, which their conductors upgrade.
+        May be repeated, by many processes at the same time."""
+        changed = [("api", schema.upgrade_schema(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:
             self.store.add_cell(self.settings.cell, self.settings.url("cell"))
@@ -158,7 +167,7 @@ class Parts:
         self.late: list[tuple[CellMapping, DBAPIError]] = []
         for cell, database in self.store.databases():
             try:
-                changed.append((cell.name, schema.upgrade(database, CELL)))
+                changed.append((cell.name, schema.upgrade_schema(database, CELL)))
             except DBAPIError as error:
                 if cell.id == CELL0:
                     raise
@@ -166,11 +175,11 @@ class Parts:
         return changed
 
     def bootstrap(self) -> None:
-        """What a cloud has from its beginning."""
+        """Create the initial resources of a cloud."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
         path = self.settings.state_dir / "clouds.yaml"
         if isinstance(self.identity, EmbeddedIdentity):
-            # Kept before it counts: a crash in between loses no password.
+            # Stored before it takes effect: a crash in between loses no password.
             with _unless_full("users and endpoints"):
                 self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
         if self.bootstrapped:
@@ -180,25 +189,26 @@ class Parts:
         self._ends.callback(self.images.sweeping().set)
 
     def conductor(self, services: Services) -> Conductor:
-        """The conductor of the settings' cell."""
-        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, FLOWS, self.delivery,
+        """Return the conductor of the settings' cell."""
+        return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, self.delivery,
                          self.settings.schedules)
 
     def applications(self, services: Services) -> dict[str, Application]:
-        """What is mounted where."""
+        """Return the applications by their path prefix."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         self.networks.on_moved(partial(told_guests.note_guests, self.store))
         console = ConsoleApplication(cloud)
-        self.metrics.consoles = console.proxy.count
+        self.metrics.count_consoles(console.proxy.count)
         where = self.settings.keystone_url or "/identity"
         authenticate = by_token(self.identity.validate, where)
         of_operators = by_token(self.identity.validate, where, ("project", "system", ""))
-        return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
-                "/identity": identity.application(
+        self.v1 = V1Application(cloud)
+        return {"": ComputeApplication(cloud, OPERATIONS, self.v1),
+                "/identity": identity.identity_application(
                     self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
-                "/image": image.application(self.images, authenticate),
-                "/network": network.application(
+                "/image": image.image_application(self.images, authenticate),
+                "/network": network.network_application(
                     self.networks, authenticate, self.compute_hosts, lambda request: interfaces.delete_port(
                         Caller(cloud, request.context, request.id), request.params["id"])),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
@@ -208,91 +218,162 @@ class Parts:
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
 
     def compute_hosts(self) -> list[Service]:
-        """The services of compute hosts."""
+        """Return the services of compute hosts."""
         zone, silence = self.settings.default_availability_zone, self.settings.host_down_after
-        found = compute_services.every(self.store, zone, silence)
-        return [one for one in found if one.binary == COMPUTE]
+        services = compute_services.fetch_service_rows(self.store, zone, silence)
+        return [service for service in services if service.binary == COMPUTE]
 
     def work(self, services: Services) -> None:
-        """Begin to conduct."""
+        """Start the conductor's work."""
         self.working = self.conductor(services)
+        self.runner = ActionRunner(self.working, FLOWS)
         self.working.ended = self.metrics.ended
         self._ends.callback(self.volumes.worker.stop)
-        self._ends.callback(self.working.stop)
-        senders = [NotificationSender(self.working, one) for one in self.working.notifications.receivers.values()]
-        self.working.start(HostWatch(self.working).run, Periodic(self.working).run, *senders)
+        self._ends.callback(self.runner.stop)
+        senders = [NotificationSender(self.working, receiver)
+                   for receiver in self.working.notifications.receivers.values()]
+        self.runner.start(HostWatch(self.working).run, Periodic(self.working).run, *senders)
         self.volumes.worker.start()
 
     def wire(self) -> None:
-        """Begin to write networks to the engine, where there is one."""
+        """Start writing networks to the engine, if there is one."""
         if worker := self.networks.worker:
             self.api_database.listen()
             self._ends.callback(worker.stop)
             worker.start()
 
     def watched(self) -> None:
-        """Offer health and figures on the address of the settings, where there is one."""
+        """Serve health and metrics on the address of the settings, if there is one."""
         if self.settings.health_listen:
-            self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.working).close)
+            self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.runner).close)
 
     def transfers(self) -> Transfers:
-        """The limits of content that comes and goes."""
+        """Return the limits of uploads and downloads."""
         uploads, downloads, share = (
             self.settings.image_uploads, self.settings.image_downloads, self.settings.of_project)
         return Transfers(Places("uploads", uploads, share(uploads)), Places("downloads", downloads, share(downloads)),
                          Pace(self.settings.image_min_rate, self.settings.image_rate_window))
 
-    def server(self, services: Services) -> AsgiServer:
-        """The API."""
-        return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers(),
-                      connections=Connections(min(self.settings.connections_per_address, open_more() // SHARE)))
+    def server(self, services: Services, peers: Peers | None = None) -> AsgiServer:
+        """Return the API's server. *peers*: the processes that share its port."""
+        applications = self.applications(services)
+        if peers is not None:
+            applications[PREFIX] = WorkerPages(peers, self.metrics)
+            self.v1.elsewhere = peers.repeated
+            self.metrics.name, self.metrics.others = peers.name, peers.samples
+        return AsgiServer(applications, self.settings.threads, self.settings.trust_proxy,
+                          observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers(),
+                          connections=Connections(min(self.settings.connections_per_address,
+                                                      raise_file_limit() // SHARE)))
+
+    def keep_workers(self, peers: Peers) -> None:
+        """Serve the pages of this process for the API processes that it keeps."""
+        self.metrics.name, self.metrics.others = peers.name, peers.samples
+        self._ends.callback(MainPages(peers, self.metrics).close)
+
+    def follow_cells(self) -> None:
+        """Hear of changes in the cells of the settings immediately, as conductors do."""
+        for name in ("cell0", *(() if self.settings.spread else (self.settings.cell,))):
+            self.store.cell(self.store.named(name).id).listen()
 
 
 @contextlib.contextmanager
-def _unless_full(what: str) -> Iterator[None]:
-    """A start that finds no room to write goes on: what is there can be read."""
+def _unless_full(subject: str) -> Iterator[None]:
+    """Continue a start that fails because the disk is full: existing data can still be read."""
     try:
         yield
     except (DBAPIError, OSError) as error:
-        if not full(error):
+        if not is_disk_full(error):
             raise
-        log.error("the disk is full (%s): %s are as they were; start again when there is room", error, what)  # noqa: TRY400
+        log.error("the disk is full (%s): %s are as they were; start again when there is room", error, subject)  # noqa: TRY400
 
 
 @contextlib.contextmanager
-def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterator[AsgiServer | None]:
-    """What ``magnetar serve``, ``api`` and ``conductor`` run."""
+def running_server(settings: Settings, with_api: bool, with_conductor: bool,
+                   workers: Peers | None = None) -> Iterator[AsgiServer | None]:
+    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the API's server, if it has one. *workers*: the other
+    processes that serve the API instead."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
             parts.upgrade()
             for cell, error in parts.late:
                 log.warning("database of cell %s is away: %s", cell.name, error)
-        else:  # what a conductor needs: the API database, and its cell's, which has to be listed
-            schema.upgrade(parts.api_database, API)
-            schema.upgrade(parts.store.cell(parts.store.named(settings.cell).id), CELL)
+        else:  # a conductor needs the API database and its cell's, which must be listed
+            schema.upgrade_schema(parts.api_database, API)
+            schema.upgrade_schema(parts.store.cell(parts.store.named(settings.cell).id), CELL)
         services = parts.services()
         if with_api:
             parts.bootstrap()
         parts.wire()
         if with_conductor:
             parts.work(services)
+        if workers is not None:
+            parts.keep_workers(workers)
         parts.watched()
-        open_more()  # conductors too
-        garbage.began()
-        sys.setswitchinterval(0.001)  # a thread that computes lets others go on: answers do not wait for the conductor
-        yield parts.server(services) if with_api else None
+        _tune_process()
+        yield parts.server(services) if with_api and workers is None else None
 
 
-def listen(settings: Settings, server: AsgiServer) -> None:
-    """Serve until SIGTERM; requests that are on their way are answered."""
+@contextlib.contextmanager
+def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
+    """Yield the server of one API process of several. The process that keeps it has upgraded the databases."""
+    with contextlib.closing(Parts(settings)) as parts:
+        services = parts.services()
+        parts.wire()
+        parts.follow_cells()
+        _tune_process()
+        yield parts.server(services, peers)
+
+
+def _tune_process() -> None:
+    raise_file_limit()  # conductors too
+    garbage.tune_garbage_collection()
+    sys.setswitchinterval(0.001)  # a computing thread lets others run: answers do not wait for the conductor
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn's server, which wakes up once a second, and when it must end. *ready* is called when it serves."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready, self._end = ready, asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Serve until the process must end."""
+        self._loop = asyncio.get_running_loop()
+        self._ready()
+        while not await self.on_tick(0):  # updates the Date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), 1.0)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Note a signal that ends the process."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+
+
+def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS of the API, if the settings have a certificate. Raises ``OSError``."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
+def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[socket.socket] | None = None,
+                   ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM; requests in progress are answered. *sockets*: where to listen, instead of the settings'
+    address. *ready* is called when the server listens."""
     host, _colon, port = settings.listen.rpartition(":")
-    tls = None
-    if settings.tls_cert:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
-    # A proxy has all of its clients' connections: what is counted then is their requests, by the address that it tells.
+    # A proxy holds all of its clients' connections: their requests are counted instead, by the address that it reports.
     places = Connections(0) if settings.trust_proxy else server.connections
-    uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
-                **served(places, tls, settings.image_min_rate))
+    api = ApiServer(uvicorn.Config(
+        server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
+        timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
+        **uvicorn_http_options(places, api_tls_context(settings), settings.image_min_rate)), ready)
+    api.run(sockets=list(sockets) if sockets else None)
+    if not api.started:
+        sys.exit(STARTUP_FAILURE)

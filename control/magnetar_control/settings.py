@@ -20,8 +20,8 @@ USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsF
 
 
 def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
-    """*least*, *most*: the smallest and the largest number that the setting takes."""
-    # Its result stands in a dataclass.
+    """Return the field of a setting. *least*, *most*: the smallest and the largest number that it accepts."""
+    # Its result is used in a dataclass.
     # pylint: disable-next=invalid-field-call
     return field(**{"default_factory" if callable(default) else "default": default},
                  metadata={"doc": text, "least": least, "most": most})
@@ -29,280 +29,272 @@ def _doc(text: str, default: Any = None, least: float | None = None, most: float
 
 @dataclass(frozen=True)
 class Settings:
-    """How the control plane runs. Sizes are MiB where not said otherwise, times are seconds."""
+    """The configuration of the control plane. Sizes are MiB unless stated otherwise, times are seconds."""
 
     state_dir: Path = _doc("Folder of databases, images, and keys of the embedded services.",
                            Path("/var/lib/magnetar/control"))
-    image_dir: Path | None = _doc("Folder of the content of images, best on a file system of its own; the folder "
-                                  "images in state_dir when left out.")
-    image_reserve_mb: int = _doc("Room that images leave on the file system of image_dir: what would take more is "
-                                 "refused.", 1024)
-    database_url: str | None = _doc("API database; SQLite in state_dir when left out.")
-    cell0_database_url: str | None = _doc("Database of servers without a host; SQLite in state_dir when left out.")
-    cell: str = _doc("Name of the cell whose conductor this is.", "cell1")
-    cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`; "
-                                         "SQLite in state_dir when left out.")
-    schedules: bool = _doc("Whether this conductor also finds hosts for new servers (takes actions of cell0). Some "
-                           "conductor of the cloud must; any number may.", True)
-    conductor_name: str | None = _doc("Name of this conductor among the services; the host's name when left out.")
+    image_dir: Path | None = _doc("Folder of the content of images, preferably on a separate file system. Default: "
+        "the folder images in state_dir.")
+    image_reserve_mb: int = _doc("Free space that images leave on the file system of image_dir. Content that would "
+        "take more is refused.", 1024)
+    database_url: str | None = _doc("API database. Default: SQLite in state_dir.")
+    cell0_database_url: str | None = _doc("Database of servers without a host. Default: SQLite in state_dir.")
+    cell: str = _doc("Name of this conductor's cell.", "cell1")
+    cell_database_url: str | None = _doc("Database of that cell, for `magnetar cell create` and `magnetar serve`. "
+        "Default: SQLite in state_dir.")
+    schedules: bool = _doc("Whether this conductor also finds hosts for new servers (takes actions of cell0). At "
+        "least one conductor of the cloud must.", True)
+    conductor_name: str | None = _doc("Name of this conductor among the services. Default: the host's name.")
     listen: str = _doc("host:port of the API.", "127.0.0.1:8774")
     tls_cert: Path | None = _doc("PEM file with the API's certificate and its chain.")
     tls_key: Path | None = _doc("Key of that certificate.")
-    public_url: str | None = _doc("URL by which clients reach the API, for the catalogue and links; that of each "
-                                  "request (its Host header) when left out.")
-    health_listen: str | None = _doc("host:port that offers /healthz and /metrics without authentication: of loopback, "
-                                     "or of a network that only the monitoring reaches. The API has /healthz, and "
-                                     "/metrics for administrators, on its own port as well.")
+    public_url: str | None = _doc("URL of the API for clients, in the catalogue and in links. Default: the URL of "
+        "each request (its Host header).")
+    health_listen: str | None = _doc("host:port of /healthz and /metrics without authentication. Use loopback, or a "
+        "network for monitoring only. The API also serves both on its own port, /metrics for administrators.")
     image_url: str | None = _doc("URL of the image service, such as https://api1:8774/image, for a conductor on "
-                                 "another machine than the images; left out, they are in state_dir.")
-    image_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
+        "another machine than the images. Default: images are in state_dir.")
+    image_ca_cert: Path | None = _doc("PEM file with the CA of the image service's certificate.")
     verify_image_signatures: bool = _doc(
-        "Whether servers are made of signed images only: signatures are verified before an image reaches a host, and "
-        "when content is uploaded (Nova's verify_glance_signatures). Give API and conductors the same.", False)
+        "Whether servers need signed images (Nova's verify_glance_signatures). Signatures are verified at an upload, "
+        "and before an image reaches a host. Set the same value for API and conductors.", False)
     enable_certificate_validation: bool = _doc(
-        "Whether the certificate that signed an image must be linked to a trusted one. It counts only with "
-        "verify_image_signatures; a request that names trusted certificates has both done.", False)
+        "Whether a trusted certificate must vouch for the signer of an image. Requires verify_image_signatures. A "
+        "request that names trusted certificates turns on both.", False)
     default_trusted_certificate_ids: list[str] = _doc(
-        "Trusted certificates of servers that name none, where both of these are true.", list)
+        "Trusted certificates of servers that name none, if the two settings above are true.", list)
     non_inheritable_image_properties: list[str] = _doc(
-        "Properties of a server's image that images made of the server do not get.",
+        "Properties of a server's image that images of the server do not inherit.",
         lambda: ["cache_in_nova", "bittorrent"])
-    keys_dir: Path | None = _doc("Folder of the embedded key manager for the keys of encrypted disks, which the "
-                                 "service alone can read; machines with the same database share it; the folder keys in "
-                                 "state_dir when left out.")
-    volume_pools: list[str] = _doc("Pools of the agents (their setting pools) in which volumes may lie: a volume "
-                                   "type for each, of which the first is the usual one.", lambda: ["default"])
-    certificates_dir: Path | None = _doc("Folder of the embedded key manager: a certificate is UUID.pem in it, which "
-                                         "root or the service owns and nobody else may write; the folder certificates "
-                                         "in state_dir when left out.")
-    barbican_url: str | None = _doc("URL of Barbican, in place of the embedded key manager.")
-    barbican_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
-    console_url: str | None = _doc("URL by which browsers reach consoles; /console below public_url when left out.")
-    console_token_ttl: float = _doc("Seconds for which the URL of a console is good, once.", 600.0, 1)
-    console_allowed_origins: list[str] = _doc("Other sites whose pages may open consoles, such as "
-                                              "https://dashboard.example: those that show serial consoles themselves, "
-                                              "or ours in a frame.", list)
-    console_connections: int = _doc("Consoles that are open at once in one process; project_share is of these, too.",
+    keys_dir: Path | None = _doc("Folder of the embedded key manager for keys of encrypted disks, readable by the "
+        "service only. Machines with the same database share it. Default: the folder keys in state_dir.")
+    volume_pools: list[str] = _doc("Pools of the agents (their setting pools) for volumes. Each is a volume type; "
+        "the first is the default.", lambda: ["default"])
+    certificates_dir: Path | None = _doc("Folder of the embedded key manager for certificates, each in UUID.pem. "
+        "Root or the service owns it, without write access for others. Default: the folder certificates in state_dir.")
+    barbican_url: str | None = _doc("URL of Barbican, instead of the embedded key manager.")
+    barbican_ca_cert: Path | None = _doc("PEM file with the CA of Barbican's certificate.")
+    console_url: str | None = _doc("URL of consoles for browsers. Default: /console below public_url.")
+    console_token_ttl: float = _doc("Seconds until the URL of a console expires. A URL works once.", 600.0, 1)
+    console_allowed_origins: list[str] = _doc("Other sites whose pages may open consoles or show them in a frame, "
+        "such as https://dashboard.example.", list)
+    console_connections: int = _doc("Maximum number of open consoles in one process. project_share applies.",
                                     200, 1)
-    novnc_dir: Path = _doc("Folder of noVNC, as Debian's package novnc has it.", Path("/usr/share/novnc"))
-    spice_dir: Path = _doc("Folder of spice-html5, as Debian's package of that name has it.",
+    novnc_dir: Path = _doc("Folder of noVNC. Debian's package novnc installs it there.", Path("/usr/share/novnc"))
+    spice_dir: Path = _doc("Folder of spice-html5. Debian's package spice-html5 installs it there.",
                            Path("/usr/share/spice-html5"))
-    xterm_dir: Path = _doc("Folder of xterm.js, as Debian's package node-xterm or npm's package xterm has it.",
+    xterm_dir: Path = _doc("Folder of xterm.js, from Debian's package node-xterm or npm's package xterm.",
                            Path("/usr/share/nodejs/xterm"))
-    trust_proxy: bool = _doc("Believe X-Forwarded-Proto, -Host and -For; only behind a proxy that sets them.", False)
+    trust_proxy: bool = _doc("Whether X-Forwarded-Proto, -Host and -For are trusted. Set it only behind a proxy that "
+        "sets them.", False)
     connections_per_address: int = _doc(
-        "Connections to one process of the API that one address (of IPv6: a /64) may have open, a quarter of what the "
-        "process may open at most; 0 for no limit. With trust_proxy: requests and consoles under way of one address, "
-        "as the proxy tells it.", 1024, 0)
-    threads: int = _doc("Requests that are worked on at once in one process.", 16)
+        "Open connections of one address (IPv6: /64) to an API process, at most a quarter of its descriptors; "
+        "0: no limit. With trust_proxy, requests and consoles in progress count instead.", 1024, 0)
+    threads: int = _doc("Requests that one process handles in parallel.", 16)
+    api_workers: int = _doc("API processes of `magnetar serve` and `magnetar api` that share the port. Limits of one "
+        "process apply to each of them.", 1, 1, 64)
     log_level: str = _doc("debug, info, warning or error.", "info")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "
-                                 "unix:/run/magnetar/agent.sock or https://kvm1:6553.", dict)
+        "unix:/run/magnetar/agent.sock or https://kvm1:6553.", dict)
     agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")
-    agent_client_cert: Path | None = _doc("Certificate that the agents know this service by.")
+    agent_client_cert: Path | None = _doc("Client certificate of this service for the agents.")
     agent_client_key: Path | None = _doc("Key of that certificate.")
-    project_share: float = _doc("Part of image_uploads, image_downloads, operations and console_connections that "
-                                "one project may have, from 0 to 1, but one at least.", 0.25, 0, 1)
-    image_uploads: int = _doc("Uploads of image content by users at once, in one process.", 32, 1)
-    image_downloads: int = _doc("Downloads of image content by users at once, in one process.", 64, 1)
-    image_min_rate: int = _doc("Bytes a second below which an upload or download is ended.", 1024, 1)
-    image_rate_window: float = _doc("Seconds of waiting for a client over which that is measured.", 120.0, 1)
-    operations: int = _doc("Operations of the modules' API at work at once, in one process. Those that wait for "
-                           "servers or volumes are not counted. More of them wait, projects in turn.", 64, 1)
-    heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
-    host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
-    host_return_wait: float = _doc("Seconds after the last heartbeat of a host that is down for which new servers, and "
-                                   "those that are unshelved, wait for it where no other host can have them. 0: they "
-                                   "fail at once.", 60.0, 0)
-    workers: int = _doc("Actions that a conductor works on at once.", 16)
-    host_share: float = _doc("Part of a conductor's workers that actions at one host may have, from 0 to 1, but one at "
-                             "least; of a host that is down, a quarter of that. Those for servers of other hosts have "
-                             "half of it. More of them wait in the queue.",
+    project_share: float = _doc("Share of image_uploads, image_downloads, operations and console_connections that "
+        "one project may use, from 0 to 1. At least one of each.", 0.25, 0, 1)
+    image_uploads: int = _doc("Parallel uploads of image content by users, in one process.", 32, 1)
+    image_downloads: int = _doc("Parallel downloads of image content by users, in one process.", 64, 1)
+    image_min_rate: int = _doc("Minimum speed of an upload or download in bytes a second. A slower transfer is ended.",
+        1024, 1)
+    image_rate_window: float = _doc("Seconds over which the speed of a client is measured.", 120.0, 1)
+    operations: int = _doc("Parallel operations of the modules' API, in one process. Operations that wait for "
+        "servers or volumes do not count. Further operations wait, and projects take turns.", 64, 1)
+    heartbeat: float = _doc("Seconds between two heartbeats of an agent.", 5.0)
+    host_down_after: float = _doc("Seconds without a heartbeat until a host counts as down.", 15.0)
+    host_return_wait: float = _doc("Seconds after the last heartbeat of a down host. Until then, a new or unshelved "
+        "server waits for it if no other host is valid. 0: the server fails immediately.", 60.0, 0)
+    workers: int = _doc("Actions that a conductor runs in parallel.", 16)
+    host_share: float = _doc("Share of a conductor's workers for one host, from 0 to 1; at least one. A down host "
+        "gets a quarter, actions for other hosts' servers half.",
                              0.6, 0, 1)
-    max_attempts: int = _doc("Hosts on which a build is tried.", 3)
-    builds_per_host: int = _doc("Builds on a host at once.", 10)
-    live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
+    max_attempts: int = _doc("Number of hosts that a build tries.", 3)
+    builds_per_host: int = _doc("Parallel builds on a host.", 10)
+    live_migrations_per_host: int = _doc("Parallel live migrations from a host.", 1)
     live_migration_completion_timeout: int = _doc(
-        "Seconds that a live migration may take for each GiB of the server's memory and local disks (2 at least); 0: "
-        "as long as it takes.", 800, 0)
+        "Time limit of a live migration, in seconds for each GiB of the server's memory and local disks (at least 2 "
+        "GiB); 0: no limit.", 800, 0)
     live_migration_timeout_action: typing.Literal["abort", "force_complete"] = _doc(
-        "What becomes of a live migration then: it is aborted, and the server stays where it is; or the guest stands "
-        "still until all of it is there (or runs on at the target at once, see live_migration_permit_post_copy).",
+        "What happens at that time limit. abort: the server stays on its host. force_complete: the guest pauses "
+        "until all memory is copied, or continues at the target (live_migration_permit_post_copy).",
         "abort")
-    live_migration_downtime: int = _doc("Milliseconds that a guest may stand still at the end of its live migration.",
+    live_migration_downtime: int = _doc("Milliseconds that a guest may pause at the end of its live migration.",
                                         500, 100, 60000)
-    live_migration_downtime_steps: int = _doc("Steps in which that is reached.", 10, 3, 100)
-    live_migration_downtime_delay: int = _doc("Seconds between two of these steps, for each such GiB.", 75, 3, 86400)
+    live_migration_downtime_steps: int = _doc("Number of steps up to that downtime.", 10, 3, 100)
+    live_migration_downtime_delay: int = _doc("Seconds between two of these steps, for each GiB as above.",
+        75, 3, 86400)
     live_migration_bandwidth: int = _doc("Limit of a live migration in MiB/s; 0: none.", 0, 0, 1000000)
     live_migration_permit_post_copy: bool = _doc(
-        "Whether a live migration that is forced to complete has the guest run on at the target while the rest of its "
-        "memory follows. When a host or the network fails meanwhile, the guest is lost as in a power failure. Servers "
-        "with volumes stand still all the same.", False)
+        "Whether a forced guest continues at the target while its memory follows. A failure of host or network then "
+        "loses the guest. Servers with volumes pause in any case.",
+        False)
     live_migration_permit_auto_converge: bool = _doc(
-        "Whether the CPUs of a guest are slowed down that writes memory faster than the network takes it; never where "
-        "post-copy is permitted.", True)
-    migrate_max_retries: int = _doc("How many further hosts a live migration asks when one refuses the server; -1: as "
-                                    "many as there are.", -1, -1)
+        "Whether the CPUs of a guest slow down if it writes memory faster than the network copies it. No effect with "
+        "post-copy.", True)
+    migrate_max_retries: int = _doc("How many further hosts a live migration tries after a refusal; -1: all.", -1, -1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
     specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
-        "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "
-        "acts on, or that has scheduler hints of Nova that no filter here follows: refuse, or warn in the message of "
-        "the server's action.", "refuse")
+        "What happens to requests with extra specs, image properties or Nova's scheduler hints without effect here. "
+        "refuse, or warn in the message of the server's action.", "refuse")
     allow_resize_to_same_host: bool = _doc(
-        "Whether a resize weighs the server's own host like any other; otherwise it is taken only when no other fits.",
+        "Whether a resize weighs the server's own host like any other. If false, the own host is the last choice.",
         False)
-    resize_confirm_window: int = _doc("Seconds after which a resize is confirmed by itself; 0 for never.", 0)
+    resize_confirm_window: int = _doc("Seconds until a resize is confirmed automatically; 0: never.", 0)
     shelved_offload_time: int = _doc(
-        "Seconds after which a shelved server leaves its host: 0 at once, -1 never (an administrator may offload it). "
-        "One whose root disk is a volume leaves at once, whatever this says.", 0, least=-1)
+        "Seconds until a shelved server leaves its host. 0: immediately; -1: never (an administrator may offload "
+        "it). A server with a root disk on a volume always leaves immediately.", 0, least=-1)
     reclaim_instance_interval: int = _doc(
-        "Seconds for which a deleted server can be restored (soft delete); 0: it is gone at once, and what was "
-        "soft-deleted before stays so.", 0)
-    cpu_allocation_ratio: float = _doc("Virtual CPUs for each of the host.", 16.0)
+        "Seconds during which a deleted server can be restored (soft delete). 0: deletions are immediate, and "
+        "servers that are already soft-deleted stay.", 0)
+    cpu_allocation_ratio: float = _doc("Virtual CPUs for each CPU of the host.", 16.0)
     ram_allocation_ratio: float = _doc("Memory that may be claimed, as a multiple of the host's.", 1.5)
     disk_allocation_ratio: float = _doc("Disk that may be claimed, as a multiple of the host's.", 1.0)
     reserved_host_cpus: int = _doc("CPUs kept from servers.", 0)
     reserved_host_memory_mb: int = _doc("Memory kept from servers.", 512)
     reserved_host_disk_gb: int = _doc("GiB of disk kept from servers.", 0)
-    cpu_weight_multiplier: float = _doc("Weight of CPUs that are left when a host is chosen; below 0, servers are "
-                                        "stacked instead of spread. What is said of choosing holds for conductors; "
-                                        "give the API the same, for check mode.", 1.0)
-    ram_weight_multiplier: float = _doc("Weight of memory that is left.", 1.0)
-    disk_weight_multiplier: float = _doc("Weight of disk that is left.", 1.0)
+    cpu_weight_multiplier: float = _doc("Weight of free CPUs; below 0, servers are stacked instead of spread. Set "
+        "all settings of the scheduler for the conductors, and the same for the API, for check mode.", 1.0)
+    ram_weight_multiplier: float = _doc("Weight of free memory.", 1.0)
+    disk_weight_multiplier: float = _doc("Weight of free disk.", 1.0)
     io_ops_weight_multiplier: float = _doc("Weight of servers that are being built, resized, rescued or saved.", -1.0)
-    build_failure_weight_multiplier: float = _doc("Weight of builds that failed since one went well; more is worse.",
+    build_failure_weight_multiplier: float = _doc("Weight of failed builds since the last successful one; more is "
+        "worse.",
                                                   1_000_000.0)
     soft_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy.", 1.0)
     soft_anti_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy; more is worse.",
                                                        1.0)
-    cross_cell_move_weight_multiplier: float = _doc("How much less a host of another cell weighs for a server that a "
-                                                    "resize or cold migration may bring there; below 0, such hosts "
-                                                    "come first, to drain a cell.", 1_000_000.0)
+    cross_cell_move_weight_multiplier: float = _doc("Penalty of hosts of another cell, for a resize or cold "
+        "migration that may leave the cell. Below 0, such hosts come first, to drain a cell.", 1_000_000.0)
     metrics_weight_multiplier: float = _doc("Weight of metrics of hosts.", 1.0)
     pci_weight_multiplier: float = _doc("Weight of free PCI devices; more is worse.", 1.0)
     metrics_weight_setting: dict[str, float] = _doc(
-        "Metrics that agents tell (cpu.percent, cpu.iowait.percent, …, see scheduler.md) to what each is worth; their "
-        "sum is the metrics of a host. Empty: metrics are not looked at.", dict)
-    metrics_required: bool = _doc("Whether MetricsFilter is applied, so that a host without one of them gets no "
-                                  "server.", True)
-    metrics_weight_of_unavailable: float = _doc("The metrics of such a host otherwise.", -10_000.0)
+        "Weights of agents' metrics, such as cpu.percent; see docs/reference/scheduling.md. The weighted sum is the "
+        "host's metric. Empty: metrics are ignored.", dict)
+    metrics_required: bool = _doc("Whether MetricsFilter is on: a host without one of these metrics gets no server.",
+        True)
+    metrics_weight_of_unavailable: float = _doc("The weight of such a host if MetricsFilter is off.", -10_000.0)
     image_locality_weight_multiplier: float = _doc(
-        "Weight of a host that has the content of the image already. Not 0, it has all hosts that pass looked at for "
-        "each choice.", 0.0)
-    weighers: dict[str, float] = _doc("Weighers of your own (entry points of the group magnetar.weighers) to their "
-                                      "multipliers.", dict)
-    host_subset_size: int = _doc("A host is drawn among so many of the best.", 1)
-    enabled_filters: list[str] = _doc("Filters that are applied beside those that always are; see scheduler.md.",
+        "Weight of a host that already has the content of the image. With any value except 0, each choice examines "
+        "all hosts that pass.", 0.0)
+    weighers: dict[str, float] = _doc("Your own weighers (entry points of the group magnetar.weighers) and their "
+        "multipliers.", dict)
+    host_subset_size: int = _doc("Number of best hosts from which chance selects one.", 1)
+    enabled_filters: list[str] = _doc("Optional filters that are on, in addition to the filters that are always on; "
+        "see docs/reference/scheduling.md.",
                                       lambda: list(USUAL_FILTERS))
-    max_instances_per_host: int = _doc("Servers from which on NumInstancesFilter refuses a host; metadata of that name "
-                                       "of an aggregate comes before it, for AggregateNumInstancesFilter.", 50, 1)
-    max_io_ops_per_host: int = _doc("The same of servers that are being built, resized, migrated, rescued, unshelved "
-                                    "or saved, for IoOpsFilter and AggregateIoOpsFilter.", 8, 1)
+    max_instances_per_host: int = _doc("Number of servers at which NumInstancesFilter refuses a host. "
+        "AggregateNumInstancesFilter uses the aggregates' metadata of that name first.", 50, 1)
+    max_io_ops_per_host: int = _doc("The same for servers that are being built, resized, migrated, rescued, "
+        "unshelved or saved (IoOpsFilter, AggregateIoOpsFilter).", 8, 1)
     isolated_hosts: list[str] = _doc("Hosts for isolated_images, for IsolatedHostsFilter.", list)
-    isolated_images: list[str] = _doc("Uuids of images whose servers are on isolated_hosts only.", list)
-    restrict_isolated_hosts_to_isolated_images: bool = _doc("Whether isolated_hosts have no other servers.", True)
+    isolated_images: list[str] = _doc("Uuids of images whose servers run on isolated_hosts only.", list)
+    restrict_isolated_hosts_to_isolated_images: bool = _doc("Whether isolated_hosts refuse all other servers.", True)
     aggregate_image_properties_isolation_namespace: str | None = _doc(
-        "Beginning of the metadata of aggregates that AggregateImagePropertiesIsolation compares with properties of "
-        "images; all of it when left out.")
-    aggregate_image_properties_isolation_separator: str = _doc("What stands between that and the rest.", ".")
+        "Prefix of the aggregates' metadata that AggregateImagePropertiesIsolation compares with image properties. "
+        "Default: all metadata.")
+    aggregate_image_properties_isolation_separator: str = _doc("Separator between that prefix and the rest.", ".")
     enable_isolated_aggregate_filtering: bool = _doc(
         "Whether hosts of an aggregate with metadata trait:NAME=required get only servers whose flavor or image "
         "requires that trait.", False)
     limit_tenants_to_placement_aggregate: bool = _doc(
-        "Whether servers of a project that an aggregate names in filter_tenant_id are on hosts of such aggregates "
-        "only.", False)
-    placement_aggregate_required_for_tenants: bool = _doc("Whether projects that none names get no host then.", False)
+        "Whether servers of a project run only on hosts of the aggregates that name the project in filter_tenant_id, "
+        "if some do.", False)
+    placement_aggregate_required_for_tenants: bool = _doc("Whether projects that no aggregate names then get no host.",
+        False)
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
-    default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
+    default_schedule_zone: str | None = _doc("Zone of servers whose request names no zone. Default: any.")
     max_disk_devices_to_attach: int = _doc(
-        "Most disks that a server has: its own and volumes, without the config drive; -1 for any number.", -1, -1)
+        "Maximum number of disks of a server: its own and volumes, without the config drive; -1: no limit.", -1, -1)
     max_local_block_devices: int = _doc(
-        "Most local disks that a request for a server may ask for, the root disk of its image among them; -1 for any "
-        "number, 0 for servers that boot from volumes only.", 3, -1)
-    max_limit: int = _doc("Most items that one answer lists.", 1000)
-    max_servers_at_once: int = _doc("Most servers that one request may ask for (min_count, max_count), whatever the "
-                                    "quota.", 1000)
+        "Maximum number of local disks in a request for a server, including the root disk of its image. -1: no "
+        "limit; 0: only servers that boot from volumes.", 3, -1)
+    max_limit: int = _doc("Maximum number of items in one list.", 1000)
+    max_servers_at_once: int = _doc("Maximum number of servers in one request (min_count, max_count), regardless of "
+        "the quota.", 1000)
     cell_timeout: float = _doc("Seconds that a list waits for a cell.", 60.0)
-    statement_timeout: float = _doc("Seconds that a statement may take on PostgreSQL, upgrades of tables excepted; 0 "
-                                    "for no limit.", 60.0)
-    purge_deleted_after: float = _doc("Days after which a deleted server is removed for good, with its actions and "
-                                      "migrations; 0 keeps all. `magnetar db purge` does it at any time.", 90.0)
+    statement_timeout: float = _doc("Time limit of a PostgreSQL statement in seconds, except upgrades of tables; 0: "
+        "no limit.", 60.0)
+    purge_deleted_after: float = _doc("Days until a deleted server is removed permanently, with its actions and "
+        "migrations; 0 keeps all. `magnetar db purge` removes them at any time.", 90.0)
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
-        "Into which periods os-instance_usage_audit_log and instance.exists divide time.", "month")
-    instance_usage_audit: bool = _doc("Whether notifications (instance.exists) tell at the end of each such period "
-                                      "which servers there were in it. Give all conductors the same.", False)
+        "Period of os-instance_usage_audit_log and instance.exists.", "month")
+    instance_usage_audit: bool = _doc("Whether instance.exists notifications list the servers of each period at its "
+        "end. Set the same value for all conductors.", False)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
-    policy_dirs: list[str] = _doc("Folders of such files, which are read after it, by name (`policy.d`); the last that "
-                                  "names a rule counts.", list)
-    enable_instance_password: bool = _doc("Whether answers to create, rebuild, rescue and evacuate have the password "
-                                          "that the guest is told.", True)
+    policy_dirs: list[str] = _doc("Folders of further policy files, read after policy_file in the order of their "
+        "names (`policy.d`). The last file that names a rule counts.", list)
+    enable_instance_password: bool = _doc("Whether responses to create, rebuild, rescue and evacuate contain the "
+        "guest's password.", True)
     config_drive_format: typing.Literal["agent", "iso9660", "vfat"] = _doc(
-        "File system of config drives: iso9660, vfat, or what the settings of each host's agent say.", "agent")
-    dhcp_domain: str = _doc("Domain of the host names that guests are told; empty for none.", "novalocal")
-    vendordata_jsonfile_path: Path | None = _doc("JSON file whose object guests find in vendor_data.json, 256 KiB at "
-                                                 "most. This and what follows of vendordata is read by conductors.")
+        "File system of config drives: iso9660, vfat, or agent for the setting of each host's agent.", "agent")
+    dhcp_domain: str = _doc("Domain of guests' host names; empty: none.", "novalocal")
+    vendordata_jsonfile_path: Path | None = _doc("JSON file with the object for vendor_data.json, at most 256 KiB. "
+        "Conductors read this and the following settings of vendordata.")
     vendordata_dynamic_targets: list[str] = _doc(
-        "Services that are asked what a server is told in vendor_data2.json when its config drive is written, "
-        "NAME@URL each.", list)
-    vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of their certificates; the system's "
-                                                        "when left out.")
-    vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to one of them.", 5.0, 0.01, 300)
-    vendordata_dynamic_read_timeout: float = _doc("Seconds for its whole answer.", 5.0, 0.01, 300)
-    vendordata_dynamic_failure_fatal: bool = _doc("Whether a server is not built when one fails; otherwise its guest "
-                                                  "finds an empty entry.", False)
+        "Services, NAME@URL each, that provide vendor_data2.json of a server when its config drive is written.", list)
+    vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of these services' certificates. "
+        "Default: the system's CAs.")
+    vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to a service.", 5.0, 0.01, 300)
+    vendordata_dynamic_read_timeout: float = _doc("Seconds for the whole response.", 5.0, 0.01, 300)
+    vendordata_dynamic_failure_fatal: bool = _doc("Whether a failed service fails the build. If false, the guest "
+        "finds an empty entry.", False)
     vendordata_dynamic_service_token: bool = _doc(
-        "Whether they are sent a token of a service user (role service), by which they know who asks. They must be "
-        "https then.", False)
+        "Whether requests carry a token of a service user (role service), which identifies the cloud. Requires https.",
+        False)
     vendordata_dynamic_auth: dict[str, Any] = _doc(
-        "The user of a Keystone whose token they are sent instead (they must be https then, too), and TLS to them, by "
-        "the names of Nova's section: see guest-data.md.", dict)
+        "A Keystone user whose token these requests carry instead (requires https), and TLS options, by the names of "
+        "Nova's section; see docs/reference/guest-data.md.", dict)
     notification_urls: dict[str, str] = _doc(
-        "Receivers of notifications: a name of your choice to the URL to which they are sent, https, or http of this "
-        "machine's loopback; see notifications.md. Give API and conductors the same of all that is said of "
-        "notifications.", dict)
+        "Receivers of notifications: a name of your choice to a URL, https or http on loopback; see "
+        "docs/reference/notifications.md. The same for API and conductors, as all settings of notifications.", dict)
     notification_token_files: dict[str, str] = _doc(
-        "Names of these to the file with the bearer token that each is sent, which only root and the service may read.",
+        "Receiver name to the file with its bearer token. Only root and the service may read the file.",
         dict)
-    notification_ca_cert: Path | None = _doc("PEM file with the CAs of their certificates; the system's when left out.")
-    notification_allow_http: bool = _doc("Whether notifications may go to other machines by http, for everybody on the "
-                                         "way to read; never with a token.", False)
-    notification_timeout: float = _doc("Seconds that a receiver has for each notification.", 10.0, 0.1, 15)
-    notification_log: str | None = _doc("File to which the conductor that sends adds each notification, a JSON object "
-                                        "a line; - for the service's own log.")
-    notification_keep_hours: float = _doc("Hours for which notifications wait for a receiver that takes none; then "
-                                          "they are dropped.", 24.0, 0.01, 87600)
-    notification_keep_count: int = _doc("Most notifications that wait for a receiver in one database; then the oldest "
-                                        "are dropped.", 100_000, 1)
-    bdms_in_notifications: bool = _doc("Whether notifications of servers tell their volumes.", False)
+    notification_ca_cert: Path | None = _doc("PEM file with the CAs of the receivers' certificates. Default: the "
+        "system's CAs.")
+    notification_allow_http: bool = _doc("Whether notifications may go to other machines over http, readable on the "
+        "way; never with a token.", False)
+    notification_timeout: float = _doc("Seconds for each notification.", 10.0, 0.1, 15)
+    notification_log: str | None = _doc("File for a copy of each notification that this conductor sends, a JSON "
+        "object a line. -: the service's own log.")
+    notification_keep_hours: float = _doc("Hours that notifications wait for an unavailable receiver before they are "
+        "dropped.", 24.0, 0.01, 87600)
+    notification_keep_count: int = _doc("Maximum number of notifications that wait for a receiver in one database; "
+        "the oldest are dropped.", 100_000, 1)
+    bdms_in_notifications: bool = _doc("Whether notifications of servers contain their volumes.", False)
     shares: dict[str, str] = _doc(
-        "Shares that servers may be given: their uuid to NAME or NAME@PROJECT,… (uuids of projects; without them every "
-        "project may). Hosts know the share by its name, see shares.md.", dict)
-    network_cidr: str = _doc("Addresses that a new cloud begins with: of its shared network `default`, with OVN of "
-                             "the subnet pool `default`, of which each project's first network is.", "10.20.0.0/16")
-    network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
-                                    "the cloud routes to them; administrators may use others.",
+        "Shares for servers: uuid to NAME, or to NAME@PROJECT,… with uuids of the permitted projects (default: all). "
+        "NAME is the share's name on hosts; see docs/howto/mount-a-share.md.", dict)
+    network_cidr: str = _doc("Addresses of a new cloud's shared network `default`. With OVN: of the subnet pool "
+        "`default`, the source of each project's first network.", "10.20.0.0/16")
+    network_pools: list[str] = _doc("Permitted ranges of users' subnets, because each host routes to them. "
+        "Administrators may use others.",
                                     lambda: list(map(str, PRIVATE)))
     ovn_northbound: str | None = _doc(
-        "Northbound database of OVN, which makes the networks of the cloud then: ssl:10.0.0.1:6641, tcp:… or "
-        "unix:/path, all servers of a cluster joined by commas. Give API and conductors the same. Left out, agents "
-        "make them on each host.")
+        "Northbound database of OVN: ssl:10.0.0.1:6641, tcp:… or unix:/path; a cluster's servers separated by "
+        "commas. The same for API and conductors. Default: no OVN, networks on each host.")
     ovn_southbound: str | None = _doc(
-        "Southbound database of OVN, in the same form, which is read only for ports of SmartNICs (vnic_type "
-        "remote-managed): it knows which chassis is on which card. Left out, there are no such ports. By ssl it takes "
-        "the certificate of ovn_cert, and has one of the CA in ovn_ca_cert; centrals of a cluster have that at port "
-        "6645.")
-    ovn_key: Path | None = _doc("PEM file with the key by which the northbound database knows this service, for ssl.")
+        "Southbound database of OVN, in the same form, for ports of SmartNICs (vnic_type remote-managed). It is only "
+        "read. ssl uses ovn_cert and ovn_ca_cert; a cluster listens on port 6645.")
+    ovn_key: Path | None = _doc("PEM file with this service's key for the northbound database, for ssl.")
     ovn_cert: Path | None = _doc("Certificate of that key.")
     ovn_ca_cert: Path | None = _doc("PEM file with the CA of the northbound database's certificate.")
-    ovn_wait: float = _doc("Seconds that the start of a server waits for the northbound database to have its ports.",
+    ovn_wait: float = _doc("Seconds that the start of a server waits until the northbound database has its ports.",
                            30.0, 0.1)
-    ovn_hosts_wait: float = _doc("Seconds that it then waits for all hosts to have followed; after that it goes on. "
-                                 "With 0 it does not wait: servers start sooner, and where OVN is slow a guest may ask "
-                                 "for its address more than once.",
+    ovn_hosts_wait: float = _doc("Seconds that it then waits for all hosts; after that it continues. 0: no wait. "
+        "Servers start sooner, but with a slow OVN a guest may request its address repeatedly.",
                                  5.0, 0)
-    physical_mtu: int = _doc("MTU of the networks between hosts; those that OVN makes on them have 58 bytes less.",
+    physical_mtu: int = _doc("MTU of the networks between hosts. Networks of OVN have 58 bytes less.",
                              1500, 634, 65535)
-    ovn_gateway_hosts: list[str] = _doc("Hosts through which routers reach external networks; any host when left out.",
+    ovn_gateway_hosts: list[str] = _doc("Hosts that connect routers to external networks. Default: any host.",
                                         list)
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
@@ -313,9 +305,9 @@ class Settings:
     quota_server_group_members: int = _doc("Servers in a server group.", 10)
     quota_networks: int = _doc("Networks of a project.", 100)
     quota_subnets: int = _doc("Subnets of a project.", 500)
-    quota_ports: int = _doc("Ports of a project, those of its servers too.", 500)
-    quota_security_groups: int = _doc("Security groups of a project, `default` too.", 10)
-    quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
+    quota_ports: int = _doc("Ports of a project, including its servers' ports.", 500)
+    quota_security_groups: int = _doc("Security groups of a project, including `default`.", 10)
+    quota_security_group_rules: int = _doc("Rules of a project's security groups, including `default`.", 100)
     quota_rbac_policies: int = _doc("RBAC policies of a project: what it shares with others, or with all.", 10)
     quota_subnetpools: int = _doc("Subnet pools of a project.", 10)
     quota_address_scopes: int = _doc("Address scopes of a project.", 10)
@@ -327,23 +319,23 @@ class Settings:
     quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
     quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)
     quota_per_volume_gigabytes: int = _doc("GiB of one volume.", -1)
-    quota_images: int = _doc("Images of a project, those of its servers too.", 100)
+    quota_images: int = _doc("Images of a project, including images of its servers.", 100)
     quota_image_gigabytes: int = _doc("GiB of a project's images.", 1000)
-    token_hours: float = _doc("Life of an embedded token in hours.", 8.0)
-    keystone_url: str | None = _doc("URL of a real Keystone (with /v3), in place of the embedded identity service.")
-    keystone_username: str = _doc("User with which tokens are validated there.", "magnetar")
+    token_hours: float = _doc("Lifetime of a token of the embedded identity service, in hours.", 8.0, least=1, most=24)
+    keystone_url: str | None = _doc("URL of a real Keystone (with /v3), instead of the embedded identity service.")
+    keystone_username: str = _doc("User that validates tokens there.", "magnetar")
     keystone_password_file: Path | None = _doc("File with that user's password.")
     keystone_project: str = _doc("Project of that user.", "service")
     keystone_ca_cert: Path | None = _doc("PEM file with the CA of Keystone's certificate.")
 
     def url(self, name: str) -> str:
-        """URL of the database ``api``, ``cell0`` or ``cell``."""
-        given = getattr(self, "database_url" if name == "api" else f"{name}_database_url")
-        return str(given or f"sqlite:///{self.state_dir}/{self.cell if name == 'cell' else name}.db")
+        """Return the URL of the database ``api``, ``cell0`` or ``cell``."""
+        configured_url = getattr(self, "database_url" if name == "api" else f"{name}_database_url")
+        return str(configured_url or f"sqlite:///{self.state_dir}/{self.cell if name == 'cell' else name}.db")
 
     @property
     def spread(self) -> bool:
-        """Whether cells are made with `magnetar cell create`, and not of these settings."""
+        """Whether cells are created with `magnetar cell create`, and not from these settings."""
         return self.database_url is not None and self.cell_database_url is None
 
     @property
@@ -363,30 +355,30 @@ class Settings:
 
     @property
     def trusted_certificates(self) -> list[str]:
-        """What servers trust that name no certificates."""
+        """The trusted certificates of servers that name none."""
         both = self.verify_image_signatures and self.enable_certificate_validation
         return self.default_trusted_certificate_ids if both else []
 
     def pools(self) -> list[IPv4Network]:
-        """*network_pools*. Raises ``InvalidSettings``."""
+        """Return the setting ``network_pools``. Raises ``InvalidSettings``."""
         try:
             return [IPv4Network(pool) for pool in self.network_pools]
         except ValueError as error:
             raise InvalidSettings(f"network_pools must be IPv4 networks such as 10.0.0.0/8: {error}.") from None
 
     def workers_of_host(self) -> int:
-        """How many workers of a conductor actions at one host may have."""
+        """Return the number of a conductor's workers that actions at one host may use."""
         return share_of(self.workers, self.host_share)
 
     def of_project(self, all: int) -> int:
-        """How many of so many one project may have."""
+        """Return the part of *all* that one project may have."""
         return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:
-        """How many actions of a kind may run at a host at once."""
+        """Return the number of actions of each kind that may run at a host at the same time."""
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
 
 
 def share_of(all: int, part: float) -> int:
-    """The whole number that is nearest to this part of *all*; one at least."""
+    """Return the whole number nearest to this part of *all*; at least one."""
     return max(1, round(all * part))

@@ -20,8 +20,8 @@ from .settings import Settings
 FILE = Path("/etc/magnetar/control.yml")
 
 
-def load(path: Path | None = None) -> Settings:
-    """Settings of the file. The default file may be missing."""
+def load_settings(path: Path | None = None) -> Settings:
+    """Return the settings of the file. The default file may be missing."""
     source = path or FILE
     values: dict[str, Any] = {}
     if path or source.exists():
@@ -31,13 +31,13 @@ def load(path: Path | None = None) -> Settings:
             raise InvalidSettings(f"{source} cannot be read: {error}") from None
         if not isinstance(values, dict):
             raise InvalidSettings(f"{source} must hold names and values.")
-    return make(values, str(source))
+    return make_settings(values, str(source))
 
 
-def make(values: dict[str, Any], source: str = "the settings") -> Settings:
-    """Validated settings. Raises ``InvalidSettings`` that names the field."""
+def make_settings(values: dict[str, Any], source: str = "the settings") -> Settings:
+    """Return validated settings. Raises ``InvalidSettings`` that names the field."""
     hints = typing.get_type_hints(Settings)
-    checked, fields = {}, {one.name: one for one in dataclasses.fields(Settings)}
+    checked, fields = {}, {setting.name: setting for setting in dataclasses.fields(Settings)}
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
@@ -48,9 +48,18 @@ def make(values: dict[str, Any], source: str = "the settings") -> Settings:
     return Settings(**checked)
 
 
+def replace_settings(settings: Settings, **values: Any) -> Settings:
+    """Return *settings* with other *values*, which options of the command line have. Raises ``InvalidSettings``."""
+    fields = {setting.name: setting for setting in dataclasses.fields(Settings)}
+    for name, value in values.items():
+        if isinstance(value, int):
+            _check_range(value, "the command line", fields[name])
+    return dataclasses.replace(settings, **values)
+
+
 def _check_range(value: Any, source: str, setting: dataclasses.Field[Any]) -> None:
     least, most = setting.metadata["least"], setting.metadata["most"]
-    if least is not None and not least <= value <= most:  # also of what is no number
+    if least is not None and not least <= value <= most:  # NaN is out of range too
         words = f"{least} or more" if most == math.inf else f"from {least} to {most}"
         raise InvalidSettings(f"{source}: {setting.name} must be {words}, and is {value}.")
 
@@ -76,12 +85,13 @@ def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
     return value
 
 
-def describe() -> list[dict[str, str]]:
-    """One row for each setting, for the reference page: name, type, default, doc."""
+def describe_settings() -> list[dict[str, str]]:
+    """Return one row for each setting, for the reference page: name, type, default, doc."""
     rows, hints = [], typing.get_type_hints(Settings)
-    for one in dataclasses.fields(Settings):
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        choices = typing.get_args(hints[one.name]) if typing.get_origin(hints[one.name]) is typing.Literal else ()
-        rows.append({"name": one.name, "type": " or ".join(choices) or str(one.type),
-                     "default": "" if default is None else str(default), "doc": one.metadata["doc"]})
+    for setting in dataclasses.fields(Settings):
+        default = setting.default if setting.default_factory is dataclasses.MISSING else setting.default_factory()
+        choices = typing.get_args(hints[setting.name]) if typing.get_origin(
+            hints[setting.name]) is typing.Literal else ()
+        rows.append({"name": setting.name, "type": " or ".join(choices) or str(setting.type),
+                     "default": "" if default is None else str(default), "doc": setting.metadata["doc"]})
     return rows

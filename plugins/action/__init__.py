@@ -1,9 +1,9 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ansible imports this package when it reads a task of this collection, before it forks a worker for the task.
+"""The package that Ansible imports when it reads a task of this collection, before it forks a worker for the task.
 
-So the action plugin is imported here: workers find it, and all that it needs, imported already.
+So the action plugin is imported here: workers inherit it with all its imports.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from ansible.plugins.loader import action_loader
 
 from . import direct  # noqa: F401
 
-# A worker looks up this plugin for each task whose module has an action plugin of another name. It finds it imported.
+# A worker looks up this plugin for each task whose module has an action plugin of another name, and finds it imported.
 action_loader.get("ansible.legacy.normal", class_only=True)

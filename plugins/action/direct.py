@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The action plugin of all modules: runs a module in Ansible's own process where that gives the same result.
 
-This is direct execution. Starting a module process takes about twelve times as long; it is done where direct execution
-is not possible.
+This is direct execution. Where it is not possible, a module process starts, which takes about twelve times as long.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.options impo
     DIRECT,
 )
 
-# Ansible forks a worker for each task. This file is imported before the fork (see __init__.py), so what it imports and
-# computes is paid for once in a playbook; what is left for later is paid for in each task.
+# Ansible forks a worker for each task. This file is imported before the fork (see __init__.py), so its imports and
+# computations are paid for once per playbook; anything later is paid for in each task.
 COLLECTION = "magnetar.compute"
 MODULES = {name: import_module("ansible_collections.%s.plugins.modules.%s" % (COLLECTION, name)).MODULE
            for name in _get_collection_metadata(COLLECTION)["action_groups"]["all"]}
@@ -46,7 +45,7 @@ _clients = {}
 
 
 class ActionModule(ActionBase):
-    """Runs the module that the task names, directly where possible."""
+    """Runs the task's module, directly where possible."""
 
     _supports_check_mode = True
     _supports_async = True
@@ -76,7 +75,9 @@ class ActionModule(ActionBase):
         return result
 
     def _meant_for_agent(self, task_vars):
-        """The warning of a task that the environment alone sends to a cloud, though its host has an agent; or None."""
+        """Return the warning for a task that the environment alone sends to a cloud although its host has an agent;
+        otherwise ``None``.
+        """
         variable = clouds.deciding_variable(self._task.args)
         if variable is None or not _has_agent(task_vars):
             return None
@@ -85,7 +86,7 @@ class ActionModule(ActionBase):
                     task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
-        """Why a task with these keywords cannot run directly; ``None`` when it can."""
+        """Return why a task with these keywords cannot run directly; ``None`` when it can."""
         if self._task.async_val:
             return "the task is asynchronous"
         if any(self._task.environment or ()):
@@ -93,11 +94,12 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Why the endpoint, or a file, is another one here than on the host of the task; ``None`` when it is the same.
+        """Return why the endpoint, or a file, here differs from the one on the task's host; ``None`` when it is the
+        same.
 
-        An ssh endpoint is reached from the controller, with its keys, whatever the connection and who becomes whom.
+        An ssh endpoint is reached from the controller, with its keys, whatever the connection and ``become`` are.
         """
-        cloud = clouds.meant(params) is not None
+        cloud = clouds.chosen_cloud(params) is not None
         address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
         local = self._connection.transport == "local"
         if cloud and not local:
@@ -122,19 +124,20 @@ class ActionModule(ActionBase):
 
 
 class _CheckedTask:
-    """The arguments of a task, checked as ``AnsibleModule`` does it."""
+    """The arguments of a task, checked like in ``AnsibleModule``."""
 
     def __init__(self, module, arguments):
         self._module = module
-        found = ArgumentSpecValidator(run.argument_spec(module), **module.rules).validate(arguments)
-        self.params = found.validated_parameters
-        self._hidden = found._no_log_values - run.texts_in(module, self.params)
-        self._deprecations = found._deprecations
-        self._warnings = ["Both option %(option)s and its alias %(alias)s are set." % both for both in found._warnings]
-        self.error = _refusal(module, arguments, found) if found.error_messages else None
+        validation = ArgumentSpecValidator(run.argument_spec(module), **module.rules).validate(arguments)
+        self.params = validation.validated_parameters
+        self._hidden = validation._no_log_values - run.secret_texts(module, self.params)
+        self._deprecations = validation._deprecations
+        self._warnings = ["Both option %(option)s and its alias %(alias)s are set." % both
+                          for both in validation._warnings]
+        self.error = _refusal(module, arguments, validation) if validation.error_messages else None
 
     def run(self, check_mode, diff_mode):
-        """The result, as the module process would print it."""
+        """Return the result as the module process would print it."""
         if self.error:
             result = dict(self.error)
         else:
@@ -144,43 +147,44 @@ class _CheckedTask:
             result["warnings"] = warnings
         if self._deprecations:
             result["deprecations"] = self._deprecations
-        result.setdefault("invocation", {"module_args": run.shown(self._module, self.params)})
+        result.setdefault("invocation", {"module_args": run.masked_arguments(self._module, self.params)})
         if not self._hidden:
             return result
-        kept = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
-        return dict(remove_values(result, self._hidden), **kept)
+        plain_values = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
+        return dict(remove_values(result, self._hidden), **plain_values)
 
     def _execute(self, check_mode, diff_mode):
         try:
             client = _client(self.params)
         except MagnetarError as error:
-            return run.results.failed(error)
-        return run.execute(self._module, self.params, check_mode, diff_mode, client)
+            return run.results.failure_result(error)
+        return run.execute_module(self._module, self.params, check_mode, diff_mode, client)
 
 
 def _has_agent(task_vars):
-    """Whether the host of a task has an agent, as far as this machine and the inventory tell: a socket here, an
-    endpoint or variables of the role agent there, or the group kvm_hosts."""
+    """Return whether the host of a task has an agent, by the evidence on this machine and in the inventory: a socket
+    here, an endpoint or variables of the role agent there, or the group kvm_hosts.
+    """
     if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
         return True
     return bool(task_vars.get("magnetar_endpoint") and not task_vars.get("magnetar_cloud")) or any(
         name.startswith("agent_") for name in task_vars)
 
 
-def _refusal(module, arguments, found):
-    """The result for arguments that do not pass: *found* says why in Ansible's words."""
-    wrong = run.misfit(run.argument_spec(module), arguments)
+def _refusal(module, arguments, validation):
+    """Return the result for invalid arguments; *validation* has the reason in Ansible's words."""
+    wrong = run.find_misfit(run.argument_spec(module), arguments)
     if wrong is not None:
-        return run.refused(wrong)
-    unsupported = isinstance(found.errors[0], UnsupportedError)
+        return run.refusal_result(wrong)
+    unsupported = isinstance(validation.errors[0], UnsupportedError)
     prefix = "Unsupported parameters for (%s) module: " % module.name if unsupported else ""
-    return {"failed": True, "msg": prefix + found.errors.msg}
+    return {"failed": True, "msg": prefix + validation.errors.msg}
 
 
 def _client(params):
     key = (os.getpid(), *(params.get(option.name) for option in CONNECTION))
     if key not in _clients:
-        _clients[key] = run.connect(params)
+        _clients[key] = run.connect_client(params)
     return _clients[key]
 
 
@@ -189,14 +193,14 @@ def _user():
 
 
 def _mode(task_vars):
-    """auto, always or never: from the variable, the environment, or ansible.cfg."""
-    found = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
-    if str(found).lower() in DIRECT:
-        return str(found).lower()
+    """Return auto, always or never, from the variable, the environment, or ansible.cfg."""
+    mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
+    if str(mode).lower() in DIRECT:
+        return str(mode).lower()
     try:
-        return "always" if boolean(found) else "never"
+        return "always" if boolean(mode) else "never"
     except TypeError:
-        return str(found)
+        return str(mode)
 
 
 def _configured():
@@ -205,7 +209,7 @@ def _configured():
 
 
 def _plain(value):
-    """*value* in plain types, without Ansible's tags, as the module process would read it."""
+    """Return *value* in plain types, without Ansible's tags, as the module process would read it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What modules can do: of modules that change (DOCUMENTATION), report (INFO), and do one-shots (ACTION)."""
+"""Attributes of modules that change resources (DOCUMENTATION), report them (INFO), and run actions (ACTION)."""
 
 from __future__ import annotations
 

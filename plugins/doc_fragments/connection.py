@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options of the connection to the agent, of modules and of the inventory; computed from their declaration."""
+"""The options of the connection to the agent, for modules and the inventory; derived from their declaration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
     CONNECTION,
-    documentation,
+    options_documentation,
     plugin_documentation,
 )
 
@@ -21,5 +21,5 @@ NOTES = [
 
 
 class ModuleDocFragment:
-    DOCUMENTATION: str = json.dumps({"options": documentation(CONNECTION), "notes": NOTES})
+    DOCUMENTATION: str = json.dumps({"options": options_documentation(CONNECTION), "notes": NOTES})
     INVENTORY: str = json.dumps({"options": plugin_documentation(CONNECTION), "notes": NOTES[1:]})

@@ -10,8 +10,8 @@ name: servers
 version_added: "0.1.0"
 short_description: Servers of one or many hosts as an inventory
 description:
-  - Asks the agents of one or many hosts for their servers, or clouds for those of a project, all at once, and makes a
-    host of Ansible of each.
+  - Asks the agents of one or many hosts for their servers, or clouds for the servers of a project, all in parallel,
+    and adds each server as a host of the inventory.
   - The name of the configuration file must be C(magnetar.yml) or C(magnetar_servers.yml), or end in C(.magnetar.yml);
     with C(.yaml) as well.
   - Each host has the variable C(magnetar), which is the server as M(magnetar.compute.server_info) reports it, and
@@ -32,35 +32,34 @@ options:
   endpoints:
     description:
       - The agents and clouds to ask. Each item is an endpoint, or a mapping with O(endpoint) or O(cloud) and other
-        options of the connection (such as O(token), O(ca_cert), O(ssh_private_key)); what an item does not say is taken
-        from the options beside the list.
+        options of the connection (such as O(token), O(ca_cert), O(ssh_private_key)); the options next to the list are
+        the defaults of the items.
       - Without it, O(endpoint) is the only one, or else O(cloud).
     type: list
     elements: raw
   strict_endpoints:
     description:
-      - Whether an agent that cannot be asked is an error. If not, there is a warning, and its servers are missing.
+      - Whether an unreachable agent is an error. If not, there is a warning, and its servers are missing.
     type: bool
     default: true
   filters:
     description:
-      - Only servers that fit all of these. A key is one of O(group_by), C(name) or C(id); its value a text, a pattern
-        such as V(web*), or a list of them of which one must fit.
+      - Only servers that match all of these. A key is one of O(group_by), C(name) or C(id); its value is a text, a
+        pattern such as V(web*), or a list of alternatives.
       - C(metadata) may be a mapping as well.
     type: dict
     default: {}
   hostnames:
     description:
-      - What a host is called, in order of preference; a key of O(group_by), or V(name), or V(id). The first that the
-        server has counts.
+      - 'Sources of the host''s name in order of preference: keys of O(group_by), or V(name), or V(id). The first one
+        that the server has is used.'
       - Servers that would have the same name get the beginning of their uuid appended, with a warning.
     type: list
     elements: str
     default: [name]
   address_networks:
     description:
-      - Names of networks from which C(ansible_host) is taken, in order of preference. Without it, the first network
-        with an address.
+      - Networks for C(ansible_host), in order of preference. Without it, the first network with an address.
       - Another choice is an expression for C(ansible_host) in O(compose).
     type: list
     elements: str
@@ -73,8 +72,8 @@ options:
     default: [4, 6]
   group_by:
     description:
-      - Groups for values of these keys, C(KEY_VALUE) by name, such as C(status_ACTIVE). What is not allowed in names
-        of groups becomes C(_).
+      - Groups for values of these keys, named C(KEY_VALUE), such as C(status_ACTIVE). Characters that group names
+        cannot have become C(_).
       - Keys are V(availability_zone), V(flavor), V(host), V(image), V(key_name), V(network), V(power_state),
         V(status), V(tags), and V(metadata.KEY) for each key of the metadata.
       - An item may be a mapping with C(key) and C(prefix), which stands in place of the key.
@@ -83,7 +82,7 @@ options:
     elements: raw
     default: []
   group_prefix:
-    description: What the names of all groups of O(group_by) begin with.
+    description: Prefix of the names of all groups of O(group_by).
     type: str
     default: ""
 notes:
@@ -159,17 +158,21 @@ from ansible.template import trust_as_template
 from ansible_collections.magnetar.compute.plugins.module_utils import clouds, run
 from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
 from ansible_collections.magnetar.compute.plugins.module_utils.core.http.endpoint import ENDPOINT
-from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES, spec
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import (
+    CONNECTION,
+    CONNECTION_FILES,
+    options_spec,
+)
 from ansible_collections.magnetar.compute.plugins.plugin_utils import inventory_hosts
 
 FILES = re.compile(r"(.*\.)?magnetar\.ya?ml|magnetar_servers\.ya?ml")
 OPTIONS = tuple(option for option in CONNECTION if option.name != "direct")
-#: Endpoints that are asked at the same time.
+#: Maximum number of endpoints that are queried at the same time.
 CONCURRENT = 16
 PAGE = 2000
-#: Where a server was found; noted with each server.
+#: Keys for the source of a server, stored with each server.
 WHERE = ("endpoint", "cloud")
-#: Texts that cannot be a template, nor an expression with a call.
+#: Texts that are neither a template nor an expression with a call.
 HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
 
@@ -179,28 +182,29 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     NAME = "magnetar.compute.servers"
 
     def verify_file(self, path):
-        """Whether the file is for this plugin, by its name."""
+        """Return whether the file is for this plugin, by its name."""
         return super().verify_file(path) and FILES.fullmatch(os.path.basename(path)) is not None
 
     def parse(self, inventory, loader, path, cache=True):
-        """Put the servers into *inventory*."""
+        """Add the servers to *inventory*."""
         super().parse(inventory, loader, path, cache)
         self._check(self._read_config_data(path))
         filters = inventory_hosts.flat_filters(self.get_option("filters"))
-        wanted = [self._group(item) for item in self.get_option("group_by")]
+        group_keys = [self._group(item) for item in self.get_option("group_by")]
         self._check_keys("filters", filters)
         self._check_keys("hostnames", self.get_option("hostnames"))
-        self._check_keys("group_by", [key for key, _prefix in wanted])
-        servers = [server for server in self._servers(path, cache) if inventory_hosts.matches(server, filters)]
-        self._add_hosts(inventory_hosts.deduplicated(servers), wanted)
+        self._check_keys("group_by", [key for key, _prefix in group_keys])
+        servers = [server for server in self._servers(path, cache)
+                   if inventory_hosts.matches_server_filters(server, filters)]
+        self._add_hosts(inventory_hosts.deduplicate_servers(servers), group_keys)
 
     def _check(self, config):
-        """Refuse what would be ignored: unknown keys, and a cloud that is not asked."""
-        known = [name for option, told in self.option_definitions.items()
-                 for name in (option, *(told.get("aliases") or ()))]
+        """Raise ``AnsibleParserError`` for settings without effect: unknown keys, and a cloud that is not queried."""
+        option_names = [name for option, definition in self.option_definitions.items()
+                        for name in (option, *(definition.get("aliases") or ()))]
         for key in config:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
+            if key not in option_names:
+                near = difflib.get_close_matches(str(key), option_names, 1)
                 raise AnsibleParserError("%s: is not an option of this inventory%s" % (
                     key, "; did you mean %s?" % near[0] if near else ". `ansible-doc -t inventory %s` shows them."
                     % self.NAME))
@@ -211,34 +215,34 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError("hostnames: is empty. Say what hosts are called, or leave it out for their name.")
 
     def _group(self, item):
-        """The key and the prefix of an item of ``group_by``."""
-        found = item if isinstance(item, Mapping) else {"key": item}
-        if set(found) - {"key", "prefix"} or not isinstance(found.get("key"), str):
+        """Return the key and the prefix of an item of ``group_by``."""
+        group = item if isinstance(item, Mapping) else {"key": item}
+        if set(group) - {"key", "prefix"} or not isinstance(group.get("key"), str):
             raise AnsibleParserError("group_by: an item must be a key, or a mapping of key and prefix (got %s)." % item)
-        return found["key"], self.get_option("group_prefix") + str(found.get("prefix", found["key"]))
+        return group["key"], self.get_option("group_prefix") + str(group.get("prefix", group["key"]))
 
     @staticmethod
     def _check_keys(option, keys):
         for key in keys:
-            if not inventory_hosts.is_known(key):
+            if not inventory_hosts.is_server_key(key):
                 raise AnsibleParserError("%s: %s is nothing that servers have; known are %s and metadata.KEY."
                                          % (option, key, ", ".join(inventory_hosts.KEYS)))
 
-    # asking the endpoints
+    # Queries to the endpoints.
 
     def _servers(self, path, cache):
-        """All servers, each with ``endpoint``; from the cache where that is wanted and possible."""
+        """Return all servers, each with ``endpoint``; from the cache where it is enabled and valid."""
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
-        endpoints = [_label(one) for one in connections]
+        endpoints = [_label(connection) for connection in connections]
         if caching and cache:
-            kept = self._cached(key)
-            if kept.get("endpoints") == endpoints:
-                return kept["servers"]
-        found, complete = self._fetch_all(connections)
+            cached = self._cached(key)
+            if cached.get("endpoints") == endpoints:
+                return cached["servers"]
+        servers, complete = self._fetch_all(connections)
         if caching and complete:
-            self._cache[key] = {"endpoints": endpoints, "servers": found}
-        return found
+            self._cache[key] = {"endpoints": endpoints, "servers": servers}
+        return servers
 
     def _cached(self, key):
         try:
@@ -247,7 +251,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return {}
 
     def _connections(self, path):
-        """The options of each connection, checked."""
+        """Return the options of each connection, checked."""
         items = self.get_option("endpoints")
         common = self._given({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
@@ -257,41 +261,42 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return [self._checked(self._item_options(at, item, common), path) for at, item in enumerate(items)]
 
     def _item_options(self, at, item, common):
-        """The options of an item of ``endpoints``: its own, and the common ones except which endpoint or cloud."""
-        own = self._given(item if isinstance(item, Mapping) else {"endpoint": item})
-        if not own.get("endpoint") and not own.get("cloud"):
+        """Return the options of an item of ``endpoints``: its own, and the common ones except endpoint and cloud."""
+        item_options = self._given(item if isinstance(item, Mapping) else {"endpoint": item})
+        if not item_options.get("endpoint") and not item_options.get("cloud"):
             raise AnsibleParserError("endpoints[%d]: has no endpoint. Each item is an endpoint, or a mapping with "
                                      "endpoint or cloud." % at)
-        beside = {name: value for name, value in common.items() if name not in ("endpoint", "cloud")}
-        return {**beside, **own}
+        defaults = {name: value for name, value in common.items() if name not in ("endpoint", "cloud")}
+        return {**defaults, **item_options}
 
     def _given(self, options):
         return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value):
-        """*value* with templates resolved and vaulted texts decrypted."""
+        """Return *value* with templates resolved and vaulted texts decrypted."""
         value = self.templar.template(value)
         return str(value) if isinstance(value, str) else value
 
     @staticmethod
-    def _checked(given, path):
-        result = ArgumentSpecValidator(spec(OPTIONS)).validate(given)
+    def _checked(options, path):
+        result = ArgumentSpecValidator(options_spec(OPTIONS)).validate(options)
         if result.error_messages:
             unknown = isinstance(result.errors[0], UnsupportedError)
             raise AnsibleParserError("endpoints: %s%s" % ("unknown option " if unknown else "", result.errors.msg))
-        found = result.validated_parameters
-        meant = clouds.meant(found)
-        if meant is None:
-            found["endpoint"] = found.get("endpoint") or ENDPOINT
-        elif meant[0] == clouds.ONLY:
-            found["cloud"] = _only_cloud()
+        connection = result.validated_parameters
+        chosen = clouds.chosen_cloud(connection)
+        if chosen is None:
+            connection["endpoint"] = connection.get("endpoint") or ENDPOINT
+        elif chosen[0] == clouds.ONLY:
+            connection["cloud"] = _only_cloud()
         for name in CONNECTION_FILES:
-            if found.get(name):
-                found[name] = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(found[name]))
-        return found
+            if connection.get(name):
+                connection[name] = os.path.join(os.path.dirname(os.path.abspath(path)),
+                                                os.path.expanduser(connection[name]))
+        return connection
 
     def _fetch_all(self, connections):
-        """The servers of all endpoints, and whether all have answered."""
+        """Return the servers of all endpoints, and whether all have answered."""
         with ThreadPoolExecutor(min(CONCURRENT, len(connections))) as pool:
             answers = list(pool.map(_fetch, connections))
         failed = [answer for answer in answers if isinstance(answer, MagnetarError)]
@@ -301,9 +306,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self.display.warning("%s Its servers are missing." % error.message)
         return [server for answer in answers if not isinstance(answer, MagnetarError) for server in answer], not failed
 
-    # filling the inventory
+    # Filling of the inventory.
 
-    def _add_hosts(self, servers, wanted):
+    def _add_hosts(self, servers, group_keys):
         called, shared = inventory_hosts.host_names(servers, self.get_option("hostnames"))
         if shared:
             self.display.warning("Several servers are called %s; each has got the beginning of its uuid appended."
@@ -314,13 +319,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             name = self.inventory.add_host(called[server["id"]])
             variables = {"magnetar": {key: value for key, value in server.items() if key not in WHERE},
                          **{"magnetar_%s" % key: server[key] for key in WHERE if server.get(key)}}
-            address = inventory_hosts.address(server, networks, versions)
+            address = inventory_hosts.reachable_address(server, networks, versions)
             if address:
                 variables["ansible_host"] = address
             variables = _trusted(variables)
             for key, value in variables.items():
                 self.inventory.set_variable(name, key, value)
-            for group in inventory_hosts.groups(server, wanted):
+            for group in inventory_hosts.group_names(server, group_keys):
                 if group not in safe:
                     safe[group] = self.inventory.add_group(to_safe_group_name(group, force=True, silent=True))
                 self.inventory.add_child(safe[group], name)
@@ -330,25 +335,25 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return _trusted(super()._compose(*args, **kwargs))
 
     def _construct(self, name, variables):
-        """What ``compose``, ``groups`` and ``keyed_groups`` add."""
+        """Add the results of ``compose``, ``groups`` and ``keyed_groups``."""
         strict, composed = self.get_option("strict"), self.get_option("compose")
         self._set_composite_vars(composed, variables, name, strict=strict)
-        more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are not at hand
+        more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are missing here
         self._add_host_to_composed_groups(self.get_option("groups"), variables, name, **more)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, **more)
 
 
 def _only_cloud():
-    """The name of the only cloud in clouds.yaml. Raises ``AnsibleParserError``."""
+    """Return the name of the only cloud in clouds.yaml. Raises ``AnsibleParserError``."""
     try:
-        return clouds.only_cloud()
+        return clouds.read_only_cloud()
     except MagnetarError as error:
         raise AnsibleParserError(error.message) from None
 
 
 def _label(options):
-    """A name for the endpoint or cloud that *options* mean. It is written to the cache, so it holds no secret."""
-    name, described = clouds.meant(options) or (None, None)
+    """Return a name for the endpoint or cloud of *options*. The cache stores it, so it holds no secret."""
+    name, described = clouds.chosen_cloud(options) or (None, None)
     if described is None:
         return "cloud %s" % name if name else options["endpoint"]
     auth = described["auth"]
@@ -357,11 +362,11 @@ def _label(options):
 
 
 def _fetch(options):
-    """The servers of an endpoint, or the error."""
+    """Return the servers of an endpoint, or the error."""
     try:
-        client = run.connect(options)
+        client = run.connect_client(options)
         try:
-            where = {"endpoint": client.endpoint, "cloud": (clouds.meant(options) or [None])[0]}
+            where = {"endpoint": client.endpoint, "cloud": (clouds.chosen_cloud(options) or [None])[0]}
             return [dict(server, **where) for server in _pages(client)]
         finally:
             client.close()
@@ -370,7 +375,8 @@ def _fetch(options):
 
 
 def _trusted(value):
-    """*value* with harmless texts marked as trusted. Other texts, which users of servers wrote, are never evaluated.
+    """Return *value* with harmless texts marked as trusted. Other texts, written by users of servers, are never
+    evaluated.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """
@@ -384,7 +390,7 @@ def _trusted(value):
 
 
 def _pages(client):
-    """All servers, page by page."""
+    """Yield all servers, page by page."""
     page = client.list("server", limit=PAGE)
     yield from page
     while len(page) == PAGE:

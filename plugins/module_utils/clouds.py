@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cloud that a task asks; see ``core.clouds``, which has no YAML."""
+"""The cloud of a task; see ``core.http.clouds``, which reads no YAML itself."""
 
 from __future__ import annotations
 
 from .core.errors import InvalidField
 from .core.http import clouds
-from .core.http.clouds import ONLY, deciding_variable, meant
+from .core.http.clouds import ONLY, chosen_cloud, deciding_variable
 
-__all__ = ["ONLY", "deciding_variable", "described", "meant", "only_cloud"]
-
-
-def described(params):
-    """As ``core.clouds.described``."""
-    return clouds.described(params, _load)
+__all__ = ["ONLY", "chosen_cloud", "deciding_variable", "read_cloud_entry", "read_only_cloud"]
 
 
-def only_cloud():
-    """As ``core.clouds.only_cloud``."""
-    return clouds.only_cloud(_load)
+def read_cloud_entry(params):
+    """Return the result of ``core.http.clouds.cloud_entry``."""
+    return clouds.cloud_entry(params, _load)
+
+
+def read_only_cloud():
+    """Return the result of ``core.http.clouds.find_only_cloud``."""
+    return clouds.find_only_cloud(_load)
 
 
 def _load(stream):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run a module: check its parameters, connect, execute, report. Nothing else in module_utils imports Ansible.
+"""The run of a module: check its parameters, connect, execute, report. Only this file of module_utils imports Ansible.
 
-The module process (``run``) and the action plugin share ``execute``, so both give the same result.
+The module process (``run_module_process``) and the action plugin share ``execute_module``, so both give the same
+result.
 """
 
 from __future__ import annotations
@@ -17,47 +18,50 @@ from . import clouds
 from .core.errors import InvalidField, MagnetarError
 from .core.http.client import Client
 from .core.http.login import Login
-from .core.options import CONNECTION, check_options, client_arguments, spec
+from .core.options import CONNECTION, check_options, client_arguments, options_spec
 from .modules import results
 
 HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
-#: What the value of an option of a type has to be. Ansible takes texts that say it for all of them.
+#: Rule for the value of an option of each type. Ansible also accepts texts of these values.
 SHAPES = {"int": "a whole number", "float": "a number", "bool": "yes or no", "list": "a list", "dict": "a dictionary"}
 
 
 @functools.lru_cache(maxsize=None)
 def argument_spec(module):
-    """The argument spec of *module*."""
-    found = spec(module.all_options, env_fallback)
-    if "servers" in found:
-        found["servers"].update(options=spec(module.item_options), required_one_of=[["name", "id"]])
-    return found
+    """Return the argument spec of *module*."""
+    option_specs = options_spec(module.all_options, env_fallback)
+    if "servers" in option_specs:
+        option_specs["servers"].update(options=options_spec(module.item_options), required_one_of=[["name", "id"]])
+    return option_specs
 
 
 class _Process(AnsibleModule):
-    """Says which argument does not fit, where Ansible itself tells of conversions between types."""
+    """A module process that names the argument that does not fit, where Ansible's message is about type conversion."""
 
     def _load_params(self):
         super()._load_params()
-        self._given = copy.deepcopy(self.params)  # Ansible takes out what does not fit
+        self._given = copy.deepcopy(self.params)  # Ansible removes values that do not fit
 
     def fail_json(self, msg, **more):
-        wrong = misfit(self.argument_spec, self._given)
-        super().fail_json(**(dict(more, msg=msg) if wrong is None else refused(wrong)))
+        wrong = find_misfit(self.argument_spec, self._given)
+        super().fail_json(**(dict(more, msg=msg) if wrong is None else refusal_result(wrong)))
 
 
-def refused(wrong):
-    """The result for arguments that do not fit. They are not repeated: Ansible does not know yet which are secret."""
-    return dict(results.failed(wrong), invocation={"module_args": {}})
+def refusal_result(wrong):
+    """Return the result for arguments that do not fit, without repeating them: Ansible does not know yet which are
+    secret.
+    """
+    return dict(results.failure_result(wrong), invocation={"module_args": {}})
 
 
-def misfit(options, arguments, prefix=""):
-    """An ``InvalidField`` about the first of *arguments* that is nothing its option takes; ``None`` where all are.
-    *options*: an argument spec."""
+def find_misfit(options, arguments, prefix=""):
+    """Return an ``InvalidField`` for the first of *arguments* that its option does not accept; ``None`` where all fit.
+    *options*: an argument spec.
+    """
     for name, option in options.items():
         words = (name, *option.get("aliases", ()))
-        given = [arguments[word] for word in words if arguments.get(word) is not None]
-        wrong = _misfit(option, option.get("type", "str"), given[0], prefix + name) if given else None
+        present = [arguments[option_name] for option_name in words if arguments.get(option_name) is not None]
+        wrong = _misfit(option, option.get("type", "str"), present[0], prefix + name) if present else None
         if wrong is not None:
             return wrong
     return None
@@ -69,59 +73,59 @@ def _misfit(option, kind, value, path):
     except (TypeError, ValueError):
         return InvalidField(path, _rule(option, kind, value), None if option.get("no_log") else value)
     if kind == "list":
-        found = (_misfit(option, option.get("elements", "raw"), part, "%s[%d]" % (path, at))
-                 for at, part in enumerate(taken))
-        return next((wrong for wrong in found if wrong is not None), None)
-    return misfit(option.get("options") or {}, taken, path + ".") if kind == "dict" else None
+        misfits = (_misfit(option, option.get("elements", "raw"), part, "%s[%d]" % (path, at))
+                   for at, part in enumerate(taken))
+        return next((wrong for wrong in misfits if wrong is not None), None)
+    return find_misfit(option.get("options") or {}, taken, path + ".") if kind == "dict" else None
 
 
 def _rule(option, kind, value):
     rule = "must be %s" % SHAPES.get(kind, "of type %s" % kind)
-    known = list(option.get("options") or ()) if kind == "dict" else []
-    if known:
-        rule += " of options such as %s" % ", ".join(known[:3])
-    if "name" in known and isinstance(value, str):
+    suboptions = list(option.get("options") or ()) if kind == "dict" else []
+    if suboptions:
+        rule += " of options such as %s" % ", ".join(suboptions[:3])
+    if "name" in suboptions and isinstance(value, str):
         rule += "; write - name: %s" % value
     return rule
 
 
-def run(module):
-    """The main function of a module process: read the parameters, execute *module*, print the result."""
+def run_module_process(module):
+    """Run the main function of a module process: read the parameters, execute *module*, print the result."""
     process = _Process(argument_spec=argument_spec(module), supports_check_mode=True, **module.rules)
-    process.no_log_values -= texts_in(module, process.params)
-    result = execute(module, process.params, process.check_mode, process._diff)
+    process.no_log_values -= secret_texts(module, process.params)
+    result = execute_module(module, process.params, process.check_mode, process._diff)
     for text in result.pop("warnings", ()):
         process.warn(text)
-    result["invocation"] = {"module_args": shown(module, process.params)}
+    result["invocation"] = {"module_args": masked_arguments(module, process.params)}
     if result.pop("failed", False):
         process.fail_json(**result)
     process.exit_json(**result)
 
 
-def execute(module, params, check_mode, diff_mode, client=None):
-    """The result of *module* for checked *params*; a failure is a result with ``failed`` and ``msg``.
+def execute_module(module, params, check_mode, diff_mode, client=None):
+    """Return the result of *module* for checked *params*; a failure is a result with ``failed`` and ``msg``.
 
     Without *client* it connects as *params* say, and closes the connection.
     """
-    own = client is None
+    owns_client = client is None
     try:
         check_options(module.options, params)
-        client = client or connect(params)
+        client = client or connect_client(params)
         try:
             module.check_endpoint(client)
             return module.execute(params, check_mode, diff_mode, client)
         finally:
-            if own:
+            if owns_client:
                 client.close()
     except MagnetarError as error:
-        return results.failed(error)
+        return results.failure_result(error)
 
 
-def connect(params):
-    """A client for the endpoint or cloud that *params* name; raises ``InvalidField``."""
+def connect_client(params):
+    """Return a client for the endpoint or cloud that *params* name. Raises ``InvalidField``."""
     check_options(CONNECTION, params)
     arguments = client_arguments(params)
-    described = clouds.described(params)
+    described = clouds.read_cloud_entry(params)
     if described is not None:
         return Client(**dict(arguments, login=Login(described, arguments["connect_timeout"])))
     if str(arguments["endpoint"]).startswith("ssh:"):
@@ -131,20 +135,23 @@ def connect(params):
     return Client(**arguments)
 
 
-def texts_in(module, params):
-    """Texts inside of structured secrets. Many are common words, so they are not hidden all over the result."""
+def secret_texts(module, params):
+    """Return the texts inside structured secrets. Many are common words, so they are not masked everywhere."""
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}
 
 
-def shown(module, params):
-    """*params* as ``invocation`` repeats them, with structured secrets hidden, in items of a batch too."""
-    found = json.loads(json.dumps(params, default=str))
-    for holder in [found] + list(found.get("servers") or []):
+def masked_arguments(module, params):
+    """Return *params* for ``invocation``, with structured secrets masked, also in items of a batch. Items have only
+    their own options.
+    """
+    items = [{name: value for name, value in item.items() if value is not None} for item in params.get("servers") or ()]
+    arguments = json.loads(json.dumps(dict(params, servers=items) if items else params, default=str))
+    for holder in [arguments] + list(arguments.get("servers") or []):
         for name in module.masked:
             if holder.get(name) is not None:
                 holder[name] = HIDDEN
-    return found
+    return arguments
 
 
 def _leaves(value):

@@ -10,7 +10,7 @@ module: address_group_info
 version_added: "0.1.0"
 short_description: Report the address groups of a cloud
 description:
-  - Reports the address groups of the project, and those that are shared with it.
+  - Reports the address groups of the project, and address groups that are shared with it.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -36,54 +36,29 @@ EXAMPLES = r"""
 
 RETURN = r"""
 address_groups:
-  description: The address groups that fit; empty when there are none.
+  description: The matching address groups; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    addresses:
-      description: 'All addresses and networks that it has: others are removed. They stay as they are when omitted.'
-      type: list
-      elements: str
-      sample:
-        - 192.0.2.0/24
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    addresses: {description: 'All addresses and networks that it has: others are removed. They stay as they are when
+          omitted.', type: list, elements: str, sample: [192.0.2.0/24]}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import AddressGroup
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(AddressGroup)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -36,66 +36,31 @@ EXAMPLES = r"""
 
 RETURN = r"""
 aggregates:
-  description: The aggregates that fit; empty when there are none.
+  description: The matching aggregates; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; the cloud draws it.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: fast
-    availability_zone:
-      description: The availability zone of its hosts; null for none of its own. That of hosts that have servers
-        cannot change.
-      type: str
-      sample: rack1
-    hosts:
-      description: Names of its hosts.
-      type: list
-      elements: str
-      sample:
-        - kvm1
-        - kvm2
-    metadata:
-      description: Metadata, keys to strings, which filters of the scheduler and flavors refer to. The zone is none
-        of it.
-      type: dict
-      sample:
-        ssd: 'true'
-    number:
-      description: The id by which the Compute API knows it.
-      type: int
-      sample: 1
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: The uuid; the cloud generates it., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: fast}
+    availability_zone: {description: The availability zone of its hosts; null for none of its own. That of hosts that
+          have servers cannot change., type: str, sample: rack1}
+    hosts: {description: Names of its hosts., type: list, elements: str, sample: [kvm1, kvm2]}
+    metadata: {description: 'Metadata, keys to strings, which filters of the scheduler and flavors refer to. The zone is
+          none of it.', type: dict, sample: {ssd: 'true'}}
+    number: {description: Its id in the Compute API., type: int, sample: 1}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: When it was last changed., type: str, sample: '2026-11-20T20:00:00Z'}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import HostAggregate
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(HostAggregate)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

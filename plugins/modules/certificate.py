@@ -7,55 +7,55 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: certificate
-short_description: Keep a small certificate authority, and certificates of hosts and clients signed by it
+short_description: Keep a small certificate authority, and the certificates of hosts and clients that it signs
 version_added: "0.1.0"
 description:
-  - Makes a CA, or a certificate signed by it, and renews it in time. Nothing is done while the certificate
-    is as described.
+  - Creates a CA, or a certificate that the CA signs, and renews it in time. Nothing is done while the certificate is
+    as described.
   - It runs where the key of the CA is, usually on the controller with C(delegate_to=localhost). A host makes its key
     itself and passes a certificate request as O(request), so that no key of a host is ever sent.
-  - Only the public key is taken from the request. Names and usage are what the task says.
+  - Only the public key is taken from the request. Names and usage come from the task.
 options:
   path:
     description: File of the certificate (PEM).
     type: path
     required: true
   key_path:
-    description: File of the private key, which is made when it is missing, for its owner only.
+    description: File of the private key. A missing key is generated, readable by its owner only.
     type: path
   request:
     description: Certificate request (PEM) of the owner of the private key, in place of O(key_path).
     type: str
   ca_path:
-    description: Certificate of the CA that signs. Without it the certificate is that of a CA.
+    description: Certificate of the CA that signs. Without it, the certificate is a CA's own.
     type: path
   ca_key_path:
     description: Private key of the CA that signs.
     type: path
   ca_passphrase:
-    description: Passphrase of the CA's private key. It encrypts the key when the CA is made.
+    description: Passphrase of the CA's private key. It encrypts the key of a new CA.
     type: str
   common_name:
-    description: Name of the CA, the host or the client. The agent knows clients by it.
+    description: Name of the CA, the host or the client. The agent identifies clients by this name.
     type: str
     required: true
   names:
-    description: DNS names and addresses for which the certificate of a server is valid.
+    description: DNS names and addresses of a server's certificate.
     type: list
     elements: str
     default: []
   usage:
-    description: What the certificate may be used for. Not used for a CA.
+    description: Permitted uses of the certificate. Ignored for a CA.
     type: list
     elements: str
     choices: [server, client]
     default: [client]
   valid_for:
-    description: Days for which a new certificate is valid.
+    description: Lifetime of a new certificate in days.
     type: int
     default: 365
   renew_before:
-    description: A certificate that ends within so many days is replaced.
+    description: Replace a certificate this number of days before it expires.
     type: int
     default: 30
   force:
@@ -66,10 +66,10 @@ requirements:
   - cryptography, which ansible-core needs too
 attributes:
   check_mode:
-    description: Says what would be done and does nothing.
+    description: Reports the necessary action and does nothing.
     support: full
   diff_mode:
-    description: Shows names, usage and end of the certificate before and after.
+    description: Shows names, usage and end of the certificate before and after the task.
     support: full
 author:
   - Magnetar contributors (@magnetar)
@@ -126,16 +126,16 @@ except ImportError:
     HAS_CRYPTOGRAPHY = False
 
 UTC = dt.timezone.utc
-#: Clocks of two hosts may differ by so much.
+#: Maximum difference between the clocks of two hosts.
 SKEW = dt.timedelta(hours=1)
 
 
 class Failure(Exception):
-    """The certificate cannot be made; the text says why and what to do."""
+    """The certificate cannot be made; the text has the reason and a remedy."""
 
 
-def read(path):
-    """The content of the file, ``None`` when there is none."""
+def read_certificate_file(path):
+    """Return the content of the file, ``None`` when there is none."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -145,8 +145,8 @@ def read(path):
         raise Failure("%s cannot be read: %s." % (path, error.strerror)) from error
 
 
-def write(path, content, mode):
-    """Put *content* in place at once, with folders for the owner only."""
+def write_certificate_file(path, content, mode):
+    """Write *content* atomically, in folders for the owner only."""
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=folder)
@@ -161,8 +161,8 @@ def write(path, content, mode):
 
 
 def private_key(path, passphrase):
-    """The key of the file, ``None`` when there is none."""
-    content = read(path)
+    """Return the key of the file, ``None`` when there is none."""
+    content = read_certificate_file(path)
     if content is None:
         return None
     try:
@@ -172,69 +172,72 @@ def private_key(path, passphrase):
                       "or move the file away to have another key made." % (path, error)) from error
 
 
-def new_key(path, passphrase):
-    """Make a key and keep it."""
+def make_private_key(path, passphrase):
+    """Generate a key and store it."""
     key = ec.generate_private_key(ec.SECP256R1())
     hidden = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
-    write(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden), 0o600)
+    write_certificate_file(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                                   hidden), 0o600)
     return key
 
 
 def general_names(names):
-    """*names* as they stand in a certificate: addresses as such, all others as DNS names."""
-    found = []
+    """Return *names* in the form of a certificate: addresses as such, all others as DNS names."""
+    converted = []
     for name in names:
         try:
-            found.append(x509.IPAddress(ipaddress.ip_address(name)))
+            converted.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
             try:
-                found.append(x509.DNSName(name))
+                converted.append(x509.DNSName(name))
             except ValueError as error:
                 raise Failure("names: %r is neither an address nor a DNS name." % name) from error
-    return found
+    return converted
 
 
-def usages(words):
-    """Extended key usages by their words."""
-    known = {"server": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "client": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}
-    return [known[word] for word in words]
+def key_usages(words):
+    """Return extended key usages by their words."""
+    oids = {"server": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "client": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}
+    return [oids[usage] for usage in words]
 
 
-def extension(certificate, kind):
-    """The value of an extension, ``None`` when it is not there."""
+def certificate_extension(certificate, kind):
+    """Return the value of an extension, ``None`` when it is missing."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
 
-def ends(certificate):
-    """When it ends, with a time zone; older releases of cryptography leave that out."""
+def certificate_end(certificate):
+    """Return the expiry time with a time zone, which older releases of cryptography omit."""
     if hasattr(certificate, "not_valid_after_utc"):
         return certificate.not_valid_after_utc
     return certificate.not_valid_after.replace(tzinfo=UTC)
 
 
 def public_bytes(key):
-    """A public key in the form in which two are compared."""
+    """Return a public key in a form for comparison."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def described(certificate):
-    """What a diff shows of a certificate."""
+def describe_certificate(certificate):
+    """Return the view of a certificate for a diff."""
     if certificate is None:
         return ""
-    names, usage = (extension(certificate, kind) for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage))
+    names, usage = (certificate_extension(certificate, kind) for kind in (x509.SubjectAlternativeName,
+                                                                          x509.ExtendedKeyUsage))
     return "subject: %s\nissuer: %s\nnames: %s\nusage: %s\nends: %s\n" % (
         certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string(),
         ", ".join(sorted(str(name.value) for name in names or ())),
-        ", ".join(sorted({"1.3.6.1.5.5.7.3.1": "server", "1.3.6.1.5.5.7.3.2": "client"}.get(one.dotted_string, "other")
-                         for one in usage or ())),
-        ends(certificate).strftime("%Y-%m-%d"))
+        ", ".join(sorted({"1.3.6.1.5.5.7.3.1": "server", "1.3.6.1.5.5.7.3.2": "client"}.get(purpose.dotted_string,
+                                                                                            "other")
+                         for purpose in usage or ())),
+        certificate_end(certificate).strftime("%Y-%m-%d"))
 
 
 class Issue:
-    """One certificate: what is there, what is wanted, and the way from the one to the other."""
+    """One certificate: its current state, its desired state, and the steps between them."""
 
     def __init__(self, params):
         self.params = params
@@ -250,7 +253,7 @@ class Issue:
         self.public = self._requested() if params["request"] else (self.key and self.key.public_key())
 
     def _load(self, path):
-        content = read(path)
+        content = read_certificate_file(path)
         with contextlib.suppress(ValueError):
             return x509.load_pem_x509_certificate(content) if content else None
         raise Failure("%s is not a certificate. Move it away to have another made." % path)
@@ -265,24 +268,25 @@ class Issue:
         return request.public_key()
 
     def reason(self):
-        """Why a certificate has to be made; ``None`` when the one that is there fits."""
-        params, found = self.params, self.found
-        if found is None:
+        """Return why a certificate must be made; ``None`` when the existing one fits."""
+        params, certificate = self.params, self.found
+        if certificate is None:
             return "there is none"
         if params["force"]:
             return "force is set"
-        if self.public is None or public_bytes(found.public_key()) != public_bytes(self.public):
+        if self.public is None or public_bytes(certificate.public_key()) != public_bytes(self.public):
             return "it is for another key"
-        left = ends(found) - dt.datetime.now(UTC)
-        if left < dt.timedelta(days=params["renew_before"]):
-            return "it ends in %d days" % left.days if left.days >= 0 else "it has ended"
-        if found.subject != self._subject():
+        remaining = certificate_end(certificate) - dt.datetime.now(UTC)
+        if remaining < dt.timedelta(days=params["renew_before"]):
+            return "it ends in %d days" % remaining.days if remaining.days >= 0 else "it has ended"
+        if certificate.subject != self._subject():
             return "it is for another name"
         if self.is_ca:
             return None
-        if set(extension(found, x509.SubjectAlternativeName) or ()) != set(general_names(params["names"])):
+        if set(certificate_extension(certificate, x509.SubjectAlternativeName)
+               or ()) != set(general_names(params["names"])):
             return "its names differ"
-        if set(extension(found, x509.ExtendedKeyUsage) or ()) != set(usages(params["usage"])):
+        if set(certificate_extension(certificate, x509.ExtendedKeyUsage) or ()) != set(key_usages(params["usage"])):
             return "its usage differs"
         return None if self._signed() else "another CA signed it"
 
@@ -300,7 +304,7 @@ class Issue:
         return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, self.params["common_name"])])
 
     def make(self):
-        """Make the key if there is none, sign, and keep the certificate."""
+        """Generate the key if there is none, sign, and store the certificate."""
         params = self.params
         if not self.is_ca and (self.ca is None or self.ca_key is None):
             raise Failure("The CA is not there: %s and %s are both needed."
@@ -308,10 +312,10 @@ class Issue:
         if not self.is_ca and not isinstance(self.ca_key, ec.EllipticCurvePrivateKey):
             raise Failure("%s is not an elliptic-curve key." % params["ca_key_path"])
         if self.public is None:
-            self.key = new_key(params["key_path"], self.passphrase if self.is_ca else None)
+            self.key = make_private_key(params["key_path"], self.passphrase if self.is_ca else None)
             self.public = self.key.public_key()
         self.found = self._builder().sign(self.key if self.is_ca else self.ca_key, hashes.SHA256())
-        write(params["path"], self.found.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_certificate_file(params["path"], self.found.public_bytes(serialization.Encoding.PEM), 0o644)
 
     def _builder(self):
         params, now = self.params, dt.datetime.now(UTC)
@@ -320,7 +324,7 @@ class Issue:
         builder = x509.CertificateBuilder(
             issuer_name=self._subject() if self.is_ca else self.ca.subject, subject_name=self._subject(),
             public_key=self.public, serial_number=x509.random_serial_number(), not_valid_before=now - SKEW,
-            not_valid_after=last if self.is_ca else min(last, ends(self.ca)))
+            not_valid_after=last if self.is_ca else min(last, certificate_end(self.ca)))
         extensions = [
             (x509.BasicConstraints(ca=self.is_ca, path_length=0 if self.is_ca else None), True),
             (x509.KeyUsage(digital_signature=not self.is_ca, key_cert_sign=self.is_ca, crl_sign=self.is_ca,
@@ -330,7 +334,7 @@ class Issue:
             (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
         ]
         if not self.is_ca:
-            extensions.append((x509.ExtendedKeyUsage(usages(params["usage"])), False))
+            extensions.append((x509.ExtendedKeyUsage(key_usages(params["usage"])), False))
             if params["names"]:
                 extensions.append((x509.SubjectAlternativeName(general_names(params["names"])), False))
         for value, critical in extensions:
@@ -338,18 +342,18 @@ class Issue:
         return builder
 
     def pem(self):
-        """The certificate as text."""
+        """Return the certificate as text."""
         return self.found.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def work(module):
-    """The result of the task."""
+def ensure_certificate(module):
+    """Return the result of the task."""
     issue = Issue(module.params)
-    before, reason = described(issue.found), issue.reason()
+    before, reason = describe_certificate(issue.found), issue.reason()
     if reason and not module.check_mode:
         issue.make()
     result = {"changed": reason is not None}
-    after = described(issue.found)
+    after = describe_certificate(issue.found)
     if reason:
         result["reason"] = reason
         after = after if not module.check_mode else "%s%s: a new certificate for %s\n" % (
@@ -383,12 +387,12 @@ SPECIFICATION = {
 
 
 def main():
-    """Be the module."""
+    """Run the module."""
     module = AnsibleModule(supports_check_mode=True, **SPECIFICATION)
     if not HAS_CRYPTOGRAPHY:
         module.fail_json(msg=missing_required_lib("cryptography"))
     try:
-        module.exit_json(**work(module))
+        module.exit_json(**ensure_certificate(module))
     except Failure as error:
         module.fail_json(msg=str(error))
 

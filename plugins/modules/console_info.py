@@ -10,9 +10,9 @@ module: console_info
 version_added: "0.1.0"
 short_description: Get the URL of a console of a server of a cloud
 description:
-  - Returns URLs of the screen or the serial console of a server that runs. They are good once, all of them together,
-    and not for long.
-  - Who has such a URL has the console, and with it what is logged in there.
+  - Returns URLs of the screen or the serial console of a running server. They share one token, which works once and
+    expires soon.
+  - A URL gives access to the console, and to any session that is logged in there.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -30,7 +30,7 @@ EXAMPLES = r"""
     server: web1
   register: screen
 
-- name: Where it is
+- name: Location of web1
   ansible.builtin.debug:
     msg: "{{ screen.console.page }}"
 
@@ -52,15 +52,15 @@ console:
       type: str
       sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
     type:
-      description: What was asked for.
+      description: The requested type.
       type: str
       sample: novnc
     protocol:
-      description: What goes through it, V(vnc), V(spice) or V(serial).
+      description: The protocol, V(vnc), V(spice) or V(serial).
       type: str
       sample: vnc
     url:
-      description: What C(openstack console url show) prints. Of a screen the page, of V(serial) the WebSocket.
+      description: The URL that C(openstack console url show) prints. For V(serial) it is the address of the WebSocket.
       type: str
       sample: https://cloud.example:8774/console/vnc.html?autoconnect=true&resize=scale&path=console/socket%3Ftoken%3D…
     page:
@@ -75,22 +75,15 @@ console:
       description: When they are not good any more, if they were not used.
       type: str
       sample: '2026-11-20T20:10:00.000000Z'
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.console import ConsoleInfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ConsoleInfoModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,12 +10,11 @@ module: default_security_group_rule
 version_added: "0.1.0"
 short_description: Manage the rules that new security groups of a cloud begin with
 description:
-  - Makes new security groups of all projects begin with a rule, or begin without it. Groups that are there keep what
-    they have.
-  - A cloud begins with four, as Neutron does. They let everything out of all groups, and into a C(default) group what
-    comes from ports that have it.
-  - A rule has no name. What it says is what it is known by, so that O(state=absent) takes the same options.
-  - Administrators make and remove such rules, and all projects see them.
+  - Creates or removes a rule that new security groups of all projects start with. Existing groups keep their rules.
+  - A new cloud has four, as Neutron does. They allow all outgoing traffic of all groups, and traffic between ports
+    with the same C(default) group.
+  - A rule has no name. Its options identify it, so O(state=absent) takes the same options.
+  - Administrators create and remove such rules, and all projects see them.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -64,104 +63,48 @@ EXAMPLES = r"""
 
 RETURN = r"""
 default_security_group_rule:
-  description:
-    - The rule as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a running operation is returned
+  description: 'The default security group rule after the task; in check mode, as it would be. With O(state=absent), the
+      last known default security group rule, or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
-      type: str
-      sample: other,ingress,IPv4,tcp,22,22,192.0.2.0/24
-    direction:
-      description: To the ports, or from them.
-      type: str
-      sample: ingress
-    ethertype:
-      description: Of which IP version.
-      type: str
-      sample: IPv4
-    protocol:
-      description: Name or number of the IP protocol; any when omitted.
-      type: str
-      sample: tcp
-    port_range_min:
-      description: The first port, or the type of ICMP.
-      type: int
-      sample: 22
-    port_range_max:
-      description: The last port, or the code of ICMP. As C(port_range_min) when omitted, but for ICMP.
-      type: int
-      sample: 22
-    remote_ip_prefix:
-      description: From or to these addresses only.
-      type: str
-      sample: 192.0.2.0/24
-    remote_group:
-      description: From or to ports of this security group only, by name or uuid, which is shared with all projects;
-        C(PARENT) for the new group itself.
-      type: str
-    remote_address_group:
-      description: From or to addresses of this address group only, by name or uuid, which is shared with all projects.
-      type: str
-    used_in_default_sg:
-      description: Whether the C(default) groups of projects that have none yet begin with it.
-      type: bool
-      sample: false
-    used_in_non_default_sg:
-      description: Whether other new groups begin with it.
-      type: bool
-      sample: true
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: SSH from the office
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {protocol: {old: null, new: tcp}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the logs of the API.
-  returned: when the API has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: direction
-      rule: must be one of ingress, egress
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: The uuid., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: 'USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.', type: str,
+        sample: 'other,ingress,IPv4,tcp,22,22,192.0.2.0/24'}
+    direction: {description: 'To the ports, or from them.', type: str, sample: ingress}
+    ethertype: {description: IP version., type: str, sample: IPv4}
+    protocol: {description: Name or number of the IP protocol; any when omitted., type: str, sample: tcp}
+    port_range_min: {description: 'The first port, or the type of ICMP.', type: int, sample: 22}
+    port_range_max: {description: 'The last port, or the code of ICMP. Defaults to C(port_range_min), except for ICMP.',
+        type: int, sample: 22}
+    remote_ip_prefix: {description: From or to these addresses only., type: str, sample: 192.0.2.0/24}
+    remote_group: {description: 'From or to ports of this security group only, by name or uuid, which is shared with all
+          projects; C(PARENT) for the new group itself.', type: str}
+    remote_address_group: {description: 'From or to addresses of this address group only, by name or uuid, which is
+          shared with all projects.', type: str}
+    used_in_default_sg: {description: Whether the C(default) groups of projects that have none yet begin with it.,
+        type: bool, sample: false}
+    used_in_non_default_sg: {description: Whether other new groups begin with it., type: bool, sample: true}
+    description: {description: Free text of at most 255 characters., type: str, sample: SSH from the office}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {direction: {old: null, new: ingress}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the API., returned: when the API has answered, type: str,
+    sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.default_security_group_rule import (
     DefaultSecurityGroupRuleModule,
 )
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = DefaultSecurityGroupRuleModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

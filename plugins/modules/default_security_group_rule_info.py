@@ -27,7 +27,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: What is let into new groups
+- name: The initial rules of new groups
   magnetar.compute.default_security_group_rule_info:
     cloud: mycloud
     filters:
@@ -37,79 +37,39 @@ EXAMPLES = r"""
 
 RETURN = r"""
 default_security_group_rules:
-  description: The rules that fit; empty when there are none.
+  description: The matching default security group rules; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
-      type: str
-      sample: other,ingress,IPv4,tcp,22,22,192.0.2.0/24
-    direction:
-      description: To the ports, or from them.
-      type: str
-      sample: ingress
-    ethertype:
-      description: Of which IP version.
-      type: str
-      sample: IPv4
-    protocol:
-      description: Name or number of the IP protocol; any when omitted.
-      type: str
-      sample: tcp
-    port_range_min:
-      description: The first port, or the type of ICMP.
-      type: int
-      sample: 22
-    port_range_max:
-      description: The last port, or the code of ICMP. As C(port_range_min) when omitted, but for ICMP.
-      type: int
-      sample: 22
-    remote_ip_prefix:
-      description: From or to these addresses only.
-      type: str
-      sample: 192.0.2.0/24
-    remote_group:
-      description: From or to ports of this security group only, by name or uuid, which is shared with all projects;
-        C(PARENT) for the new group itself.
-      type: str
-    remote_address_group:
-      description: From or to addresses of this address group only, by name or uuid, which is shared with all projects.
-      type: str
-    used_in_default_sg:
-      description: Whether the C(default) groups of projects that have none yet begin with it.
-      type: bool
-      sample: false
-    used_in_non_default_sg:
-      description: Whether other new groups begin with it.
-      type: bool
-      sample: true
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: SSH from the office
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: The uuid., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: 'USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.', type: str,
+        sample: 'other,ingress,IPv4,tcp,22,22,192.0.2.0/24'}
+    direction: {description: 'To the ports, or from them.', type: str, sample: ingress}
+    ethertype: {description: IP version., type: str, sample: IPv4}
+    protocol: {description: Name or number of the IP protocol; any when omitted., type: str, sample: tcp}
+    port_range_min: {description: 'The first port, or the type of ICMP.', type: int, sample: 22}
+    port_range_max: {description: 'The last port, or the code of ICMP. Defaults to C(port_range_min), except for ICMP.',
+        type: int, sample: 22}
+    remote_ip_prefix: {description: From or to these addresses only., type: str, sample: 192.0.2.0/24}
+    remote_group: {description: 'From or to ports of this security group only, by name or uuid, which is shared with all
+          projects; C(PARENT) for the new group itself.', type: str}
+    remote_address_group: {description: 'From or to addresses of this address group only, by name or uuid, which is
+          shared with all projects.', type: str}
+    used_in_default_sg: {description: Whether the C(default) groups of projects that have none yet begin with it.,
+        type: bool, sample: false}
+    used_in_non_default_sg: {description: Whether other new groups begin with it., type: bool, sample: true}
+    description: {description: Free text of at most 255 characters., type: str, sample: SSH from the office}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import DefaultSecurityGroupRule
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(DefaultSecurityGroupRule)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,7 +10,7 @@ module: image
 version_added: "0.1.0"
 short_description: Manage images, which servers boot from
 description:
-  - Makes an image be present as described, or absent.
+  - Creates, updates or removes an image.
   - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
     (O(host_path)).
   - The agent detects the format from the content. It refuses content that refers to other files.
@@ -63,116 +63,50 @@ EXAMPLES = r"""
 
 RETURN = r"""
 image:
-  description:
-    - The image as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a list or a running operation is returned
+  description: 'The image after the task; in check mode, as it would be. With O(state=absent), the last known image,
+      or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    checksum:
-      description: Digest of the content as delivered, sha256:HEX or sha512:HEX.
-      type: str
-      sample: sha256:0000000000000000000000000000000000000000000000000000000000000000
-    disk_format:
-      description: Format; it is always found from the content, and a wrong claim is refused.
-      type: str
-      sample: qcow2
-    kernel:
-      description: Image of format aki with which a server of this image boots.
-      type: str
-    ramdisk:
-      description: Image of format ari that goes with the kernel.
-      type: str
-    cmdline:
-      description: Kernel command line; needs a kernel, or is of format aki itself.
-      type: str
-    min_disk:
-      description: Smallest root disk in GiB that a server of this image may have.
-      type: int
-      sample: 1
-    min_ram:
-      description: Smallest memory in MiB that a server of this image may have.
-      type: int
-      sample: 64
-    properties:
-      description: Image properties as in Glance, such as img_config_drive=mandatory.
-      type: dict
-      sample:
-        os_distro: debian
-    status:
-      description: Whether the content is there.
-      type: str
-      sample: active
-    consistency:
-      description: Of an image of a server that C(create_image) made, the state of its file systems; null of others.
-      type: str
-    size:
-      description: Bytes stored.
-      type: int
-      sample: 20971520
-    virtual_size:
-      description: Bytes that a guest sees.
-      type: int
-      sample: 1073741824
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record, receive]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {min_ram: {old: 64, new: 128}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the agent's logs.
-  returned: when the agent has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    checksum: {description: 'Digest of the content as delivered, sha256:HEX or sha512:HEX.', type: str,
+        sample: 'sha256:0000000000000000000000000000000000000000000000000000000000000000'}
+    disk_format: {description: 'Format; it is always found from the content, and a wrong claim is refused.', type: str,
+        sample: qcow2}
+    kernel: {description: Image of format aki that servers of this image boot., type: str}
+    ramdisk: {description: Image of format ari for the kernel., type: str}
+    cmdline: {description: 'Kernel command line; needs a kernel, or is of format aki itself.', type: str}
+    min_disk: {description: Smallest root disk in GiB that a server of this image may have., type: int, sample: 1}
+    min_ram: {description: Smallest memory in MiB that a server of this image may have., type: int, sample: 64}
+    properties: {description: 'Image properties as in Glance, such as img_config_drive=mandatory.', type: dict,
+        sample: {os_distro: debian}}
+    status: {description: Whether the content is complete., type: str, sample: active}
+    consistency: {description: State of the file systems in an image that C(create_image) made of a server; null for
+          other images., type: str}
+    size: {description: Bytes stored., type: int, sample: 20971520}
+    virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record, receive]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {min_ram: {old: 64, new: 128}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the agent., returned: when the agent has answered,
+    type: str, sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.image import ImageModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ImageModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,8 +10,8 @@ module: keypair
 version_added: "0.1.0"
 short_description: Manage keypairs, the public SSH keys that servers are given
 description:
-  - Makes a keypair be present as described, or absent.
-  - Private keys are never made or kept; make a pair with C(ssh-keygen) and give the public key.
+  - Creates, updates or removes a keypair.
+  - Private keys are never generated or stored. Generate a pair with C(ssh-keygen) and give the public key.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -49,87 +49,40 @@ EXAMPLES = r"""
 
 RETURN = r"""
 keypair:
-  description:
-    - The keypair as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a list or a running operation is returned
+  description: 'The keypair after the task; in check mode, as it would be. With O(state=absent), the last known keypair,
+      or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    public_key:
-      description: The public key, one line as in authorized_keys.
-      type: str
-      sample: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example
-    type:
-      description: Type of the key.
-      type: str
-      sample: ssh
-    fingerprint:
-      description: SHA256 fingerprint, as ssh-keygen -l shows it.
-      type: str
-      sample: SHA256:uJ0r...
-    fingerprint_md5:
-      description: MD5 fingerprint, as Nova shows it.
-      type: str
-      sample: 35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {name: {old: null, new: me}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the agent's logs.
-  returned: when the agent has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    public_key: {description: 'The public key, one line as in authorized_keys.', type: str, sample: ssh-ed25519
+          AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example}
+    type: {description: Type of the key., type: str, sample: ssh}
+    fingerprint: {description: 'SHA256 fingerprint, as ssh-keygen -l shows it.', type: str, sample: 'SHA256:uJ0r...'}
+    fingerprint_md5: {description: 'MD5 fingerprint, as Nova shows it.', type: str,
+        sample: '35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8'}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {public_key: {old: null, new: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the agent., returned: when the agent has answered,
+    type: str, sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.keypair import KeypairModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = KeypairModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -8,9 +8,9 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: limits_info
 version_added: "0.1.0"
-short_description: Report the limits of a project of a cloud, and what it uses
+short_description: Report the limits and usage of a project of a cloud
 description:
-  - Reports the limits of the project that the credentials belong to, and what it uses of them. -1 means no limit.
+  - Reports the limits of the login's project, and its usage. -1 means no limit.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -34,76 +34,33 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limits:
-  description: The limits of the project, as the only item.
+  description: 'The limits of the project, as the only item.'
   returned: on success
   type: list
   elements: dict
   contains:
-    name:
-      description: The project.
-      type: str
-      sample: shop
-    instances:
-      description: Servers.
-      type: int
-      sample: 10
-    instances_used:
-      description: Servers that there are.
-      type: int
-      sample: 3
-    cores:
-      description: CPUs of all servers.
-      type: int
-      sample: 20
-    cores_used:
-      description: CPUs that they have.
-      type: int
-      sample: 6
-    ram:
-      description: Memory of all servers in MiB.
-      type: int
-      sample: 51200
-    ram_used:
-      description: Memory that they have in MiB.
-      type: int
-      sample: 6144
-    metadata_items:
-      description: Metadata keys of a server.
-      type: int
-      sample: 128
-    key_pairs:
-      description: Key pairs of a user.
-      type: int
-      sample: 100
-    server_groups:
-      description: Server groups.
-      type: int
-      sample: 10
-    server_groups_used:
-      description: Server groups that there are.
-      type: int
-      sample: 0
-    server_group_members:
-      description: Members of a server group.
-      type: int
-      sample: 10
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    name: {description: The project., type: str, sample: shop}
+    instances: {description: Limit of servers., type: int, sample: 10}
+    instances_used: {description: Existing servers., type: int, sample: 3}
+    cores: {description: Limit of the CPUs of all servers., type: int, sample: 20}
+    cores_used: {description: CPUs of the existing servers., type: int, sample: 6}
+    ram: {description: Limit of the memory of all servers in MiB., type: int, sample: 51200}
+    ram_used: {description: Memory of the existing servers in MiB., type: int, sample: 6144}
+    metadata_items: {description: Metadata keys of a server., type: int, sample: 128}
+    key_pairs: {description: Key pairs of a user., type: int, sample: 100}
+    server_groups: {description: Server groups., type: int, sample: 10}
+    server_groups_used: {description: Existing server groups., type: int, sample: 0}
+    server_group_members: {description: Members of a server group., type: int, sample: 10}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Limits
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(Limits)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

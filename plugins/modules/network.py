@@ -10,9 +10,9 @@ module: network
 version_added: "0.1.0"
 short_description: Manage networks, which servers are connected to
 description:
-  - Makes a network be present as described, or absent.
-  - V(mode=bridge) names a bridge that exists on the host. V(mode=nat) and V(mode=isolated) make a libvirt network, with
-    DHCP if wanted.
+  - Creates, updates or removes a network.
+  - V(mode=bridge) uses an existing bridge of the host. V(mode=nat) and V(mode=isolated) create a libvirt network,
+    with optional DHCP.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -62,118 +62,51 @@ EXAMPLES = r"""
 
 RETURN = r"""
 network:
-  description:
-    - The network as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a list or a running operation is returned
+  description: 'The network after the task; in check mode, as it would be. With O(state=absent), the last known network,
+      or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name of the network; also its name in libvirt.
-      type: str
-      sample: lan
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    mode:
-      description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
-        only; ovn: over all hosts of a cloud, by OVN.'
-      type: str
-      sample: nat
-    bridge:
-      description: 'The bridge: an existing one for mode bridge; else its name, drawn when omitted.'
-      type: str
-      sample: magbr0
-    cidr:
-      description: Addresses of the network; the first is the host's, or the router's of mode ovn. Needed for nat
-        and isolated.
-      type: str
-      sample: 192.168.100.0/24
-    dhcp:
-      description: Whether the host answers DHCP on it; nat and isolated only.
-      type: bool
-      sample: true
-    dhcp_start:
-      description: First address given by DHCP.
-      type: str
-      sample: 192.168.100.2
-    dhcp_end:
-      description: Last address given by DHCP.
-      type: str
-      sample: 192.168.100.254
-    domain:
-      description: DNS domain of the guests; in a cloud for mode ovn, whose guests find one another there by name.
-      type: str
-      sample: lab.example
-    mtu:
-      description: MTU; 0 for the default.
-      type: int
-      sample: 1500
-    qos_policy:
-      description: QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it is, of
-        a new one the project's default policy, when omitted.
-      type: str
-    active:
-      description: Whether it is up.
-      type: bool
-      sample: true
-    managed:
-      description: Whether the agent made it, and so removes it.
-      type: bool
-      sample: true
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record, make]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {mode: {old: null, new: nat}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the agent's logs.
-  returned: when the agent has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name of the network; also its name in libvirt., type: str, sample: lan}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    mode: {description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
+          only; ovn: over all hosts of a cloud, by OVN.', type: str, sample: nat}
+    bridge: {description: 'The bridge: an existing one for mode bridge; otherwise its name, which is generated when
+          omitted.', type: str, sample: magbr0}
+    cidr: {description: 'Addresses of the network; the first is the host''s, or the router''s of mode ovn. Needed for
+          nat and isolated.', type: str, sample: 192.168.100.0/24}
+    dhcp: {description: Whether the host answers DHCP on it; nat and isolated only., type: bool, sample: true}
+    dhcp_start: {description: First address given by DHCP., type: str, sample: 192.168.100.2}
+    dhcp_end: {description: Last address given by DHCP., type: str, sample: 192.168.100.254}
+    domain: {description: 'DNS domain of the guests; in a cloud for mode ovn, whose guests find one another there by
+          name.', type: str, sample: lab.example}
+    mtu: {description: MTU; 0 for the default., type: int, sample: 1500}
+    qos_policy: {description: 'QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it
+          is, of a new one the project''s default policy, when omitted.', type: str}
+    active: {description: Whether it is up., type: bool, sample: true}
+    managed: {description: 'Whether the agent made it, and so removes it.', type: bool, sample: true}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record, make]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {mode: {old: null, new: nat}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the agent., returned: when the agent has answered,
+    type: str, sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Network
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ResourceModule(Network)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,7 +10,7 @@ module: network_info
 version_added: "0.1.0"
 short_description: Report networks
 description:
-  - Reports the networks that an agent knows. That there are none is no failure.
+  - Reports the networks of a host or a cloud. An empty result is not a failure.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -45,94 +45,43 @@ EXAMPLES = r"""
 
 RETURN = r"""
 networks:
-  description: The networks that fit; empty when there are none.
+  description: The matching networks; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name of the network; also its name in libvirt.
-      type: str
-      sample: lan
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    mode:
-      description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
-        only; ovn: over all hosts of a cloud, by OVN.'
-      type: str
-      sample: nat
-    bridge:
-      description: 'The bridge: an existing one for mode bridge; else its name, drawn when omitted.'
-      type: str
-      sample: magbr0
-    cidr:
-      description: Addresses of the network; the first is the host's, or the router's of mode ovn. Needed for nat
-        and isolated.
-      type: str
-      sample: 192.168.100.0/24
-    dhcp:
-      description: Whether the host answers DHCP on it; nat and isolated only.
-      type: bool
-      sample: true
-    dhcp_start:
-      description: First address given by DHCP.
-      type: str
-      sample: 192.168.100.2
-    dhcp_end:
-      description: Last address given by DHCP.
-      type: str
-      sample: 192.168.100.254
-    domain:
-      description: DNS domain of the guests; in a cloud for mode ovn, whose guests find one another there by name.
-      type: str
-      sample: lab.example
-    mtu:
-      description: MTU; 0 for the default.
-      type: int
-      sample: 1500
-    qos_policy:
-      description: QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it is, of
-        a new one the project's default policy, when omitted.
-      type: str
-    active:
-      description: Whether it is up.
-      type: bool
-      sample: true
-    managed:
-      description: Whether the agent made it, and so removes it.
-      type: bool
-      sample: true
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name of the network; also its name in libvirt., type: str, sample: lan}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    mode: {description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
+          only; ovn: over all hosts of a cloud, by OVN.', type: str, sample: nat}
+    bridge: {description: 'The bridge: an existing one for mode bridge; otherwise its name, which is generated when
+          omitted.', type: str, sample: magbr0}
+    cidr: {description: 'Addresses of the network; the first is the host''s, or the router''s of mode ovn. Needed for
+          nat and isolated.', type: str, sample: 192.168.100.0/24}
+    dhcp: {description: Whether the host answers DHCP on it; nat and isolated only., type: bool, sample: true}
+    dhcp_start: {description: First address given by DHCP., type: str, sample: 192.168.100.2}
+    dhcp_end: {description: Last address given by DHCP., type: str, sample: 192.168.100.254}
+    domain: {description: 'DNS domain of the guests; in a cloud for mode ovn, whose guests find one another there by
+          name.', type: str, sample: lab.example}
+    mtu: {description: MTU; 0 for the default., type: int, sample: 1500}
+    qos_policy: {description: 'QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it
+          is, of a new one the project''s default policy, when omitted.', type: str}
+    active: {description: Whether it is up., type: bool, sample: true}
+    managed: {description: 'Whether the agent made it, and so removes it.', type: bool, sample: true}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Network
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(Network)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

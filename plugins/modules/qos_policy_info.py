@@ -10,7 +10,7 @@ module: qos_policy_info
 version_added: "0.1.0"
 short_description: Report the QoS policies of a cloud
 description:
-  - Reports the QoS policies of the project, and those that are shared with it, with their rules.
+  - Reports the QoS policies of the project, and policies that are shared with it, with their rules.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -27,7 +27,7 @@ EXAMPLES = r"""
     cloud: mycloud
   register: all
 
-- name: The one that new networks have
+- name: The default policy of new networks
   magnetar.compute.qos_policy_info:
     cloud: mycloud
     filters:
@@ -37,68 +37,32 @@ EXAMPLES = r"""
 
 RETURN = r"""
 qos_policies:
-  description: The QoS policies that fit; empty when there are none.
+  description: The matching QoS policies; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    shared:
-      description: Whether all projects may use it.
-      type: bool
-      sample: false
-    is_default:
-      description: Whether new networks of its project have it.
-      type: bool
-      sample: false
-    rules:
-      description: 'All rules that it has, one of a type and direction: others are removed. They stay as they are
-        when omitted.'
-      type: list
-      elements: dict
-      sample:
-        - type: bandwidth_limit
-          direction: egress
-          max_kbps: 10000
-          max_burst_kbps: 0
-          dscp_mark: null
-          min_kbps: null
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    shared: {description: Whether all projects may use it., type: bool, sample: false}
+    is_default: {description: Whether new networks of its project have it., type: bool, sample: false}
+    rules: {description: 'All rules that it has, one of a type and direction: others are removed. They stay as
+          they are when omitted.', type: list, elements: dict, sample: [{type: bandwidth_limit, direction: egress,
+            max_kbps: 10000, max_burst_kbps: 0, dscp_mark: null, min_kbps: null}]}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import QosPolicy
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(QosPolicy)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -8,10 +8,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: quota_info
 version_added: "0.1.0"
-short_description: Report what a project of a cloud may use, and uses
+short_description: Report the quota and usage of a project of a cloud
 description:
-  - Reports the limits of a project on servers, and what it uses of them. Those of other projects than that of
-    the login are for the role V(admin).
+  - Reports the limits of a project on servers, and its usage. Limits of other projects than the login's need the role
+    V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -23,7 +23,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: What the project may use
+- name: The limits and the usage of the project
   magnetar.compute.quota_info:
     cloud: mycloud
   register: result
@@ -36,75 +36,32 @@ EXAMPLES = r"""
 
 RETURN = r"""
 quotas:
-  description: The quotas that fit; empty when there are none.
+  description: The matching quotas; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    name:
-      description: The id of the project.
-      type: str
-      sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
-    instances:
-      description: Servers.
-      type: int
-      sample: 10
-    cores:
-      description: CPUs of all servers.
-      type: int
-      sample: 20
-    ram:
-      description: Memory of all servers in MiB.
-      type: int
-      sample: 51200
-    metadata_items:
-      description: Metadata keys of a server.
-      type: int
-      sample: 128
-    key_pairs:
-      description: Key pairs of a user.
-      type: int
-      sample: 100
-    server_groups:
-      description: Server groups.
-      type: int
-      sample: 10
-    server_group_members:
-      description: Servers in a server group.
-      type: int
-      sample: 10
-    instances_used:
-      description: Servers that there are.
-      type: int
-      sample: 3
-    cores_used:
-      description: CPUs that they have.
-      type: int
-      sample: 6
-    ram_used:
-      description: Memory that they have in MiB.
-      type: int
-      sample: 6144
-    server_groups_used:
-      description: Server groups that there are.
-      type: int
-      sample: 0
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    name: {description: The id of the project., type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
+    instances: {description: Limit of servers., type: int, sample: 10}
+    cores: {description: Limit of the CPUs of all servers., type: int, sample: 20}
+    ram: {description: Limit of the memory of all servers in MiB., type: int, sample: 51200}
+    metadata_items: {description: Metadata keys of a server., type: int, sample: 128}
+    key_pairs: {description: Key pairs of a user., type: int, sample: 100}
+    server_groups: {description: Server groups., type: int, sample: 10}
+    server_group_members: {description: Servers in a server group., type: int, sample: 10}
+    instances_used: {description: Existing servers., type: int, sample: 3}
+    cores_used: {description: CPUs of the existing servers., type: int, sample: 6}
+    ram_used: {description: Memory of the existing servers in MiB., type: int, sample: 6144}
+    server_groups_used: {description: Existing server groups., type: int, sample: 0}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.quota import QuotaInfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = QuotaInfoModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,11 +10,11 @@ module: rbac_policy
 version_added: "0.1.0"
 short_description: Share things of a project with another one
 description:
-  - Lets another project of a cloud use a network, security group, QoS policy or address group of this one, or has it
-    use it no more.
-  - A policy has no name. What it says is what it is known by, so that O(state=absent) takes the same options.
-  - A policy by which a project uses something is not removed. Project V(*), which is all, and external networks are
-    for administrators.
+  - Allows another project of a cloud to use a network, security group, QoS policy or address group of this one, or
+    ends that.
+  - A policy has no name. Its options identify it, so O(state=absent) takes the same options.
+  - A policy is not removed while another project uses the object through it. Project V(*), which means all projects,
+    and external networks need the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -58,76 +58,37 @@ EXAMPLES = r"""
 
 RETURN = r"""
 rbac_policy:
-  description:
-    - The RBAC policy as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a running operation is returned
+  description: 'The RBAC policy after the task; in check mode, as it would be. With O(state=absent), the last known RBAC
+      policy, or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: TYPE:ACTION:PROJECT:OBJECT.
-      type: str
-      sample: network:access_as_shared:0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
-    object_type:
-      description: Kind of the thing.
-      type: str
-      sample: network
-    object:
-      description: The thing, by name or uuid.
-      type: str
-      sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
-    action:
-      description: 'What the project may do: use it, or (networks only, by administrators) reach out by it.'
-      type: str
-      sample: access_as_shared
-    target_project:
-      description: The project, by id; or, for administrators, by name. C(*) for all projects, which administrators
-        give.
-      type: str
-      sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {target_project: {old: null, new: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the logs of the API.
-  returned: when the API has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: object
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: The uuid., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: 'TYPE:ACTION:PROJECT:OBJECT.', type: str,
+        sample: 'network:access_as_shared:0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11'}
+    object_type: {description: Kind of the thing., type: str, sample: network}
+    object: {description: 'The thing, by name or uuid.', type: str, sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}
+    action: {description: 'The permission of the project: use the object, or (networks only, by administrators) use
+          it as an external network.', type: str, sample: access_as_shared}
+    target_project: {description: 'The project, by id; for administrators also by name. C(*) means all projects, for
+          administrators only.', type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {action: {old: null, new: access_as_shared}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the API., returned: when the API has answered, type: str,
+    sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.rbac_policy import RbacPolicyModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = RbacPolicyModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -36,83 +36,39 @@ EXAMPLES = r"""
 
 RETURN = r"""
 routers:
-  description: The routers that fit; empty when there are none.
+  description: The matching routers; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    external_network:
-      description: The external network by which it leads out, by name or uuid; C(none) for none.
-      type: str
-      sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
-    enable_snat:
-      description: Whether what servers send out comes from the router's address. Only admins turn this off.
-      type: bool
-      sample: true
-    interfaces:
-      description: The subnets that it is in, by name or uuid, all of them.
-      type: list
-      elements: str
-      sample:
-        - 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    routes:
-      description: Static routes.
-      type: list
-      elements: dict
-      sample:
-        - destination: 10.9.0.0/16
-          nexthop: 10.1.0.9
-    admin_state_up:
-      description: Whether packets pass.
-      type: bool
-      sample: true
-    external_addresses:
-      description: Its addresses in the external network.
-      type: list
-      elements: str
-      sample:
-        - 192.0.2.9
-    status:
-      description: C(ACTIVE).
-      type: str
-      sample: ACTIVE
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    external_network: {description: 'The external network of the router, by name or uuid; C(none) for none.', type: str,
+        sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}
+    enable_snat: {description: Whether outgoing traffic of servers has the router's address (SNAT). Only admins turn
+          this off., type: bool, sample: true}
+    interfaces: {description: 'The subnets that it is in, by name or uuid, all of them.', type: list, elements: str,
+        sample: [8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d]}
+    routes: {description: Static routes., type: list, elements: dict, sample: [{destination: 10.9.0.0/16,
+            nexthop: 10.1.0.9}]}
+    admin_state_up: {description: Whether packets pass., type: bool, sample: true}
+    external_addresses: {description: Its addresses in the external network., type: list, elements: str, sample: [
+          192.0.2.9]}
+    status: {description: C(ACTIVE)., type: str, sample: ACTIVE}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import NetworkRouter
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(NetworkRouter)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -36,68 +36,34 @@ EXAMPLES = r"""
 
 RETURN = r"""
 security_groups:
-  description: The security groups that fit; empty when there are none.
+  description: The matching security groups; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    stateful:
-      description: Whether answers to what a rule lets pass need no rule.
-      type: bool
-      sample: true
-    rules:
-      description: 'All rules that it has: others are removed, and equal ones count once. A port_range_max that
-        is omitted is as port_range_min. Without this, a new group has the cloud''s default rules, and another one''s
-        rules stay.'
-      type: list
-      elements: dict
-      sample:
-        - direction: ingress
-          ethertype: IPv4
-          protocol: tcp
-          port_range_min: 22
-          port_range_max: 22
-          remote_ip_prefix: 192.0.2.0/24
-          remote_group: null
-          remote_address_group: null
-          description: ''
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    stateful: {description: 'Whether the group is stateful: replies to allowed traffic need no rule.', type: bool,
+        sample: true}
+    rules: {description: 'All of its rules: other rules are removed, and duplicates count once. An omitted
+          port_range_max equals port_range_min. Without this option, a new group has the cloud''s default rules,
+          and an existing group keeps its rules.', type: list, elements: dict, sample: [{direction: ingress,
+            ethertype: IPv4, protocol: tcp, port_range_min: 22, port_range_max: 22, remote_ip_prefix: 192.0.2.0/24,
+            remote_group: null, remote_address_group: null, description: ''}]}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import SecurityGroup
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(SecurityGroup)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,10 +10,11 @@ module: server
 version_added: "0.1.0"
 short_description: Manage servers, the virtual machines of a host
 description:
-  - Makes a server be present as described, running, stopped, paused, suspended, shelved (in a cloud), or absent.
-  - Options that are left out stay as they are. An option that cannot change on an existing server is never
-    ignored silently, see O(on_immutable).
-  - O(servers) makes many servers be as described with one call.
+  - 'Creates, updates or removes a server, and sets its power state: running, stopped, paused, suspended, or (in a
+    cloud) shelved.'
+  - Omitted options stay as they are. An option that cannot change on an existing server is never ignored silently,
+    see O(on_immutable).
+  - O(servers) manages many servers with one call.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -91,7 +92,7 @@ EXAMPLES = r"""
     on_immutable: rebuild
     preserve_ephemeral: true
 
-- name: Many servers in one call; options beside the list are for all of them
+- name: Many servers in one call; options next to the list are defaults of all items
   magnetar.compute.server:
     flavor: small
     image: debian
@@ -108,228 +109,85 @@ EXAMPLES = r"""
 
 RETURN = r"""
 server:
-  description:
-    - The server as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a list or a running operation is returned
+  description: 'The server after the task; in check mode, as it would be. With O(state=absent), the last known server,
+      or V(null) if there was none.'
+  returned: 'on success, unless a list or a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    flavor:
-      description: A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left
-        out stay as they are. A new server needs vcpus and ram.
-      type: dict
-      sample:
-        name: small
-        vcpus: 1
-        ram: 512
-        disk: 10
-        ephemeral: 0
-        swap: 0
-    image:
-      description: Image to boot from, by name or uuid; null (in a module C(none)) for a blank root disk.
-      type: str
-      sample:
-        id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-        name: debian
-    networks:
-      description: NICs in order. Each names a network, a bridge, a port or a physical network.
-      type: list
-      elements: dict
-      sample:
-        - network: lan
-          mac: '52:54:00:12:34:56'
-          model: virtio
-    block_device_mapping:
-      description: 'Nova''s block device mapping v2: volumes that the server boots from or is made with, and tags
-        of its local disks.'
-      type: list
-      elements: dict
-      sample:
-        - source_type: blank
-          destination_type: volume
-          volume_size: 10
-          disk_bus: virtio
-          device_name: vdb
-          volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-    key_name:
-      description: Keypair whose public key the guest is given.
-      type: str
-      sample: me
-    metadata:
-      description: Keys and values, 255 characters each at most.
-      type: dict
-      sample:
-        role: web
-    tags:
-      description: Tags, at most 50 of 60 characters.
-      type: list
-      elements: str
-      sample:
-        - shop
-    availability_zone:
-      description: Availability zone that the guest is told.
-      type: str
-      sample: nova
-    config_drive:
-      description: Whether the guest gets a config drive.
-      type: bool
-      sample: true
-    power:
-      description: Desired power state; C(shelved) is for servers of a cloud.
-      type: str
-      sample: running
-    rescue:
-      description: Boot from another image, with the root disk as second disk; null for none.
-      type: dict
-    restart_on_crash:
-      description: Start the guest again when its QEMU dies.
-      type: bool
-      sample: false
-    resume_on_host_boot:
-      description: Start the guest again after the host has rebooted, if it ran.
-      type: bool
-      sample: true
-    shutdown_timeout:
-      description: Seconds that the guest has to power itself off, when it is stopped, before its power is cut;
-        0 cuts it at once. Null (in a module C(none)) for what the image says (C(os_shutdown_timeout)), else the
-        agent's setting.
-      type: int
-    root_format:
-      description: 'Root disk: C(qcow2) on the image, a copy (C(raw), C(copy) as qcow2), C(lvm), C(rbd), C(auto).'
-      type: str
-      sample: qcow2
-    virt_type:
-      description: kvm, qemu (emulated), or what the host can do.
-      type: str
-      sample: qemu
-    machine:
-      description: 'Machine type: C(q35), C(pc), C(virt), a version of these, or C(auto). Its version stays.'
-      type: str
-      sample: pc-q35-7.2
-    hardware:
-      description: What it has besides sizes, over what its flavor and image ask for.
-      type: dict
-      sample:
-        watchdog: reset
-    placement:
-      description: 'Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, for each
-        of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual CPU); and emulator (a CPU).
-        Of a single host.'
-      type: dict
-      sample: {}
-    pci_devices:
-      description: 'PCI devices of the host that it has: address to the alias that asked for it, or to the MAC address
-        of the NIC that it is. Of a single host.'
-      type: dict
-      sample: {}
-    nic_devices:
-      description: MAC address of a NIC that is a device of its host to {pci_slot, pci_vendor_info, physical_network},
-        and more of whole cards and SmartNICs. Of a single host.
-      type: dict
-      sample: {}
-    mdev:
-      description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.'
-      type: raw
-    pmem_namespaces:
-      description: Namespaces of persistent memory that it has. Of a single host.
-      type: list
-      elements: str
-      sample: []
-    volumes_attached:
-      description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
-      type: list
-      elements: dict
-      sample:
-        - id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
-          name: data
-          device: vdb
-          delete_on_termination: false
-    status:
-      description: Nova's status word.
-      type: str
-      sample: ACTIVE
-    power_state:
-      description: What is seen.
-      type: str
-      sample: running
-    status_reason:
-      description: Why it is in this state, when the user did not ask for it.
-      type: str
-      sample: the guest shut itself down
-    guest_password:
-      description: The password that the guest has left, encrypted with its user's key.
-      type: str
-      sample: ''
-    fault:
-      description: '{code, message, created} of the last failure, until one succeeds.'
-      type: raw
-    host:
-      description: The host it is on.
-      type: str
-      sample: kvm1
-    addresses:
-      description: Network name to a list of {addr, version, mac, source}.
-      type: dict
-      sample:
-        lan:
-          - addr: 192.168.100.57
-            version: 4
-            mac: '52:54:00:12:34:56'
-            source: lease
-    instance_name:
-      description: Name of the libvirt domain.
-      type: str
-      sample: magnetar-8c7d3c0e
-    console_log:
-      description: Path of the console log on the host.
-      type: str
-      sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record, disks, define, drive, start]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {description: {old: "", new: for the shop}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}
-request_id:
-  description: Name of the request in the agent's logs.
-  returned: when the agent has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample: {code: invalid-field, details: {field: name, rule: is required}, request_id: req-5f9c1f0e-3a3c-4c8e}
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    flavor: {description: 'A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; omitted sizes
+          stay as they are. A new server needs vcpus and ram.', type: dict, sample: {name: small, vcpus: 1, ram: 512,
+          disk: 10, ephemeral: 0, swap: 0}}
+    image: {description: 'Image to boot from, by name or uuid; null (in a module C(none)) for a blank root disk.',
+        type: str, sample: {id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11, name: debian}}
+    networks: {description: 'NICs in order. Each names a network, a bridge, a port or a physical network.', type: list,
+        elements: dict, sample: [{network: lan, mac: '52:54:00:12:34:56', model: virtio}]}
+    block_device_mapping: {description: 'Nova''s block device mapping v2: volumes that the server boots
+          from or is made with, and tags of its local disks.', type: list, elements: dict, sample: [{
+            source_type: blank, destination_type: volume, volume_size: 10, disk_bus: virtio, device_name: vdb,
+            volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11}]}
+    key_name: {description: Keypair whose public key the guest is given., type: str, sample: me}
+    metadata: {description: 'Keys and values, 255 characters each at most.', type: dict, sample: {role: web}}
+    tags: {description: 'Tags, at most 50 of 60 characters.', type: list, elements: str, sample: [shop]}
+    availability_zone: {description: Availability zone in the guest's metadata., type: str, sample: nova}
+    config_drive: {description: Whether the guest gets a config drive., type: bool, sample: true}
+    power: {description: Desired power state; C(shelved) is for servers of a cloud., type: str, sample: running}
+    rescue: {description: 'Boot from another image, with the root disk as second disk; null for none.', type: dict}
+    restart_on_crash: {description: Start the guest again when its QEMU dies., type: bool, sample: false}
+    resume_on_host_boot: {description: 'Start the guest again after the host has rebooted, if it ran.', type: bool,
+        sample: true}
+    shutdown_timeout: {description: 'Seconds for the guest to power itself off, when it is stopped, before its power
+          is cut; 0 cuts it immediately. Null (in a module C(none)) means the image''s property C(os_shutdown_timeout),
+          or the agent''s setting.', type: int}
+    root_format: {description: 'Root disk: C(qcow2) on the image, a copy (C(raw), C(copy) as qcow2), C(lvm), C(rbd),
+          C(auto).', type: str, sample: qcow2}
+    virt_type: {description: 'kvm, qemu (emulated), or auto: the best that the host can do.', type: str, sample: qemu}
+    machine: {description: 'Machine type: C(q35), C(pc), C(virt), a version of these, or C(auto). Its version stays.',
+        type: str, sample: pc-q35-7.2}
+    hardware: {description: Hardware in addition to sizes. It overrides flavor and image., type: dict, sample: {
+          watchdog: reset}}
+    placement: {description: 'Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, for
+          each of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual CPU); and emulator (a CPU).
+          Of a single host.', type: dict, sample: {}}
+    pci_devices: {description: 'PCI devices of the host that it has: address to the alias of the request, or to the
+          MAC address of the NIC. Of a single host.', type: dict, sample: {}}
+    nic_devices: {description: 'MAC address of a NIC that is a device of its host to {pci_slot, pci_vendor_info,
+          physical_network}, and more of whole cards and SmartNICs. Of a single host.', type: dict, sample: {}}
+    mdev: {description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.', type: raw}
+    pmem_namespaces: {description: Namespaces of persistent memory that it has. Of a single host., type: list,
+        elements: str, sample: []}
+    volumes_attached: {description: 'The volumes that it has: {id, name, device, delete_on_termination}.',
+        type: list, elements: dict, sample: [{id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11, name: data, device: vdb,
+            delete_on_termination: false}]}
+    status: {description: Nova's status word., type: str, sample: ACTIVE}
+    power_state: {description: The observed power state., type: str, sample: running}
+    status_reason: {description: The reason of a state that the user did not request., type: str, sample: the guest shut
+          itself down}
+    guest_password: {description: 'The password that the guest has left, encrypted with its user''s key.', type: str,
+        sample: ''}
+    fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
+    host: {description: The host., type: str, sample: kvm1}
+    addresses: {description: 'Network name to a list of {addr, version, mac, source}.', type: dict, sample: {lan: [
+            {addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}}
+    instance_name: {description: Name of the libvirt domain., type: str, sample: magnetar-8c7d3c0e}
+    console_log: {description: Path of the console log on the host., type: str,
+        sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record, disks, define, drive, start]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {description: {old: '', new: for the shop}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the agent., returned: when the agent has answered,
+    type: str, sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 results:
   description: One entry for each item of O(servers), in their order.
   returned: with O(servers)
@@ -392,9 +250,9 @@ failed_ids:
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.server import ServerModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ServerModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

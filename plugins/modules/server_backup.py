@@ -8,13 +8,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: server_backup
 version_added: "0.1.0"
-short_description: Make a backup of a server of a cloud, and keep so many of its kind
+short_description: Make a backup of a server of a cloud, and keep a number of each type
 description:
-  - Makes a backup of a server be present, or absent. A backup is an image of the root disk as it is at one instant,
-    while the guest runs.
-  - The oldest backups of its kind, beyond O(rotation), are deleted when the new one has its content; one that fails
-    costs none of them.
-  - A server that boots from a volume has no backups. Make snapshots of its volumes.
+  - Creates or removes a backup of a server. A backup is an image of the root disk at one instant, while the guest
+    runs.
+  - When the new backup has its content, the oldest of its type beyond O(rotation) are deleted; a failed backup
+    deletes none.
+  - A server that boots from a volume cannot have backups. Take snapshots of its volumes.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -28,7 +28,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: One backup a day, of which seven are kept
+- name: One backup a day; the last seven are kept
   magnetar.compute.server_backup:
     cloud: mycloud
     server: web1
@@ -57,84 +57,41 @@ EXAMPLES = r"""
 
 RETURN = r"""
 image:
-  description: The backup. With O(state=absent) the last that was known of it, or V(null) if there was none.
-  returned: on success, but in check mode only when it is there
+  description: 'The backup. With O(state=absent) the last that was known of it, or V(null) if there was none.'
+  returned: 'on success, but in check mode only if it exists'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    checksum:
-      description: Digest of the content as delivered, sha256:HEX or sha512:HEX.
-      type: str
-      sample: sha256:0000000000000000000000000000000000000000000000000000000000000000
-    disk_format:
-      description: Format; it is always found from the content, and a wrong claim is refused.
-      type: str
-      sample: qcow2
-    kernel:
-      description: Image of format aki with which a server of this image boots.
-      type: str
-    ramdisk:
-      description: Image of format ari that goes with the kernel.
-      type: str
-    cmdline:
-      description: Kernel command line; needs a kernel, or is of format aki itself.
-      type: str
-    min_disk:
-      description: Smallest root disk in GiB that a server of this image may have.
-      type: int
-      sample: 1
-    min_ram:
-      description: Smallest memory in MiB that a server of this image may have.
-      type: int
-      sample: 64
-    properties:
-      description: Image properties as in Glance, such as img_config_drive=mandatory.
-      type: dict
-      sample:
-        os_distro: debian
-    status:
-      description: Whether the content is there.
-      type: str
-      sample: active
-    consistency:
-      description: Of an image of a server that C(create_image) made, the state of its file systems; null of others.
-      type: str
-    size:
-      description: Bytes stored.
-      type: int
-      sample: 20971520
-    virtual_size:
-      description: Bytes that a guest sees.
-      type: int
-      sample: 1073741824
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    checksum: {description: 'Digest of the content as delivered, sha256:HEX or sha512:HEX.', type: str,
+        sample: 'sha256:0000000000000000000000000000000000000000000000000000000000000000'}
+    disk_format: {description: 'Format; it is always found from the content, and a wrong claim is refused.', type: str,
+        sample: qcow2}
+    kernel: {description: Image of format aki that servers of this image boot., type: str}
+    ramdisk: {description: Image of format ari for the kernel., type: str}
+    cmdline: {description: 'Kernel command line; needs a kernel, or is of format aki itself.', type: str}
+    min_disk: {description: Smallest root disk in GiB that a server of this image may have., type: int, sample: 1}
+    min_ram: {description: Smallest memory in MiB that a server of this image may have., type: int, sample: 64}
+    properties: {description: 'Image properties as in Glance, such as img_config_drive=mandatory.', type: dict,
+        sample: {os_distro: debian}}
+    status: {description: Whether the content is complete., type: str, sample: active}
+    consistency: {description: State of the file systems in an image that C(create_image) made of a server; null for
+          other images., type: str}
+    size: {description: Bytes stored., type: int, sample: 20971520}
+    virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
 consistency:
   description:
-    - State of the file systems in the image. V(frozen) when the guest agent had written them out and frozen them;
-      V(crash-consistent) when it is as after a power cut; V(stopped) when the server was off.
-  returned: when one was made
+    - 'State of the file systems in the image. V(frozen): the guest agent had flushed and frozen them;
+      V(crash-consistent): as after a power failure; V(stopped): the server was off.'
+  returned: when a backup was made
   type: str
   sample: frozen
 actions:
-  description: What was done, or would be in check mode, in order.
+  description: The steps that were done, in order; in check mode, those that would be done.
   returned: on success
   type: list
   elements: str
@@ -144,22 +101,15 @@ request_id:
   returned: when something was done
   type: str
   sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.server_backup import ServerBackupModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ServerBackupModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -36,64 +36,32 @@ EXAMPLES = r"""
 
 RETURN = r"""
 server_groups:
-  description: The server groups that fit; empty when there are none.
+  description: The matching server groups; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; the cloud draws it.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: frontends
-    policy:
-      description: C(affinity) puts its servers on one host, C(anti-affinity) each on another; the soft ones where
-        that is possible.
-      type: str
-      sample: anti-affinity
-    rules:
-      description: 'Of C(anti-affinity) only. C(max_server_per_host): how many of its servers one host may have.'
-      type: dict
-      sample:
-        max_server_per_host: 2
-    members:
-      description: Uuids of its servers.
-      type: list
-      elements: str
-      sample:
-        - 4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    project_id:
-      description: The project that it belongs to.
-      type: str
-      sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
-    user_id:
-      description: Who made it.
-      type: str
-      sample: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: The uuid; the cloud generates it., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: frontends}
+    policy: {description: 'C(affinity) places its servers on one host, C(anti-affinity) each on its own host; the soft
+          policies do so if possible.', type: str, sample: anti-affinity}
+    rules: {description: 'For C(anti-affinity) only. C(max_server_per_host): the maximum number of its servers
+          per host.', type: dict, sample: {max_server_per_host: 2}}
+    members: {description: Uuids of its servers., type: list, elements: str, sample: [
+          4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d]}
+    project_id: {description: The project that it belongs to., type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
+    user_id: {description: The user who created it., type: str, sample: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import ServerGroup
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(ServerGroup)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,7 +10,7 @@ module: server_topology_info
 version_added: "0.1.0"
 short_description: Report the NUMA topology of a server of a cloud
 description:
-  - Reports the NUMA nodes of a guest, and the size of its pages. No guest has nodes of its own yet.
+  - Reports the NUMA nodes of a guest, and the size of its pages. A guest without NUMA placement has no nodes.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -40,49 +40,25 @@ EXAMPLES = r"""
 
 RETURN = r"""
 server_topologies:
-  description: That of the server, as the only item.
+  description: 'The NUMA topology of the server, as the only item.'
   returned: on success
   type: list
   elements: dict
   contains:
-    server:
-      description: Uuid of the server.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    nodes:
-      description: 'Its NUMA nodes: {memory_mb, vcpu_set, siblings}, for administrators with host_node and cpu_pinning;
-        empty for a guest that has none of its own.'
-      type: list
-      elements: dict
-      sample:
-        - memory_mb: 1024
-          vcpu_set:
-            - 0
-            - 1
-          siblings: []
-          host_node: 0
-          cpu_pinning:
-            '0': 4
-            '1': 5
-    pagesize_kb:
-      description: The size of its pages in KiB; null for pages as they come.
-      type: int
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    server: {description: Uuid of the server., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    nodes: {description: 'Its NUMA nodes: {memory_mb, vcpu_set, siblings}, for administrators with host_node
+          and cpu_pinning; empty for a guest that has none of its own.', type: list, elements: dict, sample: [
+          {memory_mb: 1024, vcpu_set: [0, 1], siblings: [], host_node: 0, cpu_pinning: {'0': 4, '1': 5}}]}
+    pagesize_kb: {description: The size of its pages in KiB; null for pages as they come., type: int}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.server_topology import ServerTopologyInfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ServerTopologyInfoModule()
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -10,9 +10,9 @@ module: subnet
 version_added: "0.1.0"
 short_description: Manage subnets of a cloud
 description:
-  - Makes a subnet of a network be present as described, or absent. Servers on the network get addresses of it.
-  - A cloud with OVN has as many in a network as it needs. Elsewhere each network has one, which
-    M(magnetar.compute.network) makes with it.
+  - Creates, updates or removes a subnet of a network. Servers on the network get its addresses.
+  - Networks of a cloud with OVN can have several subnets. Any other network has one, which
+    M(magnetar.compute.network) creates.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -33,7 +33,7 @@ EXAMPLES = r"""
     name: backend
     mode: ovn
 
-- name: Its addresses, with a DNS server that guests are told
+- name: Its addresses, with a DNS server for guests
   magnetar.compute.subnet:
     cloud: mycloud
     name: backend-v4
@@ -41,7 +41,7 @@ EXAMPLES = r"""
     cidr: 10.5.0.0/24
     dns_nameservers: [192.0.2.53]
 
-- name: Addresses that nobody routes, of which ports get some only
+- name: Addresses without a router, with a pool for ports
   magnetar.compute.subnet:
     cloud: mycloud
     name: storage-v4
@@ -67,122 +67,53 @@ EXAMPLES = r"""
 
 RETURN = r"""
 subnet:
-  description:
-    - The subnet as it is afterwards, or as it would be in check mode.
-    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
-  returned: on success, unless a running operation is returned
+  description: 'The subnet after the task; in check mode, as it would be. With O(state=absent), the last known subnet,
+      or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
   type: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    network:
-      description: The network, by name or uuid.
-      type: str
-      sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
-    cidr:
-      description: Its addresses, such as C(10.1.0.0/24) or C(fd00:1::/64). Those of C(subnet_pool) that are free
-        first when omitted.
-      type: str
-      sample: 10.1.0.0/24
-    subnet_pool:
-      description: The subnet pool of which its addresses are, by name or uuid.
-      type: str
-    prefix_length:
-      description: How many bits its prefix has, in place of C(cidr). As the pool says when omitted.
-      type: int
-      sample: 24
-    gateway_ip:
-      description: Address of the router; C(none) for none. The first one when omitted.
-      type: str
-      sample: 10.1.0.1
-    enable_dhcp:
-      description: Whether guests get their addresses by DHCP.
-      type: bool
-      sample: true
-    allocation_pools:
-      description: From which addresses ports get theirs. All but the gateway's when omitted.
-      type: list
-      elements: dict
-      sample:
-        - start: 10.1.0.2
-          end: 10.1.0.254
-    dns_nameservers:
-      description: Addresses of DNS servers that guests are told.
-      type: list
-      elements: str
-      sample:
-        - 192.0.2.53
-    host_routes:
-      description: Routes that guests are told.
-      type: list
-      elements: dict
-      sample:
-        - destination: 10.9.0.0/16
-          nexthop: 10.1.0.9
-    ipv6_address_mode:
-      description: How guests get their addresses of IPv6; without it they set them themselves.
-      type: str
-    ipv6_ra_mode:
-      description: 'What a router in it advertises: as C(ipv6_address_mode), or nothing.'
-      type: str
-actions:
-  description: What was done, or would be in check mode, in order.
-  returned: on success
-  type: list
-  elements: str
-  sample: [record]
-changes:
-  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
-  returned: on success
-  type: dict
-  sample: {cidr: {old: null, new: 10.5.0.0/24}}
-operation:
-  description: The work that goes on, when it was not waited for.
-  returned: when O(wait=false) and the work takes longer than a moment
-  type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
-request_id:
-  description: Name of the request in the logs of the API.
-  returned: when the API has answered
-  type: str
-  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    network: {description: 'The network, by name or uuid.', type: str, sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}
+    cidr: {description: 'Its addresses, such as C(10.1.0.0/24) or C(fd00:1::/64). Default: the first free ones
+          of C(subnet_pool).', type: str, sample: 10.1.0.0/24}
+    subnet_pool: {description: 'The subnet pool of its addresses, by name or uuid.', type: str}
+    prefix_length: {description: 'Length of its prefix in bits, in place of C(cidr). Default: the pool''s.', type: int,
+        sample: 24}
+    gateway_ip: {description: Address of the router; C(none) for none. The first one when omitted., type: str,
+        sample: 10.1.0.1}
+    enable_dhcp: {description: Whether guests get their addresses by DHCP., type: bool, sample: true}
+    allocation_pools: {description: 'Ranges from which ports get their addresses. Default: all addresses except the
+          gateway''s.', type: list, elements: dict, sample: [{start: 10.1.0.2, end: 10.1.0.254}]}
+    dns_nameservers: {description: Addresses of DNS servers for guests., type: list, elements: str, sample: [
+          192.0.2.53]}
+    host_routes: {description: Routes that guests are told., type: list, elements: dict, sample: [
+          {destination: 10.9.0.0/16, nexthop: 10.1.0.9}]}
+    ipv6_address_mode: {description: 'Method for IPv6 addresses of guests; without it, guests set them themselves.',
+        type: str}
+    ipv6_ra_mode: {description: 'Advertisements of a router: as C(ipv6_address_mode), or none.', type: str}
+actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
+      success, type: list, elements: str, sample: [record]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {network: {old: null, new: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the API., returned: when the API has answered, type: str,
+    sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Subnet
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = ResourceModule(Subnet)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

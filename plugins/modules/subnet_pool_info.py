@@ -10,7 +10,7 @@ module: subnet_pool_info
 version_added: "0.1.0"
 short_description: Report the subnet pools of a cloud
 description:
-  - Reports the subnet pools of the project, and those that are shared with it.
+  - Reports the subnet pools of the project, and pools that are shared with it.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -36,86 +36,42 @@ EXAMPLES = r"""
 
 RETURN = r"""
 subnet_pools:
-  description: The subnet pools that fit; empty when there are none.
+  description: The matching subnet pools; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    prefixes:
-      description: Its prefixes, of one IP version. More can be added, none taken away.
-      type: list
-      elements: str
-      sample:
-        - 10.20.0.0/16
-    default_prefixlen:
-      description: How many bits the prefix of a subnet has that says nothing. As C(min_prefixlen) of a new pool,
-        else as it is, when omitted.
-      type: int
-      sample: 26
-    min_prefixlen:
-      description: How many bits it has at least. C(8), of IPv6 C(64), of a new pool, else as it is, when omitted.
-      type: int
-      sample: 8
-    max_prefixlen:
-      description: How many bits it has at most. All of an address of a new pool, else as it is, when omitted.
-      type: int
-      sample: 32
-    default_quota:
-      description: How many addresses of it each project may have, of IPv6 how many networks of 64 bits; any when
-        omitted.
-      type: int
-    address_scope:
-      description: The address scope that it is of, by name or uuid; C(none) for none.
-      type: str
-    shared:
-      description: Whether all projects may have subnets of it; administrators say so.
-      type: bool
-      sample: false
-    is_default:
-      description: Whether subnets are of it that ask for the default pool; administrators say so.
-      type: bool
-      sample: false
-    ip_version:
-      description: C(4) or C(6).
-      type: int
-      sample: 4
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    prefixes: {description: 'Its prefixes, of one IP version. Prefixes can be added, and not removed.', type: list,
+        elements: str, sample: [10.20.0.0/16]}
+    default_prefixlen: {description: 'Length in bits of a subnet''s prefix if its request names none. Default of a new
+          pool: C(min_prefixlen).', type: int, sample: 26}
+    min_prefixlen: {description: 'Smallest length in bits of a subnet''s prefix. Default of a new pool: C(8), for IPv6
+          C(64).', type: int, sample: 8}
+    max_prefixlen: {description: 'Largest length in bits of a subnet''s prefix. Default of a new pool: the whole
+          address.', type: int, sample: 32}
+    default_quota: {description: 'Quota of each project: addresses of IPv4, or networks of 64 bits of IPv6; no limit
+          when omitted.', type: int}
+    address_scope: {description: 'Its address scope, by name or uuid; C(none) for none.', type: str}
+    shared: {description: Whether all projects may have subnets of it; administrators say so., type: bool,
+        sample: false}
+    is_default: {description: Whether it is the default pool; administrators say so., type: bool, sample: false}
+    ip_version: {description: C(4) or C(6)., type: int, sample: 4}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import SubnetPool
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(SubnetPool)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

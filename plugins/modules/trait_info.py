@@ -35,42 +35,24 @@ EXAMPLES = r"""
 
 RETURN = r"""
 traits:
-  description: Those that fit; empty when there are none.
+  description: The matching traits; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    name:
-      description: The name.
-      type: str
-      sample: CUSTOM_SSD
-    custom:
-      description: Whether operators have made it.
-      type: bool
-      sample: true
-    hosts:
-      description: Names of the hosts that have it.
-      type: list
-      elements: str
-      sample:
-        - kvm1
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    name: {description: The name., type: str, sample: CUSTOM_SSD}
+    custom: {description: Whether operators have made it., type: bool, sample: true}
+    hosts: {description: Names of the hosts that have it., type: list, elements: str, sample: [kvm1]}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import HostTrait
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(HostTrait)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

@@ -36,67 +36,35 @@ EXAMPLES = r"""
 
 RETURN = r"""
 trunks:
-  description: The trunks that fit; empty when there are none.
+  description: The matching trunks; empty when there are none.
   returned: on success
   type: list
   elements: dict
   contains:
-    id:
-      description: The uuid; drawn when the resource is made, unless given.
-      type: str
-      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-    name:
-      description: The name.
-      type: str
-      sample: web1
-    description:
-      description: Free text of at most 255 characters.
-      type: str
-      sample: for the shop
-    created_at:
-      description: When it was made, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    updated_at:
-      description: When it was last changed, ISO 8601 in UTC.
-      type: str
-      sample: '2026-11-20T20:00:00Z'
-    port:
-      description: The parent port, which the server has, by name or uuid.
-      type: str
-      sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    subports:
-      description: 'All ports that it has as VLANs: others are removed. They stay as they are when omitted.'
-      type: list
-      elements: dict
-      sample:
-        - port: 4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
-          segmentation_id: 101
-    admin_state_up:
-      description: Whether its subports may change, and it may be removed. Packets pass all the same.
-      type: bool
-      sample: true
-    status:
-      description: C(ACTIVE) while a running server has its port, else C(DOWN).
-      type: str
-      sample: ACTIVE
-error:
-  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
-  returned: on failure
-  type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+    id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
+        sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
+    name: {description: The name., type: str, sample: web1}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    port: {description: 'The parent port, which the server has, by name or uuid.', type: str,
+        sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10}
+    subports: {description: 'All ports that it has as VLANs: others are removed. They stay as they are when omitted.',
+        type: list, elements: dict, sample: [{port: 4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d, segmentation_id: 101}]}
+    admin_state_up: {description: 'Whether its subports may change, and it may be removed. Packets pass all the same.',
+        type: bool, sample: true}
+    status: {description: 'C(ACTIVE) while a running server has its port, otherwise C(DOWN).', type: str,
+        sample: ACTIVE}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
 from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import NetworkTrunk
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
-from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
 
 MODULE = InfoModule(NetworkTrunk)
 
 if __name__ == "__main__":
-    run(MODULE)
+    run_module_process(MODULE)

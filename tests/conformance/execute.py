@@ -12,7 +12,7 @@ from .compare import Difference, absent, differences, expectation, short
 from .fixtures import PATIENCE, Blocked, Fixtures
 from .outcome import ABSENT, BLOCKED, FAIL, NOBODY, NOT_APPLICABLE, PASS, Absence, Result, fault, headers
 from .plan import Case
-from .samples import Evidence, Operation, Sample
+from .samples import UNLIMITED, Evidence, Operation, Sample, minor
 from .scenes import Scene, prepare
 from .transport import Cloud, Exchange
 
@@ -194,8 +194,7 @@ class Runner:
             if not isinstance(row, dict):
                 found.append(int(row))
                 continue
-            low, high = (int(str(row.get(key) or default).rpartition(".")[2]) for key, default in
-                         (("min", "2.1"), ("max", "2.104")))
+            low, high = minor(row.get("min"), 1), minor(row.get("max"), UNLIMITED)
             if low <= version <= high:
                 found.append(int(row["code"]))
         return tuple(found) if found else (sample.status,)

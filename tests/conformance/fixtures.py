@@ -89,7 +89,7 @@ class Fixtures:
         return there
 
     def forget(self, key: str) -> None:
-        """Make it anew the next time."""
+        """Create it again the next time."""
         self._kept.pop(key, None)
 
     def compute(self, method: str, path: str, body: Any = None, version: int = 1, what: str = "") -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .samples import CELL_DOWN, NEWEST, Evidence, Sample, keys
+from .samples import CELL_DOWN, UNLIMITED, Evidence, Sample, keys
 
 SEED = 20260821
 #: Replay classes and samples, with the capability without which they say nothing.
@@ -86,7 +86,7 @@ def reason(sample: Sample, capabilities: Mapping[str, Any]) -> str:
     return ""
 
 
-def chosen(sample: Sample, maximum: int = NEWEST, every: bool = False, seed: int = SEED) -> list[int]:
+def chosen(sample: Sample, maximum: int = UNLIMITED, every: bool = False, seed: int = SEED) -> list[int]:
     """The microversions to run: the ends of the range and one between, the same in every run of a seed."""
     versions = sorted(version for version in sample.versions if version <= maximum)
     if every or len(versions) <= 3:
@@ -132,7 +132,8 @@ def _twin(evidence: Evidence, sample: Sample, capabilities: Mapping[str, Any], m
                 reason=reason(sample, capabilities), extra={"new": sorted(new)})
 
 
-def plan(evidence: Evidence, capabilities: Mapping[str, Any], maximum: int = NEWEST, every: bool = False) -> list[Case]:
+def plan(evidence: Evidence, capabilities: Mapping[str, Any], maximum: int = UNLIMITED,
+         every: bool = False) -> list[Case]:
     """Every case of the samples, applicable or with the reason why not."""
     cases: list[Case] = []
     for sample in evidence.samples.values():
@@ -160,7 +161,7 @@ def reasons(cases: Iterable[Case]) -> Counter[str]:
     return Counter(case.reason for case in cases if case.reason)
 
 
-def cells(evidence: Evidence, maximum: int = NEWEST) -> int:
+def cells(evidence: Evidence, maximum: int = UNLIMITED) -> int:
     """The number of (operation, direction, microversion) that the evidence speaks about."""
     return len({(one.operation, one.direction, version) for one in evidence.samples.values()
                 for version in one.versions if version <= maximum})

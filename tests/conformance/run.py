@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     evidence = Evidence(options.data)
     if options.plan:
         cases = [*plan(evidence, {"hosts": 2, "volume": True, "network": True, "vnc": True}),
-                 *negatives.plan(evidence, 104)]
+                 *negatives.plan(evidence, evidence.newest)]
         print(f"{len(cases)} cases, {sum(not case.reason for case in cases)} applicable with two hosts")
         return 0
     if not options.target and not options.url:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,7 +18,8 @@ import yaml
 
 #: Beside the checkout, unless the environment says another place.
 FOLDER = Path(os.environ.get("MAGNETAR_CONFORMANCE") or Path(__file__).resolve().parents[3] / "shared/conformance")
-NEWEST = 104
+#: Above every microversion: no limit.
+UNLIMITED = sys.maxsize
 #: Samples whose class in the index is not what replaying them needs.
 CELL_DOWN = "down-cell"
 
@@ -115,9 +117,9 @@ def _many(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _sample(entry: dict[str, Any]) -> Sample:
-    low, high = minor(entry["min"], 1), minor(entry["max"], NEWEST)
-    valid = {version for text in entry.get("schema_valid", [f"2.1-2.{NEWEST}"]) for version in span(text)}
+def _sample(entry: dict[str, Any], newest: int) -> Sample:
+    low, high = minor(entry["min"], 1), minor(entry["max"], newest)
+    valid = {version for text in entry.get("schema_valid", [f"2.1-2.{newest}"]) for version in span(text)}
     return Sample(
         file=entry["file"], area=entry["area"], direction=entry["direction"], method=entry["method"],
         path=entry["path"], operation=entry["operation"], action=entry.get("action"), min=low, max=high,
@@ -128,10 +130,10 @@ def _sample(entry: dict[str, Any]) -> Sample:
         usable=entry.get("usable", True), note=entry.get("note", ""), dynamic=entry.get("dynamic") or {})
 
 
-def _operation(row: dict[str, Any]) -> Operation:
+def _operation(row: dict[str, Any], newest: int) -> Operation:
     return Operation(
         id=row["id"], area=row["area"], kind=row["class"], method=row["method"], path=row["path"],
-        action=row["action"], min=minor(row["min"], 1), max=minor(row["max"], NEWEST), role=row["role"],
+        action=row["action"], min=minor(row["min"], 1), max=minor(row["max"], newest), role=row["role"],
         states=str(row.get("vm_states") or ""), blocked_by_lock=bool(row.get("blocked_by_lock")), row=row)
 
 
@@ -142,6 +144,13 @@ class Evidence:
         self.folder = folder
 
     @cached_property
+    def newest(self) -> int:
+        """The newest microversion that the evidence describes."""
+        with (self.folder / "compute-api.yaml").open(encoding="utf-8") as lines:
+            line = next(line for line in lines if line.startswith("  max_microversion:"))
+        return int(line.strip(" '\n").rpartition(".")[2])
+
+    @cached_property
     def index(self) -> dict[str, Any]:
         """The index as it is."""
         index: dict[str, Any] = json.loads((self.folder / "samples/index.json").read_bytes())
@@ -150,14 +159,14 @@ class Evidence:
     @cached_property
     def samples(self) -> dict[str, Sample]:
         """Every sample by its file."""
-        return {entry["file"]: _sample(entry) for entry in self.index["samples"]}
+        return {entry["file"]: _sample(entry, self.newest) for entry in self.index["samples"]}
 
     @cached_property
     def operations(self) -> dict[str, Operation]:
         """Every operation by its id."""
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         table = yaml.load((self.folder / "compute-api.yaml").read_bytes(), loader)
-        return {row["id"]: _operation(row) for row in table["operations"]}
+        return {row["id"]: _operation(row, self.newest) for row in table["operations"]}
 
     @lru_cache(maxsize=4096)  # noqa: B019 - as long as the evidence
     def text(self, file: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from .samples import NEWEST, minor
+from .samples import UNLIMITED, minor
 
 PERSONAS = ("admin", "member", "other", "reader")
 
@@ -30,7 +30,7 @@ class Target:
     domain: str = "Default"
     #: Ready tokens instead: {persona: {token, project_id, user_id}}.
     personas: dict[str, dict[str, str]] = field(default_factory=dict)
-    max_microversion: str = f"2.{NEWEST}"
+    max_microversion: str = ""
     capabilities: dict[str, Any] = field(default_factory=dict)
     #: Other services by name (identity, image, network, volume): base URLs without version.
     services: dict[str, str] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class Target:
 
     @property
     def maximum(self) -> int:
-        """The newest microversion that the cloud claims."""
-        return minor(self.max_microversion, NEWEST)
+        """The newest microversion to ask for."""
+        return minor(self.max_microversion, UNLIMITED)
 
     def service(self, name: str) -> str:
         """The base URL of another service: below the compute API's own, unless said otherwise."""

@@ -111,7 +111,8 @@ class LibvirtOutside:
         network = self.conn.networkLookupByName(name)
         live, kept = (re.findall(r"<host mac='(.*?)' ip='(.*?)'/>", network.XMLDesc(flag)) for flag in (0, 1))
         assert sorted(live) == sorted(kept)
-        return reservations.read(name) if reservations.used(name, network.XMLDesc()) else dict(live)
+        return reservations.read_reservations(name) if reservations.reads_reservations(
+            name, network.XMLDesc()) else dict(live)
 
     def pool(self, name: str, room: int) -> Path:
         """A pool of files in a file system of its own stands for LVM: libvirt treats both alike."""
@@ -143,7 +144,7 @@ class LibvirtOutside:
             domain.undefineFlags(1 | 4 | 32)  # managed save, NVRAM, TPM
         for network in _ended(self.conn.listAllNetworks(), prefix):
             network.undefine()
-            reservations.remove(network.name())
+            reservations.remove_reservations(network.name())
         self.conn.close()
 
 

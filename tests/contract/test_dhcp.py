@@ -48,7 +48,7 @@ def test_an_address_goes_from_one_to_the_next(
     from magnetar_agent.virt.network import reservations
 
     if not file:
-        monkeypatch.setattr(reservations, "used", lambda _name, _xml: False)
+        monkeypatch.setattr(reservations, "reads_reservations", lambda _name, _xml: False)
     hypervisor = LibvirtHypervisor("qemu:///system", tmp_path)
     try:
         hypervisor.make_network(NetworkSpec(str(uuid.uuid4()), NAME, "isolated", NAME, "192.168.219.1", 24,
@@ -65,7 +65,7 @@ def test_an_address_goes_from_one_to_the_next(
 
 
 def test_the_message_is_that_of_the_rfc() -> None:
-    found = dhcp.packet(ONE, ADDRESS, "192.168.219.1", b"\1\2\3\4")
+    found = dhcp.release_packet(ONE, ADDRESS, "192.168.219.1", b"\1\2\3\4")
     assert len(found) == 300 and found[:8] == b"\x01\x01\x06\x00\1\2\3\4"
     assert found[12:16] == bytes((192, 168, 219, 7)) and found[28:34] == bytes.fromhex("525400000d01")
     assert found[236:251] == b"\x63\x82\x53\x63\x35\x01\x07\x36\x04" + bytes((192, 168, 219, 1)) + b"\xff\0"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What every ``LocalHypervisor`` does: the same cases against the fake and, marked ``lab``, this host's libvirt.
 
-The guests have nothing to boot; cases which need a guest that answers are in ``tests/lab/test_hypervisor.py``.
+The guests have nothing to boot; cases which need a guest that answers are in ``tests/lab/servers/test_hypervisor.py``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
 def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str, Any]) -> None:
     spec = place.spec()
     spec = replace(spec, vcpus=2, hardware=hardware,
-                   disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in spec.disks))
+                   disks=tuple(devices.apply_disk_hardware(hardware, devices.own_disk(hardware, one))
+                               for one in spec.disks))
     place.hypervisor.define(spec)
     place.hypervisor.start(spec.uuid)
     seen = place.hypervisor.domain(spec.uuid)

@@ -41,7 +41,7 @@ def test_disks(place: Place, format: str) -> None:
 
 
 def test_what_cannot_be_written_into(place: Place) -> None:
-    """What can be: tests/lab/test_injection.py."""
+    """What can be: tests/lab/servers/test_injection.py."""
     assert isinstance(place.hypervisor.lacks_injection(), str)
     away = Disk(place.folder / "away", "vda", "raw", remote=NetworkSource("rbd", "pool/image"))
     with pytest.raises(HypervisorError, match="Ceph"):

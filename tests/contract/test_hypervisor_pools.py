@@ -137,10 +137,10 @@ def test_zeros_in_a_block_device(place: Place, device: Path) -> None:
     if not isinstance(place.outside, LibvirtOutside):
         pytest.skip("there is no block device")
     with device.open("r+b") as file:
-        assert zeros.size_of(file.fileno()) == 16 * MIB
-        zeros.write(file.fileno(), 512, 3 * MIB + 512)  # which the kernel does
-        zeros.write(file.fileno(), 5 * MIB + 1, 6 * MIB)
-    assert transfer.stored(device) == 16 * MIB
+        assert zeros.open_file_size(file.fileno()) == 16 * MIB
+        zeros.write_zeros(file.fileno(), 512, 3 * MIB + 512)  # which the kernel does
+        zeros.write_zeros(file.fileno(), 5 * MIB + 1, 6 * MIB)
+    assert transfer.stored_bytes(device) == 16 * MIB
     with device.open("rb") as file:
         found = file.read()
     wanted = bytearray(b"\xa5" * 16 * MIB)
@@ -153,16 +153,16 @@ def test_zeros_in_a_block_device(place: Place, device: Path) -> None:
     link = place.folder / "disk"
     link.with_name("disk.part").symlink_to(device)
     with closing(near), closing(far):  # nothing of before shines through
-        sending = threading.Thread(target=transfer.send, args=(near, source, 0, lambda _count: None))
+        sending = threading.Thread(target=transfer.send_file_frames, args=(near, source, 0, lambda _count: None))
         sending.start()
-        transfer.receive(far, link, 0, state="s", linked=True)
+        transfer.receive_file_frames(far, link, 0, state="s", linked=True)
         sending.join(60)
         assert link.is_symlink() and device.read_bytes() == source.read_bytes()
         went: list[int] = []
         again = place.folder / "again"
-        sending = threading.Thread(target=transfer.send, args=(near, link, 0, went.append))
+        sending = threading.Thread(target=transfer.send_file_frames, args=(near, link, 0, went.append))
         sending.start()
-        transfer.receive(far, again, 0)
+        transfer.receive_file_frames(far, again, 0)
         sending.join(60)
     assert again.read_bytes() == source.read_bytes() and sum(went) == 16 * MIB
     assert again.stat().st_blocks * 512 < 4 * MIB  # zeros of a device are not sent

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools import index
+
 ROOT = Path(__file__).resolve().parents[2]
 TRACKED = [ROOT / name for name in subprocess.run(
     ["git", "ls-files"], check=True, cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout.splitlines()]
@@ -69,11 +71,13 @@ def test_the_action_group_lists_every_module_that_asks_an_agent():
 
 
 def test_every_module_and_every_page_is_in_the_table_of_its_kind():
-    text = (ROOT / "docs/modules.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/modules.md").read_text(encoding="utf-8")
     modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py")}
     assert not [name for name in modules if f"`{name}`" not in text and f"`{name.removesuffix('_info')}`" not in text]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text]
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    assert text == index.index_page(), "python -m tools.index >docs/index.md"
+    assert not [path.name for path in (ROOT / "docs").rglob("*.md")
+                if f"({path.relative_to(ROOT / 'docs')})" not in text and path != ROOT / "docs/index.md"]
 
 
 def test_os_packages_are_named_in_bindep_alone():
@@ -98,12 +102,14 @@ def test_the_distribution_lists_every_package():
 
 
 def test_promises_of_security_have_their_tests():
-    """Each test that docs/security.md names is there."""
-    text = (ROOT / "docs/security.md").read_text()
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
-    assert len(named) > 10
-    assert [f"{path}::{name}" for path, name in named
-            if not re.search(rf"^(async )?def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)] == []
+    """Each file of tests that a page names is there, and each test that it names in a file."""
+    page = (ROOT / "docs/reference/security-promises.md").read_text()
+    assert len(re.findall(r"`[\w/]+\.py::\w+`", page)) > 100
+    text = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    named = set(re.findall(r"`((?:contract|fuzz|lab|unit)/[\w/]+\.py)(?:::(\w+))?`", text))
+    assert sorted(path for path, _name in named if not (ROOT / "tests" / path).exists()) == []
+    assert sorted(f"{path}::{name}" for path, name in named if name and not re.search(
+        rf"^(async )?def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)) == []
 
 
 def test_helpers_of_tests_are_in_support():

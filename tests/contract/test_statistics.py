@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar_agent.host.hypervisor import DISK_COUNTERS, NIC_COUNTERS
 from magnetar_agent.host.networks import NetworkSpec, Nic
-from magnetar_agent.host.statistics import DISK, NIC
 from magnetar_core.errors import Conflict
 
 from .place import Place
@@ -30,9 +30,9 @@ def test_what_a_guest_has_used(place: Place) -> None:
     assert [cpu["id"] for cpu in found["cpus"]] == [0, 1] and all(cpu["time"] >= 0 for cpu in found["cpus"])
     assert found["memory"]["maximum"] == found["memory"]["actual"] == 32 * 1024 and found["memory"]["rss"] > 0
     (disk,), (nic,) = found["disks"], found["nics"]
-    assert set(disk) == {"device", *DISK} and disk.pop("device") == "vda"
+    assert set(disk) == {"device", *DISK_COUNTERS} and disk.pop("device") == "vda"
     assert disk.pop("errors") is None and all(count >= 0 for count in disk.values())
-    assert set(nic) == {"device", "mac", *NIC} and nic.pop("mac") == MAC
+    assert set(nic) == {"device", "mac", *NIC_COUNTERS} and nic.pop("mac") == MAC
     assert re.fullmatch(r"vnet\d+", nic.pop("device")) and all(count >= 0 for count in nic.values())
     hypervisor.pause(uuid)
     assert hypervisor.statistics(uuid)["memory"]["maximum"] == 32 * 1024

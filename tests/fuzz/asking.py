@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
+from magnetar_control.api.nova.versions import FIRST, NEWEST
 from magnetar_control.web.asgi import QUERY_LIMIT
 
 from .odd import RAW, Chance
@@ -27,8 +28,8 @@ MEDIA = (
     "multipart/form-data", "application/json; charset=utf-16", "APPLICATION/JSON", "application/problem+json", ";",
     "a", "\xff", "application/openstack-images-v2.1-json-patch")
 VERSIONS = (
-    "latest", "2.0", "2.1", "2.104", "2.105", "3.0", "2", "2.", "2.01", "x", "", "2.1 2.2", "9" * 30 + ".1", "2.²",
-    "-2.1", "2.1\x00")
+    "latest", "2.0", "2.1", f"2.{NEWEST}", f"2.{NEWEST + 1}", "3.0", "2", "2.", "2.01", "x", "", "2.1 2.2",
+    "9" * 30 + ".1", "2.²", "-2.1", "2.1\x00")
 #: Headers that applications look at.
 HEADERS = (
     "x-request-id", "x-openstack-request-id", "x-subject-token", "x-service-token", "accept", "x-forwarded-host",
@@ -113,7 +114,7 @@ class Asking:
     def _version(self, chance: Chance, target: Target) -> tuple[tuple[str, str], ...]:
         odd = chance.happens(1, 16)
         if target.service == "compute":
-            since, until = target.versions or (1, 104)
+            since, until = target.versions or (FIRST, NEWEST)
             minor = until if chance.happens(1, 2) else since + chance.one(range(until - since + 1))
             version = chance.one(VERSIONS) if odd else f"2.{minor}"
             if chance.happens(1, 5):

@@ -21,16 +21,25 @@ from magnetar_control.compute.held_action import HeldAction
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
-from magnetar_control.settings_file import make
-from magnetar_control.store.engine.database import Database, now
-from magnetar_control.store.engine.tables import API, CELL, flavors, host_states, server_mappings, servers
+from magnetar_control.settings_file import make_settings
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.engine.tables import (
+    API,
+    CELL,
+    flavors,
+    host_states,
+    quota_usage,
+    server_mappings,
+    servers,
+)
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.servers.filter_rows import insert_filter_rows
 
 from .sending import Got, Sent, Server
 
 WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|WITH)\b")
-#: Counts up whatever happens.
-ASIDE = (identity.revision,)
+#: Counts up whatever happens, and what triggers count.
+ASIDE = (identity.revision, quota_usage)
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8TQMxYSUZ6vMv9b2nH1kkDMX3xG1U8hXwPq9P2d1Qn a"
 Rows = dict[Any, list[dict[str, Any]]]
 
@@ -50,7 +59,7 @@ class Cloud:
 
     def __init__(self, folder: Path, databases: Mapping[str, str], agent: str) -> None:
         self.folder = folder
-        settings = make(
+        settings = make_settings(
             {
                 "state_dir": str(folder),
                 "hosts": {"kvm1": agent},
@@ -301,9 +310,9 @@ class Cloud:
 
     def _servers(self, user: str) -> None:
         with self.parts.api_database.write() as connection:
-            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=now()))
-            hosts.register(connection, "kvm1", self.cell.id, dict(self.parts.settings.hosts)["kvm1"])
-            hosts.inventory(
+            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=utc_now()))
+            hosts.upsert_host_row(connection, "kvm1", self.cell.id, dict(self.parts.settings.hosts)["kvm1"])
+            hosts.save_host_inventory(
                 connection,
                 "kvm1",
                 {
@@ -318,7 +327,7 @@ class Cloud:
                 },
             )
         with self.databases["cell1"][0].write() as connection:
-            connection.execute(insert(host_states).values(host="kvm1", seen_at=now(10**7)))
+            connection.execute(insert(host_states).values(host="kvm1", seen_at=utc_now(10**7)))
         self.parts.hosts.all(fresh=True)
         top = "/v2.1"
         self._called("POST", f"{top}/flavors/1/os-extra_specs", {"extra_specs": {"hw:cpu_policy": "shared"}})
@@ -370,7 +379,7 @@ class Cloud:
             "power_state": 1,
             "flavor_id": "1",
             "flavor": orjson.dumps(flavor).decode(),
-            "created_at": now(),
+            "created_at": utc_now(),
             "host": "kvm1",
             "image_id": self.known["images"][0],
             "metadata": '{"a": "b"}',
@@ -378,6 +387,7 @@ class Cloud:
         }
         with self.databases["cell1"][0].write() as connection:
             connection.execute(insert(servers).values(**row))
+            insert_filter_rows(connection, [row])
         with self.parts.api_database.write() as connection:
             connection.execute(
                 insert(server_mappings).values(

@@ -222,7 +222,8 @@ OCTETS = ("application/octet-stream",)
 
 
 # Network ------------------------------------------------------------------------------------------------------------
-NETWORK_QUOTAS = quotas.body(("network", "subnet", "port", "security_group", "router", "floatingip", "address_group",
+NETWORK_QUOTAS = quotas.quota_body(("network", "subnet", "port", "security_group", "router", "floatingip",
+                                    "address_group",
                                "trunk"))
 #: Bodies that are no resources.
 NETWORK: dict[str, Schema] = {
@@ -309,8 +310,8 @@ PLACEMENT_QUERY: dict[str, Schema] = dict.fromkeys(
 #: At the newest microversion; others get bodies that they refuse.
 PLACEMENT: dict[tuple[str, str], Schema] = {
     **{where: body.schema() for where, body in writing.BODIES.items()},
-    ("PUT", "/allocations/{uuid}"): allocations.form(39).schema(),
-    ("POST", "/allocations"): {"type": "object", "additionalProperties": allocations.form(39).schema()},
+    ("PUT", "/allocations/{uuid}"): allocations.allocation_body(39).schema(),
+    ("POST", "/allocations"): {"type": "object", "additionalProperties": allocations.allocation_body(39).schema()},
 }
 VOLUME_QUERY: dict[str, Schema] = dict.fromkeys(
     (

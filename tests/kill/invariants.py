@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import select
 
 from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.periodic.audit_reader import OPEN
 from magnetar_control.services.image.tables import images
 from magnetar_control.services.network.tables import ports
 from magnetar_control.services.volume.tables import attachments, snapshots, volumes
@@ -171,7 +172,7 @@ def moves_end(world: World, rows: Rows) -> Iterator[str]:
     unsure = {row.id for row in rows.servers.values() if row.vm_state == "error"}
     for host, endpoint in world.hosts.items():
         with world.parts.agents.client(endpoint) as client:
-            for one in client.list("migration", status=audit.OPEN):
+            for one in client.list("migration", status=OPEN):
                 if one["server"] not in unsure:
                     yield f"server {one['server']}: the {one['side']}'s half on {host} is {one['status']}"
 

@@ -23,7 +23,7 @@ ENGINES = ("sqlite", "postgres")
 @pytest.fixture(params=ENGINES)
 def world(request):
     """A cloud on each engine."""
-    if request.param == "postgres" and postgres.programs() is None:
+    if request.param == "postgres" and postgres.postgres_programs() is None:
         pytest.skip("PostgreSQL's server is not installed (Debian's package postgresql)")
     with World(request.param, small=ROOT) as found:
         second_flavor(found)

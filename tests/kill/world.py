@@ -34,8 +34,8 @@ from sqlalchemy import insert
 from magnetar_agent.fake.journal import Journal
 from magnetar_agent.fake.state import hung_file
 from magnetar_control.serve import Parts
-from magnetar_control.settings_file import make
-from magnetar_control.store.engine.database import now
+from magnetar_control.settings_file import make_settings
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import flavors
 from magnetar_control.store.hosts import hosts
 from tests.support.control.cloud import Caller, Cloud
@@ -87,7 +87,7 @@ class World(Cloud):
         for name in self.roles:
             if name != "api":
                 self.start(name)
-        self.parts = Parts(make(given))
+        self.parts = Parts(make_settings(given))
         self._stack.callback(self.parts.close)
         self.services = self.parts.services()
         secret = yaml.safe_load((self.disk / "control" / "clouds.yaml").read_text())
@@ -111,13 +111,13 @@ class World(Cloud):
         if self.engine == "sqlite":
             return {}
         # A process has up to 32 connections to each database, and a listener.
-        self.cluster = self._stack.enter_context(postgres.cluster((*postgres.QUICK, "max_connections=400")))
+        self.cluster = self._stack.enter_context(postgres.postgres_cluster((*postgres.QUICK, "max_connections=400")))
         with self.operator() as connection:
             for name in ("api", "cell0", "cell1"):
                 connection.execute(f"CREATE DATABASE {name}")
-        return {"database_url": postgres.url(self.cluster, "api"),
-                "cell0_database_url": postgres.url(self.cluster, "cell0"),
-                "cell_database_url": postgres.url(self.cluster, "cell1")}
+        return {"database_url": postgres.postgres_url(self.cluster, "api"),
+                "cell0_database_url": postgres.postgres_url(self.cluster, "cell0"),
+                "cell_database_url": postgres.postgres_url(self.cluster, "cell1")}
 
     def operator(self) -> Any:
         """A connection of PostgreSQL's operator."""
@@ -266,9 +266,9 @@ class World(Cloud):
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             with self.parts.api_database.read() as connection:
-                rows = hosts.every(connection)
+                rows = hosts.fetch_host_rows(connection)
             reply = self.admin.get("/v2.1/os-services?binary=nova-compute")
-            if len(rows) == self.count and all(row["memory_mb_limit"] for row in rows) and reply.status == 200 and all(
+            if len(rows) == self.count and all(row.memory_mb_limit for row in rows) and reply.status == 200 and all(
                     one["state"] == "up" for one in reply.json["services"]):
                 return
             time.sleep(0.1)
@@ -284,7 +284,7 @@ class World(Cloud):
 def second_flavor(world: World) -> None:
     """For resizes."""
     with world.parts.api_database.write() as connection:
-        connection.execute(insert(flavors).values(id="2", name="small", vcpus=2, ram=128, created_at=now()))
+        connection.execute(insert(flavors).values(id="2", name="small", vcpus=2, ram=128, created_at=utc_now()))
 
 
 def children(parent: int) -> list[int]:

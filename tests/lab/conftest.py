@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from typing import TYPE_CHECKING
-
-import bare
-import guest
+from tests.support.lab import bare, guest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

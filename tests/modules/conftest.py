@@ -52,7 +52,7 @@ class Running:
                                       shutdown_timeout=0.2)
         self.agent = Agent(self.settings, self.hypervisor)
         self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
-        self._server = serve.listener(AgentApplication(self.agent), self.settings, None)
+        self._server = serve.make_http_server(AgentApplication(self.agent), self.settings, None)
         self._ending = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ def module(agent, capsys, monkeypatch):
         process = importlib.import_module(f"{COLLECTION}.plugins.module_utils.run")
         capsys.readouterr()
         with patch_module_args(arguments), pytest.raises(SystemExit):
-            process.run(loaded.MODULE)
+            process.run_module_process(loaded.MODULE)
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
     for name in ("ENDPOINT", "TOKEN", "CA_CERT", "CLIENT_CERT", "CLIENT_KEY", "VALIDATE_CERTS"):

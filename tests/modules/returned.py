@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from tools import returns
+
 from .conftest import COLLECTION
 
 #: Keys that every module may return, and that RETURN does not repeat.
@@ -18,15 +20,15 @@ FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "detail
         "inventories", "own_inventories", "usages"}
 
 
-def told(name: str) -> dict[str, Any]:
-    """RETURN of the module *name*."""
+def documented_returns(name: str) -> dict[str, Any]:
+    """Return RETURN of the module *name*: what its file says, and what its declarations give."""
     loaded = importlib.import_module(f"{COLLECTION}.plugins.modules.{name}")
-    return yaml.safe_load(loaded.RETURN)
+    return {**(yaml.safe_load(loaded.RETURN) or {}), **returns.return_entries(loaded.MODULE)}
 
 
 def check(name: str, result: dict[str, Any]) -> None:
     """Every key of *result* is in RETURN with its type, and like its sample."""
-    entries = told(name)
+    entries = documented_returns(name)
     for item in result.get("results", ()):  # of a batch: like one result, beside what says whose it is
         own = {key: entry for key, entry in entries["results"]["contains"].items() if key not in entries}
         assert set(own) <= set(item) <= set(entries["results"]["contains"])
@@ -39,7 +41,7 @@ def check_actions(name: str, results: list[dict[str, Any]], batch: bool = False)
 
     *batch*: results are items of ``results``, which have samples of their own.
     """
-    entries = told(name)["results"]["contains"] if batch else told(name)
+    entries = documented_returns(name)["results"]["contains"] if batch else documented_returns(name)
     samples = {key: entry.get("sample") for key, entry in entries.items()}
     assert samples["actions"] in [result["actions"] for result in results], [one["actions"] for one in results]
     changes = {path: set(change) for result in results for path, change in result.get("changes", {}).items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The job templates of docs/awx: ansible-runner, which is what AWX runs jobs with, runs the one for servers."""
+"""The job templates of docs/howto/awx: ansible-runner, which is what AWX runs jobs with, runs the one for servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from magnetar_core.http.client import Client
 
 ROOT = Path(__file__).parents[2]
-TEMPLATES = yaml.safe_load((ROOT / "docs/awx/job_templates.yml").read_text())["job_templates"]
+TEMPLATES = yaml.safe_load((ROOT / "docs/howto/awx/job_templates.yml").read_text())["job_templates"]
 
 
 #: What a survey may ask: options of the roles' entry points. Play variables are read off the playbooks.
@@ -48,7 +48,7 @@ def test_every_shipped_playbook_has_a_template():
 
 def test_the_execution_environment_has_what_the_collection_needs(tmp_path):
     """ansible-builder reads it; to build the image needs a network and a container engine."""
-    words = ["ansible-builder", "create", "-f", ROOT / "docs/awx/execution-environment.yml", "-c", tmp_path,
+    words = ["ansible-builder", "create", "-f", ROOT / "docs/howto/awx/execution-environment.yml", "-c", tmp_path,
              "--output-filename", "Containerfile"]
     subprocess.run(words, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     made = tmp_path / "_build"

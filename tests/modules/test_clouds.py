@@ -34,29 +34,29 @@ def _clean(monkeypatch, tmp_path):
 def test_what_wins(monkeypatch, params, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = clouds.meant(params)
+    found = clouds.chosen_cloud(params)
     assert (found and found[0]) == expected
 
 
 def test_variables(monkeypatch):
     monkeypatch.setenv("OS_AUTH_URL", "https://x/v3")
     monkeypatch.setenv("OS_PASSWORD", "p")
-    found = clouds.described({"validate_certs": False})
+    found = clouds.read_cloud_entry({"validate_certs": False})
     assert found["auth"]["auth_url"] == "https://x/v3" and found["auth"]["password"] == "p" and found["verify"] is False
 
 
 def test_files(tmp_path):
     with pytest.raises(InvalidField, match="there is none at"):
-        clouds.described({"cloud": "a"})
+        clouds.read_cloud_entry({"cloud": "a"})
     (tmp_path / "clouds.yaml").write_text("clouds: {a: {auth: {auth_url: 'https://x', username: me}, cacert: /ca}}")
     (tmp_path / "secure.yaml").write_text("clouds: {a: {auth: {password: p}}}")
-    assert clouds.described({"cloud": "a"}) == {
+    assert clouds.read_cloud_entry({"cloud": "a"}) == {
         "auth": {"auth_url": "https://x", "username": "me", "password": "p"}, "cacert": "/ca"}
     with pytest.raises(InvalidField, match="which has: a"):
-        clouds.described({"cloud": "b"})
+        clouds.read_cloud_entry({"cloud": "b"})
     (tmp_path / "clouds.yaml").write_text("password: geheim: [")
     with pytest.raises(InvalidField, match="is no clouds.yaml") as caught:
-        clouds.described({"cloud": "a"})
+        clouds.read_cloud_entry({"cloud": "a"})
     assert "geheim" not in str(caught.value)
 
 
@@ -65,15 +65,15 @@ def test_the_only_cloud_of_the_file_that_the_environment_names(monkeypatch, tmp_
     path = tmp_path / "given.yaml"
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
     path.write_text("clouds: {devstack: {auth: {auth_url: 'https://x'}}}")
-    assert clouds.meant({}) == (clouds.ONLY, None)
-    assert clouds.described({}) == {"auth": {"auth_url": "https://x"}} and clouds.only_cloud() == "devstack"
-    assert clouds.meant({"endpoint": "https://kvm1"}) is None
+    assert clouds.chosen_cloud({}) == (clouds.ONLY, None)
+    assert clouds.read_cloud_entry({}) == {"auth": {"auth_url": "https://x"}} and clouds.read_only_cloud() == "devstack"
+    assert clouds.chosen_cloud({"endpoint": "https://kvm1"}) is None
     path.write_text("clouds: {b: {auth: {}}, a: {auth: {}}}")
     with pytest.raises(InvalidField, match="is required: .* has 2 clouds, a, b. Name one as cloud, or in OS_CLOUD"):
-        clouds.described({})
+        clouds.read_cloud_entry({})
     path.write_text("clouds: {}")
     with pytest.raises(InvalidField, match="has no cloud"):
-        clouds.described({})
+        clouds.read_cloud_entry({})
 
 
 def test_which_variable_decides(monkeypatch):

@@ -63,8 +63,8 @@ def environment(folder, **more):
         (links / "compute").symlink_to(ROOT)
     return dict(os.environ, ANSIBLE_COLLECTIONS_PATH=str(folder), ANSIBLE_LOCAL_TEMP=str(folder),
                 ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default", ANSIBLE_CALLBACK_RESULT_FORMAT="json",
-                ANSIBLE_LOCALHOST_WARNING="0", ANSIBLE_INVENTORY_UNPARSED_WARNING="0", PYTHONDONTWRITEBYTECODE="1",
-                LC_ALL="C.UTF-8", **more)
+                ANSIBLE_LOCALHOST_WARNING="0", ANSIBLE_INVENTORY_UNPARSED_WARNING="0", LC_ALL="C.UTF-8",
+                **{"PYTHONDONTWRITEBYTECODE": "1", **more})
 
 
 def ansible(command, folder, *words, **more):

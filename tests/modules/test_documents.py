@@ -8,7 +8,9 @@ example.org are only checked against the options of their module.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,9 +23,14 @@ from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import CLOUD_KINDS
 from magnetar_core.options import CONNECTION
 from tests.support.modules.documents import fences, run
+from tools import terminal
 
 from .conftest import ROOT, Running, specification
 from .sshd import Sshd
+
+sys.path.insert(0, str(ROOT / "tools"))  # scripts for a Python without packages, which import each other by name
+import machine
+import quickstart
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +51,14 @@ NEEDED = f"""
 - magnetar.compute.volume: {{name: records, size: 5}}
 - magnetar.compute.server: {{name: web1, flavor: small, image: debian, networks: [lan]}}
 """
+#: Pages with plays for each way to an agent.
+WAYS = ("reach-an-agent", "reach-an-agent-over-ssh", "give-awx-access-to-agents")
+#: Pages on servers whose tasks run one page after the other.
+SERVER_PAGES = [
+    "howto/create-a-server", "howto/resize-a-server", "howto/set-the-hardware-of-a-server",
+    "howto/boot-a-server-with-uefi", "howto/give-a-server-a-tpm", "howto/encrypt-the-disks-of-a-server",
+    "howto/stop-a-server", "howto/rebuild-a-server", "howto/rescue-a-server",
+    "howto/save-an-image-of-a-server", "reference/servers"]
 #: And examples about what is done with volumes.
 VOLUMES = """
 - magnetar.compute.volume: {name: data, size: 20}
@@ -152,29 +167,81 @@ def names_of(options):
 
 
 def test_the_playbook_of_the_readme(place):
-    task, plays = fences("README.md", "yaml")
-    (one,) = yaml.safe_load(task)
-    found = ArgumentSpecValidator(**specification("server")).validate(one["magnetar.compute.server"])
-    assert found.error_messages == []
+    plays, = fences("README.md", "yaml")
     said = run(place, plays, "--check", "-e", "debian_12_sha512=" + "0" * 128)
-    assert "changed=5" in said
+    assert "changed=4" in said
 
 
-@pytest.mark.parametrize("page", ["images", "networks", "servers", "storage"])
+def test_the_picture_of_the_readme():
+    """It is drawn from the recorded text, whose tasks are those of the playbook."""
+    recorded = (ROOT / "docs/pictures/servers.txt").read_text()
+    assert f"]({'docs/pictures/servers.svg'})" in (ROOT / "README.md").read_text()
+    assert (ROOT / "docs/pictures/servers.svg").read_text() == terminal.session_svg(recorded, terminal.TITLE)
+    tasks = [name for name, _options in tasks_in(yaml.safe_load(fences("README.md", "yaml")[0]))]
+    assert re.findall(r"^TASK \[magnetar\.compute\.(\w+)\]", recorded, re.MULTILINE) == tasks
+
+
+TUTORIALS = sorted((ROOT / "docs/start").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)
+def test_commands_of_tutorials(page):
+    """./quickstart takes the options, and tests with guests run the playbooks: tests/lab/…/test_quickstart*.py and
+    test_playbooks.py. The files that commands name are those that ./quickstart writes.
+    """
+    commands = [line for text in fences(str(page.relative_to(ROOT)), "sh") for line in text.splitlines()]
+    tested = "".join(path.read_text() for path in (ROOT / "tests/lab").rglob("test_*.py"))
+    for words in map(shlex.split, commands):
+        if words[0] == "./quickstart":
+            quickstart.parse_options(words[1:])
+        for name in (word for word in words if word.startswith("magnetar.compute.")):
+            kind = name.removeprefix("magnetar.compute.")
+            assert kind in MODULES if "-m" in words else kind in tested and (ROOT / f"playbooks/{kind}.yml").exists()
+    files = set(re.findall(r"\.cache/[\w./-]+\w", "\n".join(commands)))
+    assert files <= {str(path.relative_to(ROOT)) for path in (
+        machine.HOSTS, machine.CLOUD, machine.CLOUD.with_name("clouds.yaml"), quickstart.GUEST / "disk.qcow2",
+        quickstart.KEY.with_suffix(".pub"))}
+
+
+def test_tasks_of_pages_on_servers(place):
+    """In this order: a page uses what those before it made."""
+    run_tasks_of_pages(place, "[]", SERVER_PAGES)
+
+
+@pytest.mark.parametrize("page", [
+    "import-an-image", "connect-servers-to-networks", "let-a-guest-send-from-other-addresses", "plug-servers-into-ovn",
+    "read-passwords-of-guests"])
 def test_tasks_of_pages(place, page):
-    if page == "storage":
-        pools, *_of_servers = [yaml.safe_load(text)["pools"] for text in fences("docs/storage.md", "")
-                               if text.startswith("pools")]
-        agent = place[1].agent
-        agent.host.settings = replace(agent.host.settings, pools={
-            name: {key: f"{place[0]}{value}" if key == "path" else value for key, value in pool.items()}
-            for name, pool in pools.items()})
-        for pool in agent.host.settings.pools.values():
-            if "libvirt_pool" in pool:
-                agent.host.hypervisor.add_pool(pool["libvirt_pool"])
-    needed = {"storage": NEEDED, "networks": IMAGE}.get(page, "[]")
+    needed = {"import-an-image": "[]", "connect-servers-to-networks": IMAGE}.get(page, NEEDED)
+    run_tasks_of_pages(place, needed, [f"howto/{page}"])
+
+
+@pytest.mark.parametrize("page", [
+    "add-a-storage-pool", "attach-a-nic", "attach-a-volume", "attach-a-volume-of-another-host",
+    "boot-a-server-from-a-volume", "create-a-volume", "encrypt-a-volume", "put-servers-on-ceph", "put-servers-on-lvm",
+    "replace-a-volume", "snapshot-a-volume"])
+def test_tasks_of_storage_pages(place, page):
+    """With the pools that the page about pools names."""
+    (pools,) = [yaml.safe_load(text)["pools"] for text in fences("docs/howto/add-a-storage-pool.md", "yaml")
+                if text.startswith("pools")]
+    agent = place[1].agent
+    agent.host.settings = replace(agent.host.settings, root_pool="vg", pools={
+        name: {key: f"{place[0]}{value}" if key == "path" else value for key, value in pool.items()}
+        for name, pool in pools.items()})
+    for pool in agent.host.settings.pools.values():
+        if "libvirt_pool" in pool:
+            agent.host.hypervisor.add_pool(pool["libvirt_pool"])
+    data = "- magnetar.compute.volume: {name: data, size: 20}\n"
+    more = data if page in ("attach-a-volume", "replace-a-volume") else ""
+    run_tasks_of_pages(place, NEEDED + more, [f"howto/{page}"])
+
+
+def run_tasks_of_pages(place, needed, pages):
+    """Run the tasks *needed*, and those of each page."""
     plays = [yaml.safe_load(moved(needed, place[0]))]
-    for tasks in fences(f"docs/{page}.md", "yaml"):
+    for tasks in (text for page in pages for text in fences(f"docs/{page}.md", "yaml")):
+        if not tasks.startswith("- "):  # settings
+            continue
         plays.append([task for task in yaml.safe_load(moved(tasks, place[0])) if "example.org" not in str(task)])
         for task in plays[-1]:
             next(iter(task.values())).pop("checksum", None)
@@ -183,7 +250,7 @@ def test_tasks_of_pages(place, page):
 
 
 @pytest.mark.parametrize(("page", "language", "first", "needed"), [
-    ("README.md", "sh", "curl", NEEDED), ("docs/agent.md", "", "alias mag=", "[]"),
+    ("README.md", "sh", "curl", NEEDED), ("docs/reference/agent-api.md", "", "alias mag=", "[]"),
 ])
 def test_calls_with_curl(place, page, language, first, needed):
     folder, running = place
@@ -201,17 +268,18 @@ def test_calls_with_curl(place, page, language, first, needed):
 
 
 def test_settings_of_the_agents_page():
-    (text,) = fences("docs/agent.md", "yaml")
     known = {one.name for one in fields(AgentSettings)}
-    assert set(yaml.safe_load(text)) <= known
-    assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/agent.md").read_text(), re.MULTILINE)) == known
+    for page in ("docs/reference/agent.md", "docs/howto/grant-access-to-an-agent.md"):
+        (text,) = fences(page, "yaml")
+        assert set(yaml.safe_load(text)) <= known
+    assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/agent.md").read_text(), re.MULTILINE)) == known
 
 
 def configurations() -> list[str]:
     """Examples of the inventory plugin, and those of its page."""
     text = (ROOT / "plugins/inventory/servers.py").read_text()
     shown = re.search(r'^EXAMPLES = r"""(.*?)"""', text, re.DOTALL | re.MULTILINE)[1]
-    return shown.split("\n---\n") + fences("docs/inventory.md", "yaml")
+    return shown.split("\n---\n") + fences("docs/howto/use-the-inventory.md", "yaml")
 
 
 @pytest.mark.parametrize("text", configurations(), ids=lambda text: text.split(":")[0].split("# ")[1])
@@ -235,7 +303,8 @@ def test_plays_of_ways_in(place, tmp_path, monkeypatch, number):
     """With the test's agent, and where it says ssh through a real sshd."""
     folder, running = place
     sshd = Sshd(tmp_path / "ssh")
-    found = [yaml.safe_load(text) for text in fences("docs/ways.md", "yaml") if text.startswith("- hosts")]
+    found = [yaml.safe_load(text) for page in WAYS for text in fences(f"docs/howto/{page}.md", "yaml")
+             if text.startswith("- hosts")]
     play, = found[number]
     play.pop("become", None)
     assert len(found) == 4
@@ -262,12 +331,12 @@ def test_environment_variables():
     known = {option.env for option in CONNECTION if option.env} | {
         "MAGNETAR_DIRECT", "MAGNETAR_KILL_SEED", "MAGNETAR_KILL_OPERATIONS", "MAGNETAR_KILL_SERVERS",
         "MAGNETAR_EVERY_DEATH", "MAGNETAR_FUZZ_SEED", "MAGNETAR_FUZZ_SECONDS", "MAGNETAR_CONFORMANCE"}
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         assert set(re.findall(r"\bMAGNETAR_[A-Z_]+\b", page.read_text())) <= known, page.name
 
 
 def test_links():
     """Links between pages lead somewhere."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -289,7 +289,7 @@ def over_tls(running, folder):
     context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
     running.agent.host.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
     token = BearerTokens(folder / "tokens.yml").create("inventory", "read")
-    found = serve.listener(AgentApplication(running.agent), running.agent.host.settings, context)
+    found = serve.make_http_server(AgentApplication(running.agent), running.agent.host.settings, context)
     with socket.create_server(("127.0.0.1", 0)) as listening, started(found, listening, cut=True):
         yield f"https://127.0.0.1:{listening.getsockname()[1]}", token
 
@@ -334,7 +334,8 @@ def test_templates_of_guests_stay_text(hosts, place):
 
 def test_a_server_that_moves_is_listed_once():
     here, there = {"id": "1", "power_state": "off"}, {"id": "1", "power_state": "running"}
-    assert inventory_hosts.deduplicated([here, there]) == inventory_hosts.deduplicated([there, here]) == [there]
+    assert inventory_hosts.deduplicate_servers([here, there]) == inventory_hosts.deduplicate_servers([there,
+                                                                                                      here]) == [there]
 
 
 def test_names_that_collide_with_made_ones():

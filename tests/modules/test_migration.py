@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration and migration_info between two agents over TLS, on fake hosts; and what their page shows."""
+"""migration and migration_info between two agents over TLS, on fake hosts; and what their pages show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
 from .conftest import COLLECTION, ROOT
 
 pytestmark = pytest.mark.slow
-PLAYS = [yaml.safe_load(text) for text in fences("docs/migration.md", "yaml")]
+PAGES = ("migrate-a-server-live", "migrate-a-busy-server", "abort-a-migration")
+PLAYS = [yaml.safe_load(text) for page in PAGES for text in fences(f"docs/howto/{page}.md", "yaml")]
 
 
 def test_five_steps(pair, go):
@@ -90,7 +91,7 @@ def test_the_server_is_there_already(pair, go):
 
 
 @pytest.mark.parametrize("number", range(len(PLAYS)))
-def test_plays_of_the_page(pair, tmp_path, number):
+def test_plays_of_the_pages(pair, tmp_path, number):
     """With the test's hosts in place of its own."""
     text = yaml.safe_dump(PLAYS[number])
     for name, host in (("kvm1", pair.one), ("kvm2", pair.two)):
@@ -103,8 +104,8 @@ def test_plays_of_the_page(pair, tmp_path, number):
     assert ("changed=1" in said) is ("state: absent" not in text)
 
 
-def test_the_page_tells_every_option():
-    page = (ROOT / "docs/migration.md").read_text()
+def test_the_pages_tell_every_option():
+    text = "".join((ROOT / f"docs/howto/{page}.md").read_text() for page in PAGES)
     for name in ("max_downtime", "bandwidth", "auto_converge", "time_limit", "on_time_limit", "timeout", "post_copy",
                  "destination_address", "state: absent"):
-        assert f"`{name}`" in page, name
+        assert f"`{name}`" in text, name

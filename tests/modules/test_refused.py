@@ -98,9 +98,9 @@ def test_an_answer_that_says_nothing_is_no_success():
     results = importlib.import_module(f"{COLLECTION}.plugins.module_utils.modules.results")
     errors = importlib.import_module(f"{COLLECTION}.plugins.module_utils.core.errors")
     with pytest.raises(errors.MagnetarError, match="neither whether anything changed"):
-        results.changed("server", "s", {}, False)
+        results.module_result("server", "s", {}, False)
     operation = {"id": "1", "status": "running"}
-    assert results.changed("server", "s", {"operation": operation}, False)["operation"] == operation
+    assert results.module_result("server", "s", {"operation": operation}, False)["operation"] == operation
 
 
 def test_null_takes_an_address_away(world):

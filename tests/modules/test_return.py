@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.control.cloud import Cloud
 from tests.support.modules.attachments import CASES as ATTACHMENTS
@@ -14,7 +15,7 @@ from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
 from tests.support.modules.states import CASES as STATES
 from tests.support.modules.states import UPDATES as STATE_UPDATES
 from tests.support.northbound import LabCentral, external, missing
-from tools import samples
+from tools import returns
 
 from .conftest import ROOT
 from .returned import check, check_actions
@@ -223,11 +224,20 @@ def test_every_module_is_checked():
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("[a-z]*.py")), ids=lambda path: path.stem)
-def test_samples_of_resources_are_those_of_their_fields(path):
-    """When this fails: python -m tools.samples"""
-    text = path.read_text()
-    assert samples.written(text) == text
+def test_the_files_have_what_the_declarations_give():
+    """When this fails: python -m tools.returns"""
+    paths = sorted((ROOT / "plugins/modules").glob("[a-z]*.py"))
+    assert [path.stem for path in paths if returns.updated_module(path) != path.read_text()] == []
+
+
+def test_an_entry_fits_the_lines_of_a_file():
+    entry = {"description": "Words, " * 40, "type": "dict", "sample": {"name": "x" * 90, "list": ["y" * 40, "z" * 40]}}
+    for content in (entry, {**entry, "contains": {"a": entry}}):
+        text = returns.entry_text("volume", content)
+        assert max(map(len, text.splitlines())) <= returns.WIDTH
+    assert yaml.safe_load(returns.entry_text("volume", entry)) == {"volume": entry}
+    long = {"type": "str", "sample": "https://" + "x" * 130}
+    assert yaml.safe_load(returns.entry_text("url", long)) == {"url": long}
 
 
 def test_nothing_is_newer_than_the_collection():

@@ -45,7 +45,7 @@ def connect(agent, sshd):
 
     def client(**options):
         options.setdefault("endpoint", sshd.endpoint(agent.socket))
-        made.append(run.connect(options))
+        made.append(run.connect_client(options))
         return made[-1]
 
     yield client
@@ -361,7 +361,7 @@ def test_sshd_is_killed_while_an_answer_is_waited_for(agent, sshd, connect, monk
 def test_without_paramiko(agent, sshd):
     code = ("import sys; sys.modules['paramiko'] = None\n"
             "from ansible_collections.magnetar.compute.plugins.module_utils import run\n"
-            f"client = run.connect({{'endpoint': {sshd.endpoint(agent.socket)!r}}})\n"
+            f"client = run.connect_client({{'endpoint': {sshd.endpoint(agent.socket)!r}}})\n"
             "try:\n    client.info()\nexcept Exception as error:\n    print(type(error).__name__, error)\n")
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
                            env=ELSEWHERE).stdout
@@ -371,7 +371,7 @@ def test_without_paramiko(agent, sshd):
 def test_only_an_ssh_endpoint_needs_paramiko(agent):
     code = ("import sys; sys.modules['paramiko'] = None\n"
             "from ansible_collections.magnetar.compute.plugins.module_utils import run\n"
-            f"print(run.connect({{'endpoint': {agent.endpoint!r}}}).info()['host'])\n")
+            f"print(run.connect_client({{'endpoint': {agent.endpoint!r}}}).info()['host'])\n")
     subprocess.run([sys.executable, "-c", code], check=True, env=ELSEWHERE)
 
 
@@ -411,5 +411,5 @@ def test_a_task_is_done_on_the_controller(sshd, agent, tmp_path, words, direct):
 def test_names_of_known_hosts(patterns, name, fits, tmp_path):
     known = tmp_path / "known"
     known.write_text(f"\n# {name} x\n@cert-authority * ssh-rsa AAAA\n{patterns} ssh-rsa AAAA\n{name} bad\n")
-    found = known_hosts.of(known_hosts.read([str(known), str(tmp_path / "none")]), name)
+    found = known_hosts.lines_of_host(known_hosts.read_known_hosts([str(known), str(tmp_path / "none")]), name)
     assert [line.place for line in found] == ([f"{known}:4"] if fits else [])

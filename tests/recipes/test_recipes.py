@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recipes of docs/contributing.md: each example is applied to a copy, the tests that it brings are run there, and
-it touches as many places as the page says.
+"""The recipes of docs/contributing.md: each example is applied to a copy, the tests and cases that it brings are run
+there, and it touches as many places as the page says.
 
 When an example no longer fits the tree: make its change anew, by the page, and write it down with
 ``git add -N . && git diff -U2 >tests/recipes/NAME.patch``.
@@ -21,8 +21,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs/contributing.md"
 #: What is not counted: tests, the changelog, and what a tool prints.
-UNCOUNTED = re.compile(r"tests/|changelogs/|docs/configuration\.md$|docs/reference/|"
-                       r"control/magnetar_control/store/migrations/")
+UNCOUNTED = re.compile(r"tests/|changelogs/|control/magnetar_control/store/migrations/|"
+                       r"docs/reference/(configuration|agent|commands|errors|api-coverage|hardware)\.md$")
+#: Tests that run the cases of a file.
+TESTS_OF_CASES = {"tests/cases/scheduler/filters.yml": ("tests/unit/control/scheduler/test_filter_rows.py",
+                                                        "tests/unit/control/scheduler/test_filters.py")}
 #: The row of an example in the page's table, with its number of places.
 ROW = re.compile(r"^\|.*\| (?P<places>\d+) \| `tests/recipes/(?P<name>[\w-]+)\.patch` \|$", re.MULTILINE)
 PLACES = {row["name"]: int(row["places"]) for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
@@ -46,7 +49,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
-    subprocess.run([sys.executable, "-c", "from tools.machine import links; links()"], check=True, cwd=folder)
+    subprocess.run([sys.executable, "-c", "from tools.machine import link_checkout; link_checkout()"], check=True,
+                   cwd=folder)
     return folder
 
 
@@ -69,7 +73,9 @@ def test_places(name: str) -> None:
 @pytest.mark.parametrize("name", PLACES)
 def test_example(name: str, copy: Path) -> None:
     patch = HERE / f"{name}.patch"
-    tests = [file for file in touched(patch)[1] if Path(file).name.startswith("test_")]
+    changed, made = touched(patch)
+    tests = [file for file in made if Path(file).name.startswith("test_")]
+    tests += [test for file in changed for test in TESTS_OF_CASES.get(file, ())]
     assert tests, "the example brings no test"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "MAGNETAR_"))}
     environment.update(PYTHONPATH=f"{copy}/.cache/src", ANSIBLE_COLLECTIONS_PATH=f"{copy}/.cache")

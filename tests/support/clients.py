@@ -27,6 +27,8 @@ from typing import Any
 
 import yaml
 
+from magnetar_control.api.nova.versions import NEWEST
+
 CASES = Path(__file__).resolve().parents[1] / "cases/clients"
 #: Seconds for what comes about after a command has ended, and for a command.
 LATER, LIMIT = 180.0, 240.0
@@ -103,7 +105,7 @@ def play(clients: Clients, story: list[dict[str, Any]], **values: object) -> lis
     """Play a story of commands; returns what went wrong, in words. *values* are those of the placeholders. After the
     third wrong step it ends: what follows would be wrong for that alone."""
     wrong: list[str] = []
-    known = dict(values)
+    known = {"newest": NEWEST, **values}
     for step in story:
         if len(wrong) == ENOUGH:
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever may grow while a process lives stands in docs/architecture.md with its bound: each cached function, and
+"""Whatever may grow while a process lives stands in docs/reference/caches.md with its bound: each cached function, and
 each dict, set or queue that begins empty."""
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def growing(path: Path) -> set[str]:
 
 
 def test_each_has_its_bound() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    section = page.partition("## What is kept in memory\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines()
+    page = (ROOT / "docs/reference/caches.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines()
             if line.startswith("| `")]
     told = [(where.strip("`"), name) for where, names, bound in rows if bound for name in re.findall("`(.+?)`", names)]
     assert len(told) == len(set(told)), "a name stands twice"

@@ -1,16 +1,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A class name has one meaning: no two classes of agent, control plane and collection share one."""
+"""A name has one meaning: no two classes, and no two public functions, of agent, control plane and collection share
+one."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tools.language import files_of_functions, read_source
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agent", "control", "plugins")
 #: Ansible looks for this name in each file of documentation fragments.
 FRAGMENT = "ModuleDocFragment"
+#: Functions that several modules of a folder have, and callers call as ``module.verb``.
+VERBS: Mapping[str, tuple[str, ...]] = {
+    ".": ("main",),
+    # the two storages of disks outside of the servers' folders, and the verb of the plan that grows a disk
+    "agent/magnetar_agent/servers": ("fill", "grow", "make", "remove", "remove_all", "room", "tidy"),
+    # rows as the API shows them
+    "control/magnetar_control/services/volume": ("documents",),
+    # called by Alembic
+    "control/magnetar_control/store/migrations": ("upgrade",)}
 
 
 def places() -> dict[str, list[PurePosixPath]]:
@@ -33,3 +48,24 @@ def test_a_class_name_stands_once() -> None:
     shared = {name: [str(folder) for folder in folders] for name, folders in places().items()
               if len(folders) > 1 and name != FRAGMENT and not twins(folders)}
     assert not shared, f"qualify one of each by what it is of: {shared}"
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, list[str]]:
+    """The files of each public function, by the function's name."""
+    return files_of_functions(read_source())
+
+
+def is_declared(name: str, files: list[str]) -> bool:
+    """Whether the name is a verb of a folder that holds all its functions."""
+    return any(name in verbs and all(PurePosixPath(file).is_relative_to(folder) for file in files)
+               for folder, verbs in VERBS.items())
+
+
+def test_a_public_function_stands_once(functions: dict[str, list[str]]) -> None:
+    shared = {name: files for name, files in functions.items() if len(files) > 1 and not is_declared(name, files)}
+    assert not shared, f"name what each acts on, or declare a verb: {shared}"
+
+
+def test_each_declared_verb_recurs(functions: dict[str, list[str]]) -> None:
+    assert not [name for verbs in VERBS.values() for name in verbs if len(functions.get(name, ())) < 2]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may do what: peer credentials on the unix socket; client certificates and bearer tokens over TLS."""
+"""Authentication and permissions: peer credentials on the unix socket; client certificates and bearer tokens
+over TLS."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.link.relay import ALPN, common_name
 from magnetar_agent.reconcile.documents import write_atomically
 from magnetar_agent.setting_values import SCOPES
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 READ, OPERATE = SCOPES
 #: Linux: the supplementary groups of the process at the other end of a unix socket; Python has no name for it.
 SO_PEERGROUPS = 59
-#: Python takes no more: 256 groups. A member of more is told that the kernel cannot say.
+#: Python's limit: 256 groups. A member of more gets the error that the kernel cannot report its groups.
 PEER_GROUPS_BYTES = 1024
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-#: What stands for the method of a WebSocket: who has a console types in it.
+#: Stands for the method of a WebSocket: a client of a console types in it.
 WEBSOCKET = "opening a console"
 PREFIX = "mag_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
@@ -54,7 +55,7 @@ class InvalidTokens(MagnetarError):
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end. *scope* is read, operate, or ``None`` with the reason in *refusal*."""
+    """The caller at the other end. *scope* is read, operate, or ``None`` with the reason in *refusal*."""
 
     name: str
     scope: str | None = None
@@ -66,8 +67,8 @@ NOBODY = Peer("nobody", None, None, "tls")
 
 
 # The unix socket ------------------------------------------------------------------------------------------------
-def peer(sock: Any, group: str) -> Peer:
-    """The caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
+def unix_socket_peer(sock: Any, group: str) -> Peer:
+    """Return the caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
     _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     name = _user(uid)
     if uid in (0, os.geteuid()):
@@ -80,8 +81,8 @@ def peer(sock: Any, group: str) -> Peer:
 
 
 def _peer_groups(sock: Any) -> tuple[int, ...]:
-    found = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, PEER_GROUPS_BYTES)
-    return struct.unpack(f"{len(found) // struct.calcsize('i')}i", found)
+    packed = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, PEER_GROUPS_BYTES)
+    return struct.unpack(f"{len(packed) // struct.calcsize('i')}i", packed)
 
 
 @functools.lru_cache(256)
@@ -93,7 +94,7 @@ def _user(uid: int) -> str:
 
 
 def group_id(name: str) -> int | None:
-    """The number of group *name*, ``None`` when there is no such group."""
+    """Return the number of group *name*, ``None`` when there is no such group."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -101,8 +102,9 @@ def group_id(name: str) -> int | None:
 
 
 # TLS ------------------------------------------------------------------------------------------------------------
-def tls(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
-    """The context of the TCP listener; ``None`` when TCP must not be offered, since nobody could be told apart."""
+def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
+    """Return the context of the TCP listener; ``None`` when TCP must not be offered, since callers could not be told
+    apart."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -121,8 +123,9 @@ def tls(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
     return context
 
 
-def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
-    """The caller with the verified client certificate of *tls_object*; nobody when it has shown none."""
+def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
+    """Return the caller with the verified client certificate of *tls_object*; an anonymous peer when it has
+    shown none."""
     if not tls_object.getpeercert():
         return NOBODY
     name = common_name(tls_object)
@@ -133,22 +136,22 @@ def certificate(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
 
 
 def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
-    """The caller of a connection that uvicorn has just accepted."""
+    """Return the caller of a connection that uvicorn has just accepted."""
     tls_object = transport.get_extra_info("ssl_object")
     if tls_object is not None:
-        return certificate(tls_object, settings.client_certs)
+        return certificate_peer(tls_object, settings.client_certs)
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != socket.AF_UNIX:
         return Peer("nobody", None, "Plain TCP is not offered.", "tcp")
     try:
-        return peer(sock, settings.socket_group)
+        return unix_socket_peer(sock, settings.socket_group)
     except OSError as error:
         return Peer("nobody", None, f"The kernel does not say who is calling: {error.strerror or error}.")
 
 
 # Requests -------------------------------------------------------------------------------------------------------
-def admit(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """The caller of a request, or ``Unauthenticated`` or ``Forbidden`` saying what to do."""
+def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
+    """Return the caller of a request. Raises ``Unauthenticated`` or ``Forbidden`` with the way to get access."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:
@@ -171,7 +174,7 @@ def admit(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: Bearer
 # Tokens ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BearerToken:
-    """A bearer token as it is kept: never itself, only its SHA-256, which is enough for 256 random bits."""
+    """A stored bearer token: never the token itself, only its SHA-256, which is enough for 256 random bits."""
 
     name: str
     scope: str
@@ -180,7 +183,8 @@ class BearerToken:
 
 
 class BearerTokens:
-    """The tokens of the file *path*, read again whenever it changes, so that a revoked one stops working at once."""
+    """The tokens of the file *path*. The file is read again whenever it changes, so that a revoked token stops working
+    immediately."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -189,37 +193,38 @@ class BearerTokens:
         self._lock = threading.Lock()
 
     def list(self) -> list[BearerToken]:
-        """All tokens, by name. Raises ``InvalidTokens`` when others may read the file, or it makes no sense."""
+        """Return all tokens, by name. Raises ``InvalidTokens`` when other users may read the file, or it is
+        malformed."""
         with self._lock:
             try:
-                found = self.path.stat()
+                file_status = self.path.stat()
             except FileNotFoundError:
                 self._seen, self._tokens = None, []
                 return []
-            seen = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
-            if seen != self._seen:
-                self._tokens = _read_tokens(self.path, found)
-                self._seen = seen
+            fingerprint = (file_status.st_mtime_ns, file_status.st_size, file_status.st_ino, file_status.st_mode)
+            if fingerprint != self._seen:
+                self._tokens = _read_tokens(self.path, file_status)
+                self._seen = fingerprint
             return [*self._tokens]
 
     def caller(self, header: bytes) -> Peer:
-        """The caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
-        scheme, _space, given = header.decode("latin-1").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        """Return the caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
+        scheme, _space, secret = header.decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")
-        digest = _digest(given.strip())
-        found = None
-        for token in self.list():  # all of them, so that the time does not tell which one nearly fits
+        digest = _digest(secret.strip())
+        matched = None
+        for token in self.list():  # compare all, so that the time does not reveal a near match
             if hmac.compare_digest(token.sha256, digest):
-                found = token
-        if found is None:
+                matched = token
+        if matched is None:
             raise Unauthenticated("This token is not known here: mistyped, revoked, made on another host, or one of a "
                                   "cloud (whose API is elsewhere). `magnetar token list` on the agent's host shows the "
                                   "names of its tokens.")
-        return Peer(f"token:{found.name}", found.scope, None, "tls")
+        return Peer(f"token:{matched.name}", matched.scope, None, "tls")
 
     def create(self, name: str, scope: str) -> str:
-        """Make a token and return it: the only time that it is seen."""
+        """Make a token and return it; it cannot be read again later."""
         if not _NAME.fullmatch(name):
             raise InvalidField("name", "must be 1 to 63 letters, digits and . _ @ -", name)
         if scope not in SCOPES:
@@ -228,21 +233,21 @@ class BearerTokens:
         if any(token.name == name for token in tokens):
             raise Conflict(f"There is a token called {name!r} already. Revoke it first, or choose another name.")
         secret = PREFIX + secrets.token_urlsafe(32)
-        self._write([*tokens, BearerToken(name, scope, _digest(secret), now())])
+        self._write([*tokens, BearerToken(name, scope, _digest(secret), utc_timestamp())])
         return secret
 
     def revoke(self, name: str) -> None:
-        """Forget a token. Raises ``NotFound``."""
+        """Remove a token. Raises ``NotFound``."""
         tokens = self.list()
-        left = [token for token in tokens if token.name != name]
-        if len(left) == len(tokens):
-            known = ", ".join(token.name for token in tokens) or "none"
-            raise NotFound(f"There is no token called {name!r}; there are: {known}.")
-        self._write(left)
+        remaining = [token for token in tokens if token.name != name]
+        if len(remaining) == len(tokens):
+            names = ", ".join(token.name for token in tokens) or "none"
+            raise NotFound(f"There is no token called {name!r}; there are: {names}.")
+        self._write(remaining)
 
     def _write(self, tokens: Iterable[BearerToken]) -> None:
         content = yaml.safe_dump({"tokens": [asdict(token) for token in sorted(tokens, key=lambda t: t.name)]})
-        make_folder(self.path.parent, 0o755)
+        make_state_folder(self.path.parent, 0o755)
         write_atomically(self.path, content.encode())
 
 
@@ -250,14 +255,14 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _read_tokens(path: Path, found: os.stat_result) -> list[BearerToken]:
-    if stat.S_IMODE(found.st_mode) & 0o077:
+def _read_tokens(path: Path, file_status: os.stat_result) -> list[BearerToken]:
+    if stat.S_IMODE(file_status.st_mode) & 0o077:
         raise InvalidTokens(f"{path} can be read by others than its owner. Run: chmod 600 {path}")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {"tokens": []}
         tokens = [BearerToken(**{key: str(value) for key, value in token.items()}) for token in content["tokens"]]
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidTokens(f"{path} makes no sense ({type(error).__name__}). Make it anew with `magnetar token`.") \
+        raise InvalidTokens(f"{path} makes no sense ({type(error).__name__}). Create it again with `magnetar token`.") \
             from error
     if any(token.scope not in SCOPES for token in tokens):
         raise InvalidTokens(f"{path}: each scope must be one of {', '.join(SCOPES)}.")

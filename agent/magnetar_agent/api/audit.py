@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Logs: JSON lines on stderr (journald keeps them), and one audit line for each change that somebody asked for."""
+"""Logs: JSON lines on stderr (journald keeps them), and one audit line for each change that a caller requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from magnetar_core.operations import SUCCEEDED, Operation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The request that the present thread or task works for; every log line of it carries the id.
+#: The id of the request that the current thread or task works for; each of its log lines carries it.
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 audit = logging.getLogger("magnetar.audit")
@@ -23,10 +23,11 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "co
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, what was given as ``extra``, and the trace if any."""
+    """A formatter: one JSON object per line with time, level, logger, message, the fields of ``extra``, and the
+    traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; what JSON cannot hold is shown as text."""
+        """Return the line; values that JSON cannot hold are shown as text."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(),
@@ -39,7 +40,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def configure(level: str) -> None:
+def configure_agent_logging(level: str) -> None:
     """Send all logs to stderr as JSON lines. The audit log is always on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
@@ -51,16 +52,16 @@ def configure(level: str) -> None:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 
-def record(what: str, kind: str | None, key: str | None, caller: str | None, request: str | None, result: str,
-           changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
+def write_audit_line(action: str, kind: str | None, key: str | None, caller: str | None, request: str | None,
+                     result: str, changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
     """Write one audit line. *result* is ``succeeded``, ``failed``, ``cancelled`` or ``refused``; *more* holds no
     document content: names of steps, an error's code and message."""
-    audit.info("%s %s %s: %s", what, kind, key or "(several)", result, extra={
-        "audit": True, "what": what, "kind": kind, "key": key, "caller": caller, "request_id": request,
+    audit.info("%s %s %s: %s", action, kind, key or "(several)", result, extra={
+        "audit": True, "what": action, "kind": kind, "key": key, "caller": caller, "request_id": request,
         "result": result, "changed": changed, **({} if seconds is None else {"seconds": round(seconds, 4)}), **more})
 
 
-def follow(operation: Operation) -> None:
+def audit_operation(operation: Operation) -> None:
     """Write the audit lines of *operation* once it has ended; a batch gets one line per changed or failed item."""
     operation.then(_ended)
 
@@ -78,8 +79,8 @@ def _ended(operation: Operation) -> None:
     elif operation.status == SUCCEEDED:
         changed, steps = _outcome(result)
         more["steps"] = steps
-    record(operation.name, operation.kind, operation.key, operation.caller, operation.request_id, operation.status,
-           changed, operation.seconds, **more)
+    write_audit_line(operation.name, operation.kind, operation.key, operation.caller, operation.request_id,
+                     operation.status, changed, operation.seconds, **more)
 
 
 def _outcome(result: Any) -> tuple[bool | None, list[str]]:
@@ -92,15 +93,15 @@ def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
     for item in results:
         error = item.get("error")
         if error:
-            record(operation.name, operation.kind, item["key"], operation.caller, operation.request_id, "failed",
-                   error={"code": error["code"], "message": error["message"]})
+            write_audit_line(operation.name, operation.kind, item["key"], operation.caller, operation.request_id,
+                             "failed", error={"code": error["code"], "message": error["message"]})
         elif item.get("changed"):
-            record(operation.name, operation.kind, item["key"], operation.caller, operation.request_id, SUCCEEDED,
-                   True, steps=[step["verb"] for step in item.get("steps", ())])
+            write_audit_line(operation.name, operation.kind, item["key"], operation.caller, operation.request_id,
+                             SUCCEEDED, True, steps=[step["verb"] for step in item.get("steps", ())])
 
 
-def within(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    """*function*, with every log line of its thread carrying the id of *request*."""
+def bind_request_id(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
+    """Return *function* wrapped so that every log line of its thread carries the id of *request*."""
 
     def labelled(operation: Operation) -> Any:
         token = request_id.set(request)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many ensures in one call: what needs no change is found in one look at the host, the rest is done side by side."""
+"""Many ensures in one call: items that need no change are found from one snapshot of the host, the others run in
+parallel."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.reconcile.reconcile import ensure, without_fields_of_clouds
-from magnetar_core.errors import Cancelled, MagnetarError, unforeseen
+from magnetar_agent.reconcile.reconcile import ensure_resource, without_fields_of_clouds
+from magnetar_core.errors import Cancelled, MagnetarError, mask_unforeseen_error
 from magnetar_core.operations import CURRENT, Operation
 from magnetar_core.plan import Result
-from magnetar_core.reconcile import Change, given_by
+from magnetar_core.reconcile import Change, checked_request
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Driver, Drivers
@@ -26,10 +27,11 @@ log = logging.getLogger(__name__)
 
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Ensure many, each for itself: a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
+    """Ensure each item independently; return a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of
+    *items*.
 
-    What needs no change is found in one pass over one look at the host; the rest is done by a bounded pool. Raises
-    ``Cancelled`` when not all were done, naming those that were.
+    Items that need no change are found in one pass over one snapshot of the host; the others run in a bounded pool.
+    Raises ``Cancelled`` when not all were done, naming the finished ones.
     """
     driver = drivers.of(kind)
     looked = _UnchangedItems(drivers.host, driver)
@@ -44,14 +46,14 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
         CURRENT.set(item_operation)  # the thread is the batch's own
         try:
             operation.raise_if_cancelled()
-            answer = ensure(drivers, kind, key, want, permissions, dry_run, item_operation).as_dict()
+            answer = ensure_resource(drivers, kind, key, want, permissions, dry_run, item_operation).as_dict()
         except MagnetarError as error:
             answer = {"error": error.as_dict()}
         except Exception as error:
             log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
-            answer = {"error": unforeseen(error).as_dict()}
+            answer = {"error": mask_unforeseen_error(error).as_dict()}
         done += 1
-        with suppress(Cancelled):  # this one has its answer
+        with suppress(Cancelled):  # this item has its answer
             operation.advance(done, len(waiting), unit="items")
         return {"key": key, **answer}
 
@@ -59,24 +61,25 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
         with ThreadPoolExecutor(drivers.host.settings.parallel, thread_name_prefix="batch") as pool:
             for (at, _item), answer in zip(waiting, pool.map(one, [item for _at, item in waiting]), strict=True):
                 answers[at] = answer
-    found = [answer for answer in answers if answer is not None]
-    _raise_if_cancelled(found)
-    return found
+    results = [answer for answer in answers if answer is not None]
+    _raise_if_cancelled(results)
+    return results
 
 
-def _raise_if_cancelled(found: list[dict[str, Any]]) -> None:
-    """Raise ``Cancelled`` where items were, naming those that were done."""
-    stopped = [one["error"]["message"] for one in found if one.get("error", {}).get("code") == Cancelled.code]
+def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
+    """Raise ``Cancelled`` when items were cancelled, naming the finished ones."""
+    stopped = [result["error"]["message"] for result in results
+               if result.get("error", {}).get("code") == Cancelled.code]
     if not stopped:
         return
-    done = [one["key"] for one in found if "error" not in one]
-    told = " ".join(text for text in dict.fromkeys(stopped) if text != Cancelled().message)
-    raise Cancelled(f"The operation was cancelled. {len(done)} of {len(found)} were done by then, and stay. "
-                    f"{told}".strip(), done=done)
+    done = [result["key"] for result in results if "error" not in result]
+    reasons = " ".join(text for text in dict.fromkeys(stopped) if text != Cancelled().message)
+    raise Cancelled(f"The operation was cancelled. {len(done)} of {len(results)} were done by then, and stay. "
+                    f"{reasons}".strip(), done=done)
 
 
 class _ItemOperation(Operation):
-    """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
+    """The part of one item in a batch's operation: cancelled with the batch, and with progress of its own."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller, cloud=whole.cloud)
@@ -88,21 +91,21 @@ class _ItemOperation(Operation):
 
 
 class _UnchangedItems:
-    """Answers ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
+    """Answers for ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:
         self.host, self.driver, self.kind = host, driver, driver.kind
         self.snapshot = driver.snapshot(host)
 
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer, or ``None`` when something is to be done, or refused, and so needs the full way."""
+        """Return the answer, or ``None`` when the item needs a change or a refusal, and so a normal ensure."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)
             if want is None or document is None or document.deleting or document.state.get("unfinished"):
                 return None
-            given = given_by(self.kind, located, without_fields_of_clouds(self.kind, want))
-            change = Change(self.kind, given, permissions, False)
+            requested = checked_request(self.kind, located, without_fields_of_clouds(self.kind, want))
+            change = Change(self.kind, requested, permissions, False)
             change.check_id(document.id, document.name)
             completed = self.driver.complete(self.host, change.wanted(document.want), document)
             have = self.driver.observe(self.host, document, self.snapshot)

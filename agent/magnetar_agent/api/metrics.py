@@ -36,34 +36,35 @@ class AgentMetrics:
                                   registry=self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
-        host.operations.listen(self._ended)
+        host.operations.listen(self.count_operation)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. *route* is its pattern, never its path, so that there are few of them; what is no method
-        of ours is ``other``."""
+        """Count one request. *route* is its pattern, never its path, so that there are few of them; an unknown *method*
+        counts as ``other``."""
         method = method if method in METHODS else "other"
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(method).observe(seconds)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _ended(self, operation: Operation) -> None:
+    def count_operation(self, operation: Operation) -> None:
+        """Count an operation that has ended."""
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:
-        """Nothing when registered, as a look costs calls to libvirt."""
+        """Return nothing: collecting at registration would cost calls to libvirt."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The current values; called at each scrape."""
+        """Yield the current values; called at each scrape."""
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
                                 self._host.operations.running())
         consoles = GaugeMetricFamily("magnetar_consoles", "Consoles that are open.", labels=("kind",))
         for kind in CONSOLES:
-            consoles.add_metric((kind,), sum(many for (_id, one), many in tuple(self._host.consoles.items())
-                                             if one == kind))
+            consoles.add_metric((kind,), sum(many for (_id, open_kind), many in tuple(self._host.consoles.items())
+                                             if open_kind == kind))
         yield consoles
         states = self._states()
         yield GaugeMetricFamily("magnetar_libvirt_up", "1 when libvirt answers.", states is not None)
@@ -76,8 +77,8 @@ class AgentMetrics:
         if not self._host.hypervisor.connected():
             return None
         try:
-            found = Count(domain.state for domain in self._host.hypervisor.domains().values() if domain.owned)
+            counts = Count(domain.state for domain in self._host.hypervisor.domains().values() if domain.owned)
         except MagnetarError:
             return None
-        missing = self._host.documents.count("server") - sum(found.values())
-        return {**found, **({"missing": missing} if missing > 0 else {})}
+        missing = self._host.documents.count("server") - sum(counts.values())
+        return {**counts, **({"missing": missing} if missing > 0 else {})}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The OpenAPI document: what FastAPI cannot see, since bodies and answers are declared by the kinds."""
+"""Additions to FastAPI's OpenAPI document: the kinds declare bodies and answers, which FastAPI cannot see."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.host.statistics import DISK, NIC
+from magnetar_agent.host.hypervisor import DISK_COUNTERS, NIC_COUNTERS
 from magnetar_core.ensure import ON_IMMUTABLE
 from magnetar_core.events import EventRequest
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 Extra = dict[str, Any]
-TEXT, INTEGER, BOOLEAN, NUMBER = ({"type": word} for word in ("string", "integer", "boolean", "number"))
+TEXT, INTEGER, BOOLEAN, NUMBER = ({"type": type_name} for type_name in ("string", "integer", "boolean", "number"))
 
 
 def _object(**properties: Any) -> Extra:
@@ -47,7 +47,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "wait": (NUMBER, "Seconds to wait before the answer is 202 with an operation. Default: the agent's setting wait."),
     "on_immutable": ({"enum": list(ON_IMMUTABLE)}, (
         "What to do when a field that is fixed differs: fail, ignore it with a warning, recreate the resource, "
-        "which loses its disks, or (servers) rebuild: only the root disk is made anew.")),
+        "which loses its disks, or (servers) rebuild: only the root disk is recreated.")),
     "allow_reboot": (BOOLEAN, "Whether a running server may be shut down and started again where a change needs it."),
     "preserve_ephemeral": (BOOLEAN, "Whether a rebuild keeps the ephemeral disk."),
     "merge": (TEXT, "Some of metadata, tags, networks, with commas: add to what is there, rather than replace it."),
@@ -64,14 +64,14 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
 
 
 def _parameters(*names: str, key: bool = False, filters: Iterable[str] = ()) -> list[Extra]:
-    found: list[Extra] = []
+    parameters: list[Extra] = []
     if key:
-        found.append({"name": "key", "in": "path", "required": True, "schema": TEXT,
-                      "description": "Uuid or name; a slash in a name is %2F."})
-    found += [{"name": name, "in": "query", "schema": PARAMETERS[name][0], "description": PARAMETERS[name][1]}
-              for name in names]
-    return found + [{"name": name, "in": "query", "schema": TEXT, "description": f"Only those with this {name}."}
-                    for name in filters]
+        parameters.append({"name": "key", "in": "path", "required": True, "schema": TEXT,
+                           "description": "Uuid or name; a slash in a name is %2F."})
+    parameters += [{"name": name, "in": "query", "schema": PARAMETERS[name][0], "description": PARAMETERS[name][1]}
+                   for name in names]
+    return parameters + [{"name": name, "in": "query", "schema": TEXT, "description": f"Only those with this {name}."}
+                         for name in filters]
 
 
 def _route(answer: Extra, description: str, parameters: Sequence[Extra] = (), body: Extra | None = None,
@@ -101,22 +101,22 @@ def _result(kind: type[Kind]) -> Extra:
                    warnings=_array(TEXT), request_id=TEXT)
 
 
-def lists(kind: type[Kind], filters: Iterable[str]) -> Extra:
-    """GET of a collection."""
+def describe_list_route(kind: type[Kind], filters: Iterable[str]) -> Extra:
+    """Describe the GET of a collection."""
     return {"tags": [kind.noun], "summary": f"List {kind.plural}",
             **_route(_object(**{kind.plural: _array(_ref(kind.__name__))}), "The list",
                      _parameters("fields", "limit", "marker", "sort", filters=filters))}
 
 
-def shows(kind: type[Kind]) -> Extra:
-    """GET of one resource."""
+def describe_show_route(kind: type[Kind]) -> Extra:
+    """Describe the GET of one resource."""
     single = kind.fields and not kind.settable()
     return {"tags": [kind.noun], "summary": f"Show a {kind.noun}",
             **_route(_ref(kind.__name__), "The resource", _parameters(key=not single))}
 
 
-def ensures(kind: type[Kind]) -> Extra:
-    """PUT of one resource."""
+def describe_ensure_route(kind: type[Kind]) -> Extra:
+    """Describe the PUT of one resource."""
     return {"tags": [kind.noun], "summary": f"Ensure a {kind.noun}",
             **_route(_result(kind), "How it is now, and what was done for it",
                      _parameters("dry_run", "wait", "on_immutable", "merge", "allow_reboot", "preserve_ephemeral",
@@ -124,8 +124,8 @@ def ensures(kind: type[Kind]) -> Extra:
                      _json(_ref(f"{kind.__name__}Wanted")), later=True)}
 
 
-def batches(kind: type[Kind]) -> Extra:
-    """PUT of a list."""
+def describe_batch_route(kind: type[Kind]) -> Extra:
+    """Describe the PUT of a list."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
                    on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags", "networks"]}),
                    allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN)
@@ -136,42 +136,42 @@ def batches(kind: type[Kind]) -> Extra:
                      _parameters("dry_run", "wait"), _json(_array({**item, "required": ["key", "want"]})), later=True)}
 
 
-def removes(kind: type[Kind]) -> Extra:
-    """DELETE of one resource."""
+def describe_remove_route(kind: type[Kind]) -> Extra:
+    """Describe the DELETE of one resource."""
     return {"tags": [kind.noun], "summary": f"Remove a {kind.noun}",
             **_route(_result(kind), "What was done", _parameters("dry_run", "wait", key=True), later=True)}
 
 
-def events(kind: type[Kind]) -> Extra:
-    """POST of a one-shot event; servers know some."""
+def describe_event_route(kind: type[Kind]) -> Extra:
+    """Describe the POST of a one-shot event; servers have some."""
     return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}",
             "include_in_schema": kind is Server,
             **_route({"type": "object"}, "What was done", _parameters("wait", key=True), _json(_ref("Event")),
                      later=True)}
 
 
-def uploads(kind: type[Kind]) -> Extra:
-    """PUT of content."""
+def describe_upload_route(kind: type[Kind]) -> Extra:
+    """Describe the PUT of content."""
     body = {"content": ({"type": "string", "format": "binary"}, "application/octet-stream")}
     return {"tags": [kind.noun], "summary": "Send the content of an image",
             **_route(_result(kind), "How it is now", _parameters("wait", key=True), body, later=True)}
 
 
-def downloads(kind: type[Kind]) -> Extra:
-    """GET of content."""
+def describe_download_route(kind: type[Kind]) -> Extra:
+    """Describe the GET of content."""
     return {"tags": [kind.noun], "summary": "Get the content of an image; needs the scope operate",
             **_route({"type": "string", "format": "binary"}, "The content", _parameters(key=True),
                      media="application/octet-stream")}
 
 
-def console() -> Extra:
-    """GET of a console log."""
+def describe_console_route() -> Extra:
+    """Describe the GET of a console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",
             **_route(TEXT, "The text", _parameters("bytes", "lines", "format", key=True), media="text/plain")}
 
 
-def diagnostics() -> Extra:
-    """GET of what a server has used."""
+def describe_diagnostics_route() -> Extra:
+    """Describe the GET of a server's usage."""
     def counted(words: Sequence[str], **more: Any) -> Extra:
         return _array(_object(device=TEXT, **more, **dict.fromkeys(words, INTEGER)))
 
@@ -179,52 +179,52 @@ def diagnostics() -> Extra:
             **_route(_object(id=TEXT, power_state=TEXT, config_drive=BOOLEAN, virt_type=TEXT, uptime=INTEGER,
                              cpus=_array(_object(id=INTEGER, time=INTEGER)),
                              memory={"type": "object", "additionalProperties": INTEGER},
-                             disks=counted(DISK), nics=counted(NIC, mac=TEXT)),
+                             disks=counted(DISK_COUNTERS), nics=counted(NIC_COUNTERS, mac=TEXT)),
                      "Seconds, nanoseconds of CPUs, KiB of memory; null where nobody counts", _parameters(key=True))}
 
 
-def uptime() -> Extra:
-    """GET of the host's uptime."""
+def describe_uptime_route() -> Extra:
+    """Describe the GET of the host's uptime."""
     return {"tags": [Host.noun], "summary": "Show for how long the host is up, and its load",
             **_route(_object(time=TEXT, uptime=INTEGER, users=INTEGER, load_average=_array(NUMBER)),
                      "Time of day, seconds, users that are logged in, load of 1, 5 and 15 minutes")}
 
 
-def text(description: str, media: str = "text/plain") -> Extra:
-    """GET of a text."""
+def describe_text_route(description: str, media: str = "text/plain") -> Extra:
+    """Describe a GET of a text."""
     return _route(TEXT, description, media=media)
 
 
-def watch() -> Extra:
-    """GET of events."""
+def describe_watch_route() -> Extra:
+    """Describe the GET of events."""
     return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval", "events"),
                                                        media="text/event-stream")}
 
 
-def operations() -> Extra:
-    """GET of all operations."""
+def describe_operations_route() -> Extra:
+    """Describe the GET of all operations."""
     return {"tags": ["operation"],
             **_route(_object(operations=_array(_ref("Operation"))), "The list",
                      _parameters("limit", filters=("status", "kind", "key", "name")))}
 
 
-def operation(*parameters: str) -> Extra:
-    """GET or DELETE of one operation."""
+def describe_operation_route(*parameters: str) -> Extra:
+    """Describe the GET or DELETE of one operation."""
     return {"tags": ["operation"], **_route(_ref("Operation"), "The operation", _parameters(*parameters, key=True))}
 
 
 def _schemas() -> Extra:
-    found: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": EventRequest.schema(CREATE)}
+    schemas: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": EventRequest.schema(CREATE)}
     for kind in KINDS:
-        found[kind.__name__] = {**kind.schema(SHOW if kind.settable() else LIST), "description": kind.__doc__}
+        schemas[kind.__name__] = {**kind.schema(SHOW if kind.settable() else LIST), "description": kind.__doc__}
         if kind.settable():
-            # An ensure of what exists may leave out what is required to make it.
-            found[f"{kind.__name__}Wanted"] = {**kind.schema(CREATE), "description": kind.__doc__}
-    return found
+            # An ensure of an existing resource may leave out fields that are required to make it.
+            schemas[f"{kind.__name__}Wanted"] = {**kind.schema(CREATE), "description": kind.__doc__}
+    return schemas
 
 
-def complete(api: FastAPI) -> None:
-    """Make *api* tell the schemas of the kinds in its OpenAPI document."""
+def extend_openapi_document(api: FastAPI) -> None:
+    """Make *api* include the schemas of the kinds in its OpenAPI document."""
     generate: Callable[[], Extra] = api.openapi
 
     def openapi() -> Extra:  # FastAPI's documented way to extend the document
@@ -235,8 +235,8 @@ def complete(api: FastAPI) -> None:
     api.openapi = openapi  # type: ignore[method-assign]
 
 
-def page(document: Extra) -> str:
-    """The document as one HTML page without scripts."""
+def render_docs_page(document: Extra) -> str:
+    """Return the document as one HTML page without scripts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(loader=PackageLoader("magnetar_agent"), autoescape=True, undefined=StrictUndefined,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run an agent: one per state folder, uvicorn on the unix socket and, if allowed, on TCP, and a graceful end."""
+"""The server process of an agent: one per state folder, uvicorn on the unix socket and, if allowed, on TCP, and a
+graceful end."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magnetar_agent.agent import Agent
 from magnetar_agent.hardware import pci, pmem
-from magnetar_agent.host.file_modes import make_folder
-from magnetar_agent.host.sockets import bound
+from magnetar_agent.host.file_modes import make_state_folder
+from magnetar_agent.host.sockets import bind_unix_socket
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers.hardware import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_core import bandwidth, garbage
 from magnetar_core.errors import InvalidSettings, MagnetarError
-from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, open_more
+from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, raise_file_limit
 from magnetar_core.http.deadline import Deadline
 from magnetar_core.http.websockets import WebSocketProtocol
 
@@ -43,15 +44,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long the line and headers of a request may take to come; their size is h11's matter.
+#: Seconds that the line and headers of a request may take to arrive; h11 limits their size.
 PATIENCE = 60
-#: Bytes a second that come of a body, at the least, and that a client takes of an answer.
+#: The lowest rate, in bytes per second, of an arriving body, and of a client that reads a response.
 RATE = 1024
-#: How long a client whose connection is idle may take to part with an agent that stops.
+#: Seconds that the client of an idle connection may take to close it when the agent stops.
 FAREWELL = 0.5
-#: Most bytes of one message of a console.
+#: The most bytes of one message of a console.
 LONGEST = 1 << 20
-#: How long answers that are under way may take once no operation runs any more.
+#: Seconds that responses under way may take once no operation runs any more.
 LAST_ANSWERS = 5
 
 
@@ -63,9 +64,9 @@ class CannotStart(MagnetarError):
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of *state_dir*; the kernel drops it when the process ends, however it ends."""
+    """Hold the lock of *state_dir*; the kernel drops it when the process ends, in any way."""
     try:
-        make_folder(state_dir)
+        make_state_folder(state_dir)
         descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise CannotStart(f"The state folder {state_dir} cannot be used: {error.strerror}.") from error
@@ -84,7 +85,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 def unix_socket(path: Path, group: str) -> socket.socket:
-    """Listen on *path*, mode 0660, for *group*. A socket that nobody answers on is replaced."""
+    """Listen on *path*, mode 0660, for *group*. A socket without a listener is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")
@@ -96,8 +97,8 @@ def unix_socket(path: Path, group: str) -> socket.socket:
     if gid is None:
         log.warning("There is no group %s; only root can use %s. Make it: groupadd --system %s", group, path, group)
     try:
-        make_folder(path.parent, 0o755)
-        listener = bound(path, -1 if gid in (None, os.getegid()) else gid)
+        make_state_folder(path.parent, 0o755)
+        listener = bind_unix_socket(path, -1 if gid in (None, os.getegid()) else gid)
         listener.listen(128)
     except OSError as error:
         raise CannotStart(f"The agent cannot listen on {path}: {error.strerror or error}.") from error
@@ -105,44 +106,44 @@ def unix_socket(path: Path, group: str) -> socket.socket:
 
 
 def tcp_socket(address: tuple[str, int]) -> socket.socket:
-    """Listen on *address*. What is accepted has the options of the listener (tcp(7), socket(7))."""
+    """Listen on *address*. Accepted connections inherit the options of the listener (tcp(7), socket(7))."""
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        found = socket.create_server(address, family=family, backlog=128)
+        server_socket = socket.create_server(address, family=family, backlog=128)
     except OSError as error:
         raise CannotStart(f"The agent cannot listen on {address[0]}:{address[1]}: {error.strerror or error}. "
                           "Correct the setting listen.") from error
     for option in TCP:
-        found.setsockopt(*option)
-    return found
+        server_socket.setsockopt(*option)
+    return server_socket
 
 
-def websocket(**given: Any) -> Any:
-    """uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
+def websocket_protocol(**protocol_arguments: Any) -> Any:
+    """Return uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 
     class Protocol(WebSocketProtocol, WebSocketsSansIOProtocol):
         invalid_state = InvalidState
 
-    return Protocol(**given)
+    return Protocol(**protocol_arguments)
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
+    """A uvicorn server without signal handlers: ``run_agent_server`` handles signals for both listeners."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals alone."""
+        """Leave signals to ``run_agent_server``."""
         yield
 
 
 class TimelyHttp(H11Protocol):
-    """Ends a connection on which a request is awaited for ``PATIENCE``. uvicorn limits how long one is idle after an
-    answer, and not how long a request may take to come."""
+    """An HTTP protocol that closes a connection whose request does not arrive within ``PATIENCE``. uvicorn limits how
+    long a connection is idle after a response, and not how long a request may take to arrive."""
 
     late: Deadline
-    #: Bytes of a body that came after its answer, since the wait began.
+    #: Bytes of a body that arrived after its response, since the wait began.
     rest = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -155,25 +156,26 @@ class TimelyHttp(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        before, inside = self.cycle, self.conn.their_state is h11.SEND_BODY
+        previous_cycle, inside = self.cycle, self.conn.their_state is h11.SEND_BODY
         super().data_received(data)
-        if self.cycle is not before:
+        if self.cycle is not previous_cycle:
             self.late.end()
-        elif before is None or before.response_complete:
+        elif previous_cycle is None or previous_cycle.response_complete:
             self.rest = self.rest + len(data) if inside else 0
-            if self.rest >= RATE * PATIENCE:  # the rest of a body that has its answer already
+            if self.rest >= RATE * PATIENCE:  # the rest of a body that already has its response
                 self.late.end()
                 self.rest = 0
             self.late.begin(self.loop, PATIENCE)
 
     def _end(self) -> None:
-        if self.transport.get_protocol() is self:  # and no WebSocket
+        if self.transport.get_protocol() is self:  # not a WebSocket
             self.transport.abort()
 
 
-def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
-             connections: Connections | None = None) -> HttpServer:
-    """A server for *application*; each of its connections has a place, and knows its caller."""
+def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
+                     connections: Connections | None = None) -> HttpServer:
+    """Return a server for *application*; each of its connections takes a place of *connections*, and knows
+    its caller."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace
@@ -181,14 +183,16 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
-                application.agent.host.links.accept(transport, self.place.free)
+                application.accept_link(transport, self.place.free)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
-                              "abort": transport.abort}  # type: ignore[attr-defined]
+                              "transport": transport}
+            if not application.admit_connection(transport):
+                transport.abort()  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
-            """Close, and do not wait for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
+            """Close without waiting for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
             idle = self.cycle is None or self.cycle.response_complete
             super().shutdown()
             if idle:
@@ -197,9 +201,9 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
     class Protocol(Admitting, Known):
         places = connections or Connections(0)
 
-    Protocol.tls = tls  # its own: uvicorn does none
+    Protocol.tls = tls  # own TLS: uvicorn does none
     config = uvicorn.Config(
-        application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
+        application, http=Protocol, ws=websocket_protocol, ws_max_size=LONGEST,  # type: ignore[arg-type]
         ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS)
@@ -207,9 +211,11 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
 
 
 async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
-    """Serve until a signal. While running operations have their time, everybody is still answered: reads as ever,
-    changes with the 503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal
-    ends that at once."""
+    """Serve until a signal.
+
+    While running operations have their time to end, all requests are still answered: reads as usual, changes with the
+    503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal ends that
+    immediately."""
     loop, stopping = asyncio.get_running_loop(), False
 
     def end() -> None:
@@ -238,31 +244,31 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
     await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
 
 
-def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
-    """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours.
+def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
+    """Serve until a signal; *connect* makes the hypervisor once the state folder is ours.
 
     Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
-    places = Connections(min(settings.connections_per_address, open_more() // SHARE))
+    places = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
-        cpu_modes.check(settings, hypervisor)
-        machines.check(settings, hypervisor)
+        cpu_modes.check_cpu_settings(settings, hypervisor)
+        machines.check_machine_settings(settings, hypervisor)
         agent = Agent(settings, hypervisor)
         ending.callback(agent.close)
         application = AgentApplication(agent)
         unix = unix_socket(settings.socket, settings.socket_group)
         ending.callback(settings.socket.unlink, missing_ok=True)
-        servers = [(listener(application, settings, None), unix)]
+        servers = [(make_http_server(application, settings, None), unix)]
         if settings.address:
-            tls = access.tls(settings, application.tokens)
+            tls = access.server_tls_context(settings, application.tokens)
             if tls is None:
                 log.warning(NO_TCP)
             else:
-                servers.append((listener(application, settings, tls, places), tcp_socket(settings.address)))
+                servers.append((make_http_server(application, settings, tls, places), tcp_socket(settings.address)))
         agent.start()
-        garbage.began()
+        garbage.tune_garbage_collection()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
         asyncio.run(_serve(agent, application, servers))
         log.info("stopped", extra={"left": agent.host.operations.running()})
@@ -273,27 +279,27 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
 
 
 def check_settings(settings: AgentSettings) -> list[str]:
-    """Warnings about *settings* before an agent runs with them. Raises when it could not start."""
-    said = []
+    """Return warnings about *settings* before an agent runs with them. Raises when it could not start."""
+    warnings = []
     tokens = access.BearerTokens(settings.tokens_file)
-    if settings.address and access.tls(settings, tokens) is None:
-        said.append(NO_TCP)
+    if settings.address and access.server_tls_context(settings, tokens) is None:
+        warnings.append(NO_TCP)
     if access.group_id(settings.socket_group) is None:
-        said.append(f"There is no group {settings.socket_group}; only root could use the socket. "
-                    f"Make it: groupadd --system {settings.socket_group}")
+        warnings.append(f"There is no group {settings.socket_group}; only root could use the socket. "
+                        f"Make it: groupadd --system {settings.socket_group}")
     if settings.client_certs and not settings.tls_client_ca:
         raise InvalidSettings("client_certs needs tls_client_ca, or no certificate could be believed.")
-    said.extend(f"{path} is not a folder yet; nothing can be imported from it."
-                for path in settings.image_paths if not path.is_dir())
+    warnings.extend(f"{path} is not a folder yet; nothing can be imported from it."
+                    for path in settings.image_paths if not path.is_dir())
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
-    said.extend(pmem.warnings(settings.sysfs, settings.pmem_namespaces))
-    said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types,
-                             bandwidth.of_setting(settings.resource_provider_bandwidths)))
-    return said
+    warnings.extend(pmem.pmem_warnings(settings.sysfs, settings.pmem_namespaces))
+    warnings.extend(pci.pci_warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types,
+                                     bandwidth.parse_bandwidth_setting(settings.resource_provider_bandwidths)))
+    return warnings
 
 
 def tell_systemd(state: str) -> None:
-    """Tell systemd (unit of Type=notify) how we are; nobody else is told."""
+    """Report *state* to systemd (unit of Type=notify); does nothing without systemd."""
     where: Any = os.environ.get("NOTIFY_SOCKET")
     if where:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):

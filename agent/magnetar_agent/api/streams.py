@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes that stream: image content in and out, console logs out."""
+"""Streaming routes: image content in both directions, console logs out."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from magnetar_agent.images import importing
 from magnetar_agent.reconcile import reconcile
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
-from magnetar_core.query import number, seconds
+from magnetar_core.query import read_number, read_seconds
 
 from . import audit
 from .access import OPERATE
-from .routes import Json, key, outcome, query, result, until
+from .routes import Json, ensure_answer, operation_response, path_key, read_query, wait_for_operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.agent import ManagedHost
     from magnetar_core.operations import Operation
 
-#: The body is handed to the thread that stores it in pieces of about this size.
+#: The approximate size of the pieces of a body that are passed to the thread that stores it.
 PIECE = 2**20
-#: A client that sends nothing for so long has gone.
+#: Seconds of silence after which a client counts as disconnected.
 SILENCE = 120.0
 CONSOLE_BYTES = 2**16
 
@@ -47,7 +47,7 @@ class Upload:
         self._loop = asyncio.get_running_loop()
         self._limit = operation_limit
         self.received = 0
-        #: Set when the last byte has come, or the reader has stopped.
+        #: Set when the last byte has arrived, or the reader has stopped.
         self.read = asyncio.Event()
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ class Upload:
         self.finish()
 
     def finish(self) -> None:
-        """Say that nothing more is read."""
+        """Stop reading."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.read.set)
 
@@ -94,61 +94,61 @@ class Upload:
 
 
 class Streams:
-    """Routes of image content and console logs."""
+    """The routes of image content and console logs."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent
 
     async def upload(self, request: Request) -> Json:
-        """Take the content of an image that was ensured with source {upload: true}."""
-        wait = query(request, wait=seconds).get("wait", self.agent.host.settings.wait)
+        """Store the content of an image that was ensured with source {upload: true}."""
+        wait = read_query(request, wait=read_seconds).get("wait", self.agent.host.settings.wait)
         limit = self.agent.host.settings.image_max_bytes
-        told = request.headers.get("content-length", "")
-        length = int(told) if told.isdigit() else None
+        announced = request.headers.get("content-length", "")
+        length = int(announced) if announced.isdigit() else None
         if length is not None and length > limit:
             raise TooLarge(f"The content has {length} bytes, and the agent's setting image_max_bytes allows {limit}.")
-        name, upload = key(request), Upload(request, limit)
+        name, upload = path_key(request), Upload(request, limit)
 
         def receive(operation: Operation) -> Any:
             return self.agent.images.receive(self.agent.host, name, upload.pieces(operation), length, operation)
 
         operation = self.agent.host.operations.start(
-            "upload", audit.within(request.state.request_id, receive), stream=True, kind=Image.noun, key=name,
+            "upload", audit.bind_request_id(request.state.request_id, receive), stream=True, kind=Image.noun, key=name,
             request_id=request.state.request_id, caller=request.state.caller)
-        audit.follow(operation)
+        audit.audit_operation(operation)
         operation.then(lambda _: upload.finish())
         await upload.read.wait()
-        return outcome(operation, await until(operation, wait), result)
+        return operation_response(operation, await wait_for_operation(operation, wait), ensure_answer)
 
     async def download(self, request: Request) -> Response:
-        """The content of an image. It may be a copy of a server's disk, so the scope read is not enough."""
-        query(request)
+        """Return the content of an image. It may be a copy of a server's disk, so the scope read is not enough."""
+        read_query(request)
         if request.state.scope != OPERATE:
             raise Forbidden(f"{request.state.caller} has the scope read, and the content of images may be that of a "
                             "server's disk. Use a token or a certificate with the scope operate.", scope="read")
 
         def opened() -> BinaryIO:
-            shown = reconcile.show(self.agent.drivers, Image, key(request))
+            shown = reconcile.show_resource(self.agent.drivers, Image, path_key(request))
             path, _format = importing.content_by_id(self.agent.host, str(shown["id"]))
-            found: BinaryIO = path.open("rb", buffering=0)  # it is read to its end even if the image goes meanwhile
-            return found
+            content: BinaryIO = path.open("rb", buffering=0)  # stays readable when the image is removed
+            return content
 
         file = await run_in_threadpool(opened)
         headers = {"content-length": str(os.fstat(file.fileno()).st_size), "x-content-type-options": "nosniff"}
         return StreamingResponse(_pieces(file), media_type="application/octet-stream", headers=headers)
 
     async def console(self, request: Request) -> Response:
-        """The end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
+        """Return the end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
 
-        With `format=json` it is `{"output": text}`, as Nova's os-getConsoleOutput answers."""
-        given = query(request, bytes=number, lines=number, format=_format)
+        With `format=json` the response is `{"output": text}`, as of Nova's os-getConsoleOutput."""
+        query_parameters = read_query(request, bytes=read_number, lines=read_number, format=_format)
         most = self.agent.host.settings.console_log_bytes
-        shown = await run_in_threadpool(reconcile.show, self.agent.drivers, Server, key(request))
+        shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))
         path = console_path(self.agent.host.settings.state_dir, str(shown["id"]))
-        lines = given.get("lines")
-        size = min(most, given.get("bytes", CONSOLE_BYTES if lines is None else most))
-        text = await run_in_threadpool(tail, path, size, lines)
-        if given.get("format") == "json":
+        lines = query_parameters.get("lines")
+        size = min(most, query_parameters.get("bytes", CONSOLE_BYTES if lines is None else most))
+        text = await run_in_threadpool(tail_console_log, path, size, lines)
+        if query_parameters.get("format") == "json":
             return Json({"output": text.decode()})
         return Response(text, media_type="text/plain; charset=utf-8", headers={"x-content-type-options": "nosniff"})
 
@@ -166,15 +166,15 @@ def _format(name: str, text: str) -> str:
 
 
 def console_path(state_dir: Path, id: str) -> Path:
-    """Where the console log of server *id* is; made from its uuid alone, never from what a caller sends."""
+    """Return the path of the console log of server *id*; built from its uuid alone, never from a caller's input."""
     return state_dir / "servers" / id / "console.log"
 
 
-def tail(path: Path, size: int, lines: int | None) -> bytes:
-    """The last *size* bytes of a log and of its predecessor ``.0``, and of these the last *lines* lines, which end with
-    a line feed: a carriage return alone, as of a progress bar, ends none.
+def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
+    """Return the last *size* bytes of a log and of its predecessor ``.0``, reduced to the last *lines* lines. Lines end
+    with a line feed: a carriage return alone, as in a progress bar, ends none.
 
-    Symbolic links and anything but plain files are not followed: only virtlogd's own files are shown."""
+    Only plain files are read, and no symbolic links: only virtlogd's own files are shown."""
     content = b""
     for part in (path, path.with_name(path.name + ".0")):
         if len(content) < size:
@@ -191,8 +191,8 @@ def _end(path: Path, size: int) -> bytes:
     except OSError:
         return b""  # not started yet, or no earlier part: an empty log
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        file_status = os.fstat(descriptor)
+        if not stat.S_ISREG(file_status.st_mode):
             raise NotFound(f"{path.name} is not a plain file; the agent does not read it.")
-        file.seek(max(0, found.st_size - size))
+        file.seek(max(0, file_status.st_size - size))
         return file.read(size)

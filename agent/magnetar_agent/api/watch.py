@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GET /v1/watch: server-sent events for whoever follows this host, such as the conductors of a cloud.
+"""GET /v1/watch: server-sent events for clients that follow this host, such as the conductors of a cloud.
 
 One thread orders all events and passes them to all watchers, so that no change is lost between the list of servers that
 a new watcher gets (``servers``) and the events that follow. Watchers have no threads: they wait in the event loop.
@@ -21,16 +21,16 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from magnetar_agent.drivers.server import condition
+from magnetar_agent.drivers.server import server_condition
 from magnetar_agent.host import inventory
 from magnetar_agent.host.boot import boot_id
 from magnetar_agent.metadata.password import PASSWORD
 from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
-from magnetar_core.operations import now
-from magnetar_core.version import API, version
+from magnetar_core.operations import utc_timestamp
+from magnetar_core.version import API, installed_version
 
-from .routes import query
+from .routes import read_query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -48,16 +48,17 @@ log = logging.getLogger(__name__)
 INTERVAL = (0.5, 60.0)
 #: Events that a watcher may leave out; hello, servers and heartbeat always come.
 CHOICES = ("server", "domain", "operation")
-#: Threads for heartbeats, which share one look.
+#: Threads for heartbeats, which share one snapshot.
 THREADS = 4
-#: A heartbeat younger than this, in seconds, is sent to other watchers too.
+#: Seconds for which a heartbeat is sent to other watchers too.
 FRESH = 0.4
 
 
 class Watcher:
-    """One client: which of ``CHOICES`` it asked for, its unread events, and a function that cuts its connection."""
+    """One client: the events of ``CHOICES`` that it requested, its unread events, and a function that cuts its
+    connection."""
 
-    #: A watcher that is so many events behind is cut off; when it connects again it gets the states of all servers.
+    #: A watcher with more unread events is cut off; when it connects again it gets the states of all servers.
     BEHIND = 1000
 
     def __init__(self, abort: Callable[[], None], events: Collection[str] = CHOICES) -> None:
@@ -68,53 +69,85 @@ class Watcher:
         self.over = False
 
     def tell(self, event: bytes) -> None:
-        """Queue one event for it, from any thread."""
+        """Queue one event, from any thread."""
         if self.over:
             return
         if len(self._waiting) >= self.BEHIND:
             log.warning("a watcher is %d events behind and is cut off", self.BEHIND)
             self._waiting.clear()
             self.end()
-            self._soon(self._abort)  # it does not read, so the connection cannot be closed in order
+            self._soon(self._abort)  # it does not read, so the connection cannot be closed cleanly
             return
         self._waiting.append(event)
         self._soon(self._wake.set)
 
     def end(self) -> None:
-        """End its connection once it has read what is queued; from any thread."""
+        """End its connection once it has read the queued events; from any thread."""
         self.over = True
         self._soon(self._wake.set)
 
-    async def read(self, seconds: float) -> bytes:
-        """The queued events; empty when none comes within *seconds*."""
+    async def read(self, seconds: float | None) -> bytes:
+        """Return the queued events; empty when none comes within *seconds* (``None``: without limit), or at the
+        end."""
         if not self._waiting and not self.over:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), seconds)
         self._wake.clear()
-        found = []
+        queued = []
         while self._waiting:
-            found.append(self._waiting.popleft())
-        return b"".join(found)
+            queued.append(self._waiting.popleft())
+        return b"".join(queued)
 
     def _soon(self, function: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed, and the watcher with it
             self._loop.call_soon_threadsafe(function)
 
 
-class Feed:
-    """The events for all watchers, and the thread that sends them."""
+class EventLane:
+    """A thread that runs functions in the order in which they are put."""
 
-    def __init__(self, host: LocalHost) -> None:
-        self.host = host
-        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._present: set[Watcher] = set()  # whose request has arrived; the event loop's
-        self._watchers: set[Watcher] = set()  # of these, who have got the list of servers; the thread's
+
+    def start(self) -> None:
+        """Start the thread unless it runs; functions put before wait for it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def put(self, function: Callable[[], object]) -> None:
+        """Queue *function*, from any thread."""
+        self._todo.put(function)
+
+    def close(self) -> None:
+        """End the thread after the functions that are queued now."""
+        self._todo.put(None)
+
+    def _run(self) -> None:
+        while (todo := self._todo.get()) is not None:
+            try:
+                todo()
+            except MagnetarError as error:
+                log.debug("watchers learn it when libvirt is back: %s", error)
+            except Exception:
+                log.exception("watchers cannot be told")
+
+
+class Feed:
+    """The events for all watchers, and the thread that sends them; *lane*: a thread shared with other feeds."""
+
+    def __init__(self, host: LocalHost, lane: EventLane | None = None) -> None:
+        self.host = host
+        self._lane = lane or EventLane("watch")
+        self._present: set[Watcher] = set()  # whose request has arrived; used by the event loop
+        self._watchers: set[Watcher] = set()  # watchers that have the list of servers; used by the thread
         self._closed = False
         self._number = 0
         self._told: dict[str, Told] = {}
         self._changed: set[str] = set()
-        #: No request keeps a thread from heartbeats.
+        #: Separate threads: other requests must not delay heartbeats.
         self._threads = CapacityLimiter(THREADS)
         self._beating = threading.Lock()
         self._beat: tuple[float, bytes] = (0.0, b"")
@@ -124,14 +157,15 @@ class Feed:
         host.documents.listen(self._written)
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
-        operation. Lines with the name of the event and its JSON are followed by an empty line."""
-        asked = query(request, interval=_interval, events=_events)
-        interval = asked.get("interval", self.host.settings.heartbeat)
+        """Send server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
+        operation. Each event is a line with its name and a line with its JSON, followed by an empty line."""
+        query_parameters = read_query(request, interval=_interval, events=_events)
+        interval = query_parameters.get("interval", self.host.settings.heartbeat)
         if self._closed:
             raise HypervisorDown("The agent is shutting down. Watch again when it is back.")
-        watcher = Watcher(request.scope.get("state", {}).get("abort", lambda: None), asked.get("events", CHOICES))
-        return StreamingResponse(self._events(watcher, interval), media_type="text/event-stream",
+        transport = request.scope.get("state", {}).get("transport")
+        watcher = Watcher(transport.abort if transport else lambda: None, query_parameters.get("events", CHOICES))
+        return StreamingResponse(self._events(watcher, interval, transport), media_type="text/event-stream",
                                  headers={"cache-control": "no-store"})
 
     def close(self) -> None:
@@ -139,14 +173,13 @@ class Feed:
         self._closed = True
         for watcher in list(self._present):
             watcher.end()
-        self._todo.put(None)
+        self._lane.close()
 
-    async def _events(self, watcher: Watcher, interval: float) -> AsyncIterator[bytes]:
+    async def _events(self, watcher: Watcher, interval: float,
+                      _transport: asyncio.Transport | None) -> AsyncIterator[bytes]:
         self._present.add(watcher)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-            self._thread.start()
-        self._todo.put(lambda: self._enter(watcher))
+        self._lane.start()
+        self._lane.put(lambda: self._enter(watcher))
         time_of = asyncio.get_running_loop().time
         beat = time_of() + interval
         try:
@@ -155,29 +188,32 @@ class Feed:
                     yield events
                 if time_of() >= beat and not watcher.over:
                     beat = time_of() + interval
-                    yield await to_thread.run_sync(self._heartbeat, limiter=self._threads)
+                    yield await self._next_heartbeat()
         finally:
             watcher.over = True
             self._present.discard(watcher)
 
-    # What comes from other threads -----------------------------------------------------------------------------------
+    async def _next_heartbeat(self) -> bytes:
+        return await to_thread.run_sync(self._heartbeat, limiter=self._threads)
+
+    # Called from other threads ---------------------------------------------------------------------------------------
     def _do(self, function: Callable[[], None]) -> None:
         """Queue *function* for the thread if there are watchers."""
         if self._present and not self._closed:
-            self._todo.put(function)
+            self._lane.put(function)
 
     def _asked(self, event: str) -> bool:
-        """Whether a watcher asked for these events."""
+        """Return whether a watcher requested these events."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
     def _happened(self, event: DomainEvent) -> None:
         document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
-        if document is None or event.what == "agent":  # a domain that is not Magnetar's, or nothing that is shown
+        if document is None or event.what == "agent":  # not Magnetar's domain, or nothing that is shown
             return
         if self._asked("domain"):
             name = document.name
-            self._do(lambda: self._send("domain", {"time": now(), "id": event.uuid, "name": name, "what": event.what,
-                                                   "reason": event.reason}))
+            self._do(lambda: self._send("domain", {"time": utc_timestamp(), "id": event.uuid, "name": name,
+                                                   "what": event.what, "reason": event.reason}))
         self._look_at(event.uuid)
 
     def _ended(self, operation: Operation) -> None:
@@ -188,48 +224,39 @@ class Feed:
     def _written(self, document: Document, removed: bool) -> None:
         if document.kind != Server.noun or not self._present:
             return
-        told = self._told.get(document.id)
-        if removed or told is None or told[:1] + told[2:] != (_public(document), document.deleting):
+        previous = self._told.get(document.id)
+        if removed or previous is None or previous[:1] + previous[2:] != (_public(document), document.deleting):
             self._look_at(document.id)
 
     def _look_at(self, id: str) -> None:
-        """Queue a look at the state of a server; changes until then are reported as one."""
+        """Queue a check of a server's state; changes until then are reported as one."""
         if id not in self._changed and self._present:
             self._changed.add(id)
-            self._todo.put(lambda: self._look(id))
+            self._lane.put(lambda: self._look(id))
 
     # The thread -----------------------------------------------------------------------------------------------------
-    def _run(self) -> None:
-        while (todo := self._todo.get()) is not None:
-            try:
-                self._watchers = {watcher for watcher in self._watchers if not watcher.over}
-                todo()
-            except MagnetarError as error:
-                log.debug("watchers learn it when libvirt is back: %s", error)
-            except Exception:
-                log.exception("watchers cannot be told")
-
     def _enter(self, watcher: Watcher) -> None:
         watcher.tell(_frame("hello", self._hello()))
-        with contextlib.suppress(MagnetarError):  # when libvirt is back, everybody is told
+        with contextlib.suppress(MagnetarError):  # when libvirt is back, all watchers get the list
             watcher.tell(_frame("servers", self._everything()))
         watcher.tell(self._heartbeat())
-        self._watchers.add(watcher)
+        self._watchers = {other for other in self._watchers if not other.over} | {watcher}
 
     def _hello(self) -> dict[str, Any]:
         try:
             id = self.host.hypervisor.host().get("id")
         except MagnetarError:
             id = None
-        return {"host": self.host.name, "id": id, "api": API, "version": version(), "boot_id": boot_id(),
-                "sequence": self._number, "time": now()}
+        return {"host": self.host.name, "id": id, "api": API, "version": installed_version(), "boot_id": boot_id(),
+                "sequence": self._number, "time": utc_timestamp()}
 
     def _everything(self) -> dict[str, Any]:
         domains = self.host.hypervisor.domains()
         documents = self.host.documents.list(Server.noun)
-        self._told = {one.id: _shown(self.host, one, domains.get(one.id)) for one in documents}
-        return {"at": now(), "servers": [{"id": one.id, "name": one.name, **self._told[one.id][1]}
-                                         for one in documents]}
+        self._told = {document.id: _shown(self.host, document, domains.get(document.id)) for document in documents}
+        return {"at": utc_timestamp(), "servers": [{"id": document.id, "name": document.name,
+                                                    **self._told[document.id][1]}
+                                                   for document in documents]}
 
     def _tell_all(self) -> None:
         self._send("servers", self._everything())
@@ -239,40 +266,42 @@ class Feed:
         document = self.host.documents.look(Server.noun, id)
         if document is None:
             if self._told.pop(id, None):
-                self._send("server", {"id": id, "removed": True, "at": now()})
+                self._send("server", {"id": id, "removed": True, "at": utc_timestamp()})
             return
-        found = _shown(self.host, document, self.host.hypervisor.domain(id))
-        if self._told.get(id) != found:
-            self._told[id] = found
-            self._send("server", {"id": id, "name": document.name, **found[1], "at": now()})
+        current = _shown(self.host, document, self.host.hypervisor.domain(id))
+        if self._told.get(id) != current:
+            self._told[id] = current
+            self._send("server", {"id": id, "name": document.name, **current[1], "at": utc_timestamp()})
 
     def _send(self, event: str, data: dict[str, Any]) -> None:
         self._number += 1
         framed = _frame(event, data, self._number)
-        for watcher in tuple(self._watchers):  # others come meanwhile
+        self._watchers = {watcher for watcher in self._watchers if not watcher.over}
+        for watcher in tuple(self._watchers):  # the set may grow meanwhile
             if event not in CHOICES or event in watcher.events:
                 watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:
-        """What the host has and uses; watchers share one look if they need it at about the same time."""
+        """Return the host's inventory and usage; watchers that need it at about the same time share one snapshot."""
         with self._beating:
             if time.monotonic() - self._beat[0] < FRESH:
                 return self._beat[1]
-            seen = inventory.usage(self.host)
-            beat = _frame("heartbeat", {"time": now(), "host": seen, "operations": self.host.operations.running()})
+            usage = inventory.host_usage(self.host)
+            beat = _frame("heartbeat", {"time": utc_timestamp(), "host": usage,
+                                        "operations": self.host.operations.running()})
             self._beat = (time.monotonic(), beat)
             return beat
 
 
 def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """What a watcher is told of a server, between what is compared to find out whether it changed."""
-    left = document.state.get(PASSWORD)
-    told = {**condition(host, document, domain), **({"password": left} if left else {})}
-    return _public(document), told, document.deleting
+    """Return the parts of a server that are compared to detect a change; the middle one is sent to watchers."""
+    password = document.state.get(PASSWORD)
+    shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
+    return _public(document), shown_fields, document.deleting
 
 
 def _public(document: Document) -> dict[str, Any]:
-    """The part of a document whose change is reported; the agent's notes while it works are not."""
+    """Return the part of a document whose change is reported; notes of the agent during its work are left out."""
     state = document.state
     return {**document.want, "name": document.name,
             "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault"), state.get(PASSWORD)]}
@@ -280,19 +309,19 @@ def _public(document: Document) -> dict[str, Any]:
 
 def _interval(name: str, text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = -1.0
-    if not INTERVAL[0] <= found <= INTERVAL[1]:
+        seconds = -1.0
+    if not INTERVAL[0] <= seconds <= INTERVAL[1]:
         raise InvalidField(name, f"must be a number of seconds from {INTERVAL[0]:g} to {INTERVAL[1]:g}", text)
-    return found
+    return seconds
 
 
 def _events(name: str, text: str) -> frozenset[str]:
-    found = frozenset(text.split(","))
-    if not found <= set(CHOICES):
+    events = frozenset(text.split(","))
+    if not events <= set(CHOICES):
         raise InvalidField(name, f"must be some of {', '.join(CHOICES)}, separated by commas", text)
-    return found
+    return events
 
 
 def _frame(event: str, data: dict[str, Any], number: int | None = None) -> bytes:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of servers as WebSockets: ``/v1/server/KEY/consoles/vnc``, ``…/spice`` and ``…/serial``. Binary messages are
-what goes over the line, as noVNC, spice-html5 and serial clients expect it (subprotocol ``binary``). A text message
-``break`` sends a break over a serial line; others have no meaning. Each channel of a SPICE session is a WebSocket.
+"""Consoles of servers as WebSockets: ``/v1/server/KEY/consoles/vnc``, ``…/spice`` and ``…/serial``.
+
+Binary messages are the raw bytes of the line, as noVNC, spice-html5 and serial clients expect (subprotocol ``binary``).
+A text message ``break`` sends a break over a serial line; other text messages are ignored. Each channel of a SPICE
+session is a WebSocket.
 
 A console ends with its guest: when it stops, when the server is deleted, when it has moved to another host.
 """
@@ -25,10 +27,10 @@ from magnetar_agent.api.streams import CONSOLE_BYTES, console_path
 from magnetar_agent.host.host import CONSOLES, SERIAL, SPICE, VNC
 from magnetar_agent.reconcile import reconcile
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, TooManyRequests
-from magnetar_core.http.first_of import first_of
+from magnetar_core.http.first_of import run_until_first
 from magnetar_core.kinds import Server
 from magnetar_core.power import PAUSED, RUNNING
-from magnetar_core.query import number, parameters
+from magnetar_core.query import read_number, read_parameters
 
 from .serial import PIECE, SerialClient, SerialLine
 
@@ -37,59 +39,60 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from magnetar_agent.agent import Agent
+    from magnetar_agent.agent import ManagedHost
 
 log = logging.getLogger(__name__)
 
 PATH = re.compile(rf"/v1/{Server.noun}/([^/]+)/consoles/([^/]+)")
-#: Connections of one kind that a server may have open at once. A SPICE client has four, or six with sound.
+#: Connections of one kind that a server may have open at the same time. A SPICE client has four, or six with sound.
 OF_SERVER = {VNC: 8, SERIAL: 8, SPICE: 16}
-#: Seconds after which a client, or a VNC or SPICE server, that takes nothing is given up.
+#: Seconds after which a client, or a VNC or SPICE server, that reads nothing is cut off.
 HUNG = 60.0
-#: Threads for calls that a guest has to answer.
+#: Threads for calls that a guest must answer.
 THREADS = 8
-#: Codes of closing: the guest has stopped (normal), something failed.
+#: Close codes: the guest has stopped (normal), an error.
 NORMAL, FAILED = 1000, 1011
 
 
 class OpenConsoles:
-    """Opens consoles, and knows those that are open. An ASGI application for WebSockets whose callers are admitted."""
+    """The open consoles: an ASGI application for WebSockets whose callers are admitted."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent, self._open = agent, agent.host.consoles
-        #: Who waits for a guest keeps no thread from others.
+    def __init__(self, agent: ManagedHost) -> None:
+        self.agent = agent
+        #: Own threads: waiting for a guest must not block other requests.
         self._threads = CapacityLimiter(THREADS)
-        #: The serial lines of servers of which somebody has the console open.
+        #: The open serial lines, by server.
         self._lines: dict[str, asyncio.Future[SerialLine]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one console to its end. Raises ``MagnetarError`` before anything was answered."""
-        found = PATH.fullmatch(scope["path"])
-        if not found:
+        path_match = PATH.fullmatch(scope["path"])
+        if not path_match:
             raise NotFound(f"There is no WebSocket at {scope['path']}. Consoles are at /v1/server/KEY/consoles/KIND, "
                            f"and KIND is one of {', '.join(CONSOLES)}.")
-        key, kind = found[1].replace("\x00", "/"), found[2]
+        key, kind = path_match[1].replace("\x00", "/"), path_match[2]
         if kind not in CONSOLES:
             raise NotFound(f"There is no console {kind[:20]!r}: there are {', '.join(CONSOLES)}.")
         websocket = WebSocket(scope, receive, send)
-        size = parameters(websocket.query_params.multi_items(), {"scrollback": number}).get("scrollback", CONSOLE_BYTES)
-        id = await self._server(key)
-        if self._open[id, kind] >= OF_SERVER[kind]:
+        size = read_parameters(websocket.query_params.multi_items(), {"scrollback": read_number}).get("scrollback",
+                                                                                                      CONSOLE_BYTES)
+        id, open_consoles = await self._server(key), self.agent.host.consoles
+        if open_consoles[id, kind] >= OF_SERVER[kind]:
             raise TooManyRequests(f"{OF_SERVER[kind]} {kind} consoles of this server are open already. Close one.")
-        self._open[id, kind] += 1
+        open_consoles[id, kind] += 1
         try:
             if kind == SERIAL:
                 await self._serial(websocket, id, min(size, self.agent.host.settings.console_log_bytes))
             else:
                 await self._graphics(websocket, id, kind)
         finally:
-            self._open[id, kind] -= 1
-            if not self._open[id, kind]:
-                del self._open[id, kind]
+            open_consoles[id, kind] -= 1
+            if not open_consoles[id, kind]:
+                del open_consoles[id, kind]
 
     async def _server(self, key: str) -> str:
-        """The uuid of a server that has a guest now. Raises ``NotFound``, ``Ambiguous``, ``Conflict``."""
-        shown = await run_in_threadpool(reconcile.show, self.agent.drivers, Server, key)
+        """Return the uuid of a server that has a guest now. Raises ``NotFound``, ``Ambiguous``, ``Conflict``."""
+        shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, key)
         if shown["power_state"] not in (RUNNING, PAUSED):
             raise Conflict(f"The server {shown['name']} is {shown['power_state']}: only one that runs has a console. "
                            "Start it.")
@@ -100,8 +103,8 @@ class OpenConsoles:
         reader, writer = await asyncio.open_unix_connection(sock=line)
 
         async def show() -> None:
-            while there := await reader.read(PIECE):
-                await _sent(websocket, websocket.send_bytes(there))
+            while piece := await reader.read(PIECE):
+                await _sent(websocket, websocket.send_bytes(piece))
 
         async def typed(data: bytes) -> None:
             writer.write(data)
@@ -131,22 +134,23 @@ class OpenConsoles:
                 del self._lines[id]
 
     async def _line(self, id: str) -> SerialLine:
-        """The line of a server; opened when nobody has it open. Without a pause after the last look at it."""
+        """Return the line of a server; open it if no client has it open. Does not yield control after the last check of
+        it."""
         while True:
-            known = self._lines.get(id)
-            if known is None or not self._usable(known):
-                known = self._lines[id] = asyncio.ensure_future(self._opened(id))
+            opening = self._lines.get(id)
+            if opening is None or not self._usable(opening):
+                opening = self._lines[id] = asyncio.ensure_future(self._opened(id))
             try:
-                line = await asyncio.shield(known)
+                line = await asyncio.shield(opening)
             except MagnetarError:
-                if self._lines.get(id) is known:
+                if self._lines.get(id) is opening:
                     del self._lines[id]
                 raise
             if not line.over:
                 return line
 
     def _usable(self, line: asyncio.Future[SerialLine]) -> bool:
-        """Whether it is being opened, or is open."""
+        """Return whether the line is being opened, or is open."""
         return not line.done() or (not line.exception() and not line.result().over)
 
     async def _opened(self, id: str) -> SerialLine:
@@ -156,7 +160,7 @@ class OpenConsoles:
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
                      typed: Callable[[bytes], Awaitable[None]],
                      broken: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Accept the client, show it what *show* sends and hand on what it types, until either ends."""
+        """Accept the client, send it the output of *show* and pass on its input, until either ends."""
 
         async def hear() -> None:
             while (message := await websocket.receive())["type"] != "websocket.disconnect":
@@ -168,27 +172,28 @@ class OpenConsoles:
         began, state = time.monotonic(), websocket.scope["state"]
         try:
             await websocket.accept("binary" if "binary" in websocket.scope["subprotocols"] else None)
-        except WebSocketDisconnect:  # the client has gone already
+        except WebSocketDisconnect:  # the client has disconnected already
             return
-        audit.record("open_console", Server.noun, id, state["caller"], state["request_id"], "succeeded", console=kind)
+        audit.write_audit_line("open_console", Server.noun, id, state["caller"], state["request_id"], "succeeded",
+                               console=kind)
         code, reason = NORMAL, "the console has ended: the guest stopped, or is on another host"
         try:
-            await first_of(show(), hear(), quiet=(WebSocketDisconnect,))
+            await run_until_first(show(), hear(), quiet=(WebSocketDisconnect,))
         except (MagnetarError, OSError) as error:
             log.warning("a console of %s ended early: %s", id, error)
             code, reason = FAILED, "the console failed; the agent's log says why"
         finally:
-            audit.record("close_console", Server.noun, id, state["caller"], state["request_id"], "succeeded",
-                         seconds=time.monotonic() - began, console=kind)
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client has gone
+            audit.write_audit_line("close_console", Server.noun, id, state["caller"], state["request_id"], "succeeded",
+                                   seconds=time.monotonic() - began, console=kind)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client has disconnected
             await _sent(websocket, websocket.close(code, reason))
 
 
 async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
-    """Wait until *sending* is done. A client that does not read is cut off, and is as one who has gone."""
+    """Wait until *sending* is done. A client that does not read is cut off, and treated as disconnected."""
     try:
         async with asyncio.timeout(HUNG):
             await sending
     except TimeoutError:
-        websocket.scope["state"]["abort"]()
+        websocket.scope["state"]["transport"].abort()
         raise WebSocketDisconnect(1006) from None

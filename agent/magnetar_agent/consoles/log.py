@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follows a console log. virtlogd starts a new one now and then: ``console.log`` becomes ``console.log.0``, that one
-``console.log.1``, and the oldest goes. So a log is known by its inode."""
+"""A reader that follows a console log. From time to time virtlogd starts a new one: ``console.log`` becomes
+``console.log.0``, that becomes ``console.log.1``, and the oldest is removed. So a log is identified by its inode."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Logs beside ``console.log`` that are looked at; virtlogd keeps three, unless it is told otherwise.
+#: The number of older logs that are searched; virtlogd keeps three by default.
 OLDER = 10
 
 
 class LogReader:
-    """Reads the log at *path* from *size* bytes before its end, then what is added, also in logs that follow it. Only
+    """A reader of the log at *path* from *size* bytes before its end, then of added text, also in later logs. Only
     plain files are read, and no links are followed."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self._log = _opened(path)
-        here = 0 if self._log is None else os.fstat(self._log).st_size
-        before = _opened(self._older(0)) if size > here else None
-        if before is not None:
-            os.lseek(before, max(0, os.fstat(before).st_size - (size - here)), os.SEEK_SET)
-            self._follow(before)
+        log_size = 0 if self._log is None else os.fstat(self._log).st_size
+        predecessor = _opened(self._older(0)) if size > log_size else None
+        if predecessor is not None:
+            os.lseek(predecessor, max(0, os.fstat(predecessor).st_size - (size - log_size)), os.SEEK_SET)
+            self._follow(predecessor)
         elif self._log is not None:
-            os.lseek(self._log, max(0, here - size), os.SEEK_SET)
+            os.lseek(self._log, max(0, log_size - size), os.SEEK_SET)
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stop reading."""
         self._follow(None)
 
     def read(self, most: int) -> bytes:
-        """What comes next; empty when nothing more is there yet."""
+        """Return the next bytes, at most *most*; empty while there are none."""
         if self._log is None:
             self._log = _opened(self.path)
-        found = self._read(most)
-        if found or self._log is None or (newer := self._newer(os.fstat(self._log))) is None:
-            return found
-        if found := self._read(most):  # written before the new one was begun
+        content = self._read(most)
+        if content or self._log is None or (newer := self._newer(os.fstat(self._log))) is None:
+            return content
+        if content := self._read(most):  # written before the new log was started
             os.close(newer)
-            return found
+            return content
         self._follow(newer)
         return self._read(most)
 
     def _read(self, most: int) -> bytes:
         return b"" if self._log is None else os.read(self._log, most)
 
-    def _newer(self, known: os.stat_result) -> int | None:
-        """The log that follows the one that is read; of those that are there the oldest when that has gone."""
+    def _newer(self, current: os.stat_result) -> int | None:
+        """Return a descriptor of the log that follows the *current* one; if that is gone, of the oldest that exists."""
         newer = None
         for path in (self.path, *map(self._older, range(OLDER))):
             log = _opened(path)
             if log is None:
                 if path == self.path:
-                    continue  # the new one is not there yet
+                    continue  # the new log does not exist yet
                 break
-            if os.path.samestat(os.fstat(log), known):
+            if os.path.samestat(os.fstat(log), current):
                 os.close(log)
                 break
             if newer is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The serial line of a guest: many see what it says, one of them types.
+"""The serial line of a guest: many clients see its output, one of them types.
 
-What the guest says is taken from its console log, which has all of it in one order: so every client reads at its own
-pace, without a queue, and begins with what was said before. What comes over the line itself only says that the log has
-grown; it has to be read, or the guest would wait.
+The output is read from the guest's console log, which has all of it in one order: so every client reads at its own
+pace, without a queue, and begins with earlier output. Bytes from the line itself only signal that the log has grown;
+they must be read, or the guest would block.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .log import LogReader
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Bytes that are read at once.
+#: Bytes of one read.
 PIECE = 1 << 16
-#: Seconds between two looks at the log, and after which a look follows what came over the line: the log is written by
-#: another process.
+#: Seconds between two reads of the log, and between bytes from the line and the next read: another process writes the
+#: log.
 LOOK, SOON = 0.05, 0.004
-#: Seconds after which keys are dropped that the guest does not take, as on any line whose other end does not listen.
+#: Seconds after which keys that the guest does not read are dropped, as on any line without a listener.
 DEAF = 5.0
 READ_ONLY = b"\r\n[magnetar: somebody else types here; this console only shows what is said]\r\n"
 MAY_TYPE = b"\r\n[magnetar: this console types from now on]\r\n"
@@ -33,7 +33,7 @@ MAY_TYPE = b"\r\n[magnetar: this console types from now on]\r\n"
 
 @dataclass(eq=False)
 class SerialClient:
-    """One who has the console open; *send* gives it bytes."""
+    """A client that has the console open; *send* gives it bytes."""
 
     send: Callable[[bytes], Awaitable[None]]
 
@@ -45,13 +45,13 @@ class SerialLine:
         self.path, self.over = path, False
         self._line = descriptor
         self._loop = asyncio.get_running_loop()
-        #: The first one types.
+        #: The first client types.
         self._clients: list[SerialClient] = []
         self._grown = asyncio.Event()
         self._loop.add_reader(descriptor, self._drain)
 
     def close(self) -> None:
-        """Let go of the line. Clients get what is left of the log."""
+        """Close the line. Clients get the rest of the log."""
         if not self.over:
             self.over = True
             self._loop.remove_reader(self._line)
@@ -60,59 +60,59 @@ class SerialLine:
             self._grown.set()
 
     def join(self, client: SerialClient) -> None:
-        """The client has the console open from now on."""
+        """Add a client to the console."""
         self._clients.append(client)
 
     def leave(self, client: SerialClient) -> None:
-        """The client has gone; with the last one the line is closed."""
+        """Remove a client; the last one closes the line."""
         self._clients.remove(client)
         if not self._clients:
             self.close()
 
     async def show(self, client: SerialClient, size: int) -> None:
-        """Send the client the last *size* bytes of the log and all that comes, until the guest stops."""
-        log, told = LogReader(self.path, size), True
+        """Send the client the last *size* bytes of the log and all later output, until the guest stops."""
+        log, may_type = LogReader(self.path, size), True
         try:
             while True:
                 if over := self.over:
-                    await asyncio.sleep(LOOK)  # the last words are on their way to the log
-                while found := log.read(PIECE):
-                    await client.send(found)
+                    await asyncio.sleep(LOOK)  # the last output is on its way to the log
+                while piece := log.read(PIECE):
+                    await client.send(piece)
                 if over:
                     return
-                if self.types(client) is not told:
-                    told = not told
-                    await client.send(MAY_TYPE if told else READ_ONLY)
+                if self.types(client) is not may_type:
+                    may_type = not may_type
+                    await client.send(MAY_TYPE if may_type else READ_ONLY)
                 await self._growth()
         finally:
             log.close()
 
     def types(self, client: SerialClient) -> bool:
-        """Whether it is the one who types."""
+        """Return whether this client may type: it joined first."""
         return self._clients[:1] == [client]
 
     async def typed(self, client: SerialClient, keys: bytes) -> None:
-        """Give the guest what the client types; of those who only see it is dropped."""
-        rest = memoryview(keys)
+        """Give the guest the *keys* of the client that types; drop other clients' keys."""
+        remaining = memoryview(keys)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAF):
-                while rest and not self.over and self.types(client):
+                while remaining and not self.over and self.types(client):
                     try:
-                        rest = rest[os.write(self._line, rest):]
+                        remaining = remaining[os.write(self._line, remaining):]
                     except BlockingIOError:
                         await self._room()
                     except OSError:
                         self.close()
 
     def _drain(self) -> None:
-        """Read what came over the line; its end is that of the guest."""
+        """Read the bytes from the line; its end is the end of the guest."""
         try:
-            came = os.read(self._line, PIECE)
+            received = os.read(self._line, PIECE)
         except BlockingIOError:
             return
         except OSError:
-            came = b""
-        if came:
+            received = b""
+        if received:
             self._loop.call_later(SOON, self._grown.set)
         else:
             self.close()
@@ -125,7 +125,7 @@ class SerialLine:
         self._grown.clear()
 
     async def _room(self) -> None:
-        """Return when the line takes more."""
+        """Return when the line accepts more."""
         free = asyncio.Event()
         self._loop.add_writer(self._line, free.set)
         try:

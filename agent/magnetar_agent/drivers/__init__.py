@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers: one per kind. Each observes the host, plans purely, and applies with a table of verbs."""
+"""Drivers: one per kind. Each observes the host, plans without side effects, and applies with a table of verbs."""
 
 from __future__ import annotations
 
@@ -19,52 +19,57 @@ if TYPE_CHECKING:
 
 
 class Driver(Protocol):
-    """How resources of one kind are made so."""
+    """The interface between ``reconcile`` and the resources of one kind."""
 
     @property
     def kind(self) -> type[Kind]:
-        """The kind that it drives."""
+        """Return the kind of its resources."""
 
     @property
     def unique_names(self) -> bool:
-        """Whether two resources may not share a name (servers made by uuid may)."""
+        """Return whether two resources may not share a name (servers made by uuid may)."""
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """Verb name to ``function(task, **step.args)``. Each is repeatable: done twice is done once."""
+        """Map the name of each verb to ``function(task, **step.args)``. Every verb is idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """The uuid or name that *key* of a request stands for; itself, but for kinds whose key names others."""
+        """Return the uuid or name that *key* of a request stands for: *key* itself, except for kinds whose key names
+        other resources."""
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Turn *want* (checked, merged, defaults filled in) into what will be kept: resolve references to uuids, draw
-        what chance decides, and refuse what this host cannot do. Changes nothing."""
+        """Turn *want* (checked, merged, defaults filled in) into the fields to store: resolve references to uuids, draw
+        random values, and refuse what this host cannot do. Changes nothing."""
 
-    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """``on_immutable: recreate`` is about to remove *document* and make *want*, which was completed, in its place.
-        The caller asked for the fields *given*. Refuse what would fail once the old one is gone. May change *want*."""
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Refuse a replacement that would fail after *document* is removed.
+
+        ``on_immutable: recreate`` is about to remove *document* and make *want*, which is complete, in its place. The
+        caller requested the fields *requested*. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse``, naming the users, when the resource may not go."""
+        """Raise ``InUse``, naming the users, when the resource may not be removed."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """One look at the whole host, for many ``observe`` calls in a row; or at what *document* needs."""
+        """Return one snapshot of the whole host, for many ``observe`` calls in a row; or of the part that *document*
+        needs."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The fields of *document* as they are on the host now; ``None`` when nothing of it is there."""
+        """Return the fields of *document* as they are on the host now; ``None`` when nothing of it exists."""
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps from *have* to *want* (``None``: absent). Pure. Recording the document is not a step here."""
+        """Yield the steps from *have* to *want* (``None``: absent). No side effects. Storing the document is not a
+        step."""
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """The resource as answers show it: the fields of the kind that are for ``show``."""
+        """Return the resource as answers show it: the fields of the kind that are for ``show``."""
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove what only this kind leaves behind and no document needs."""
+        """Remove leftovers of this kind that no document needs."""
 
     def left(self, host: LocalHost) -> list[str]:
-        """Files of this kind that no document knows, and that ``sweep`` leaves: somebody's data may be in them. Removes
-        nothing."""
+        """Return files of this kind that no document names and that ``sweep`` keeps, as they may hold users' data.
+        Removes nothing."""
 
 
 @runtime_checkable
@@ -73,13 +78,14 @@ class SubresourceDriver(Protocol):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """As ``reconcile.ensure``: change the document that it is part of, by ``LocalHost.revise``."""
+        """Do what ``reconcile.ensure_resource`` does, by changing the document that contains the resource with
+        ``LocalHost.revise``."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """The resource *key* as answers show it. Raises ``NotFound``."""
+        """Return the resource *key* as answers show it. Raises ``NotFound``."""
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """All resources as answers show them."""
+        """Return all resources as answers show them."""
 
 
 class Drivers:
@@ -93,8 +99,8 @@ class Drivers:
         return iter(self.by_noun.values())
 
     def of(self, kind: type[Kind]) -> Driver:
-        """The driver of *kind*. Raises ``InvalidField`` for a kind without one, which is read only."""
-        found = self.by_noun.get(kind.noun)
-        if not found:
+        """Return the driver of *kind*. Raises ``InvalidField`` for a kind without one, which is read only."""
+        driver = self.by_noun.get(kind.noun)
+        if not driver:
             raise InvalidField(kind.noun, "is read only")
-        return found
+        return driver

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment: a volume in a server. The domain is composed with them in ``servers.spec``."""
+"""volume_attachment: a volume in a server. ``servers.spec`` puts attached volumes into the domain."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from magnetar_agent.host import hypervisor as hv
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.reconcile.documents import Document
-from magnetar_agent.servers import rescue, seen, spec
-from magnetar_agent.volumes import attaching, finished, holders, remote, swapping
+from magnetar_agent.servers import domains_of_server, rescue, spec
+from magnetar_agent.volumes import attaching, holders_of_volume, is_content_complete, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.hardware.architectures import check_bus
-from magnetar_core.hardware.machines import architecture
+from magnetar_core.hardware.machines import machine_architecture
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import VolumeAttachment
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, SUSPENDED
-from magnetar_core.reconcile import missing
-from magnetar_core.server_plan import hardware
+from magnetar_core.reconcile import refuse_missing
+from magnetar_core.server_plan import server_hardware
 from magnetar_core.values import Uuid
 
 from .document import DocumentDriver
@@ -49,59 +49,60 @@ class AttachmentDriver(DocumentDriver):
     def __init__(self) -> None:
         super().__init__(VolumeAttachment)
         self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release,
-                                          "swap": swapping.swap, "abandon": swapping.abandon}
+                                          "swap": swapping.swap_volume, "abandon": swapping.abandon_swap}
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
+        """Return the uuid that follows from SERVER:VOLUME, each a name or a uuid."""
         if ":" not in key:
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
         for first, second in pairs:
             server, volume = host.documents.look_for("server", first), host.documents.look_for("volume", second)
             if server and volume:
-                return attaching.identity(server.id, volume.id)
-            for one in attaching.of_server(host, server.id, leaving=True) if server else ():
-                if (one.want.get("origin") or {}).get("volume_name") == second:
-                    return one.id
-        return attaching.identity(*pairs[0])
+                return attaching.attachment_id(server.id, volume.id)
+            for attachment in attaching.server_attachments(host, server.id, leaving=True) if server else ():
+                if (attachment.want.get("origin") or {}).get("volume_name") == second:
+                    return attachment.id
+        return attaching.attachment_id(*pairs[0])
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve server and volume, choose the device name, and refuse what cannot be attached."""
+        """Resolve server and volume, choose the device name, and refuse a volume that cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
         volume = _remote_volume(host, want, document) if want.get("origin") else \
             _named(host, "volume", want["volume"], document)
-        found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
-        if found["boot_index"] == -1:
-            found["boot_index"] = None
-        if "device" in found:
-            found["device"] = found["device"].removeprefix("/dev/")
+        completed = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
+        if completed["boot_index"] == -1:
+            completed["boot_index"] = None
+        if "device" in completed:
+            completed["device"] = completed["device"].removeprefix("/dev/")
         if document is not None:
-            for name in ("replaces", "serial"):  # said once, when it was made
-                found.pop(name, None)
+            for name in ("replaces", "serial"):  # given once, when it was made
+                completed.pop(name, None)
                 if name in document.want:
-                    found[name] = document.want[name]
-        elif found.get("replaces"):
-            _check_new(host, found, server, volume)
-            swapping.complete(host, found, server, self._replaced(host, server, found["replaces"]), volume)
+                    completed[name] = document.want[name]
+        elif completed.get("replaces"):
+            _check_new(host, completed, server, volume)
+            swapping.complete_swap(host, completed, server, self._replaced(host, server, completed["replaces"]), volume)
         else:
-            _check_new(host, found, server, volume)
-            taken = spec.targets(host, server)
-            if found.setdefault("device", attaching.draw(found["bus"], taken)) in taken:
-                raise Conflict(f"device: server {server.name!r} has a disk {found['device']} already. Leave it out to "
+            _check_new(host, completed, server, volume)
+            taken = spec.taken_targets(host, server)
+            if completed.setdefault("device", attaching.draw_device_name(completed["bus"], taken)) in taken:
+                raise Conflict(
+                    f"device: server {server.name!r} has a disk {completed['device']} already. Leave it out to "
                                "have a free one drawn.", field="device")
-        return found
+        return completed
 
     def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
-        """The attachment of the *volume*, a name or uuid, that another one is to replace."""
+        """Return the attachment of *volume*, a name or uuid, that another attachment will replace."""
         return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse to detach the root disk, volumes of a server that is migrating, and one that another one replaces."""
+        """Refuse to detach the root disk, volumes of a migrating server, and a volume that is being swapped."""
         if document.state.get(attaching.REPLACED):
             return
-        if any(one.want["replaces"] == document.want["volume"]
-               for one in swapping.swaps(host, document.want["server"])):
+        if any(swap.want["replaces"] == document.want["volume"]
+               for swap in swapping.active_swaps(host, document.want["server"])):
             raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel its "
                            "operation.")
         refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
@@ -112,12 +113,12 @@ class AttachmentDriver(DocumentDriver):
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """All domains in one pass."""
-        return host.hypervisor.domains() if document is None else seen(host, document.want["server"])
+        """Return all domains in one pass; with *document* only its server's."""
+        return host.hypervisor.domains() if document is None else domains_of_server(host, document.want["server"])
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
-        the latter is not looked at in lists."""
+        """Return the document, the server's ``power``, and whether its definition (``defined``) and the running domain
+        (``plugged``) have the volume; lists leave out the latter."""
         id, target = document.want["server"], document.want["device"]
         if not attaching.is_current(host, document) or document.want.get("replaces"):
             swaps = bool(document.want.get("replaces"))
@@ -132,27 +133,27 @@ class AttachmentDriver(DocumentDriver):
         return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan``."""
-        return plan(want, have)
+        """See ``plan_attachment``."""
+        return plan_attachment(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """The document with the names of server and volume."""
+        """Return the document with the names of server and volume."""
         server = host.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
         runs = have.get("power") in LIVE
-        there = not have.get("swaps") and (have.get("power") == MISSING or (
+        in_place = not have.get("swaps") and (have.get("power") == MISSING or (
             have.get("defined") and (have.get("plugged") or not runs)))
-        known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
-                 "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
-                 "serial": attaching.serial(document)[:20],
-                 "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
-                 "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+        values = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
+                  "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
+                  "serial": attaching.disk_serial(document)[:20],
+                  "status": "attached" if in_place else "attaching" if state.get("unfinished") else "error",
+                  "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
-def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """From *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict`` for a server that
-    is suspended: it would wake up to other disks than it fell asleep with."""
+def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """Yield the steps from *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict``
+    for a suspended server: it would resume with other disks than it was suspended with."""
     if want is not None and want.get("replaces"):
         yield Step("swap", "copy the old volume and go on with the new one")
         return
@@ -173,30 +174,31 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def _rescued(host: LocalHost, server: str) -> bool:
-    """A rescued server is without its volumes until it is unrescued, but for stable devices: see
-    ``servers.spec.disks``."""
-    found = host.documents.get("server", server)
-    return found is not None and bool(found.want.get("rescue")) and not rescue.keeps_disks(found)
+    """Return whether the server is rescued and so without its volumes until it is unrescued; not with stable devices:
+    see ``servers.spec.current_disks``."""
+    server_document = host.documents.get("server", server)
+    return server_document is not None and bool(server_document.want.get("rescue")) and not rescue.keeps_disks(
+        server_document)
 
 
 def _there(document: Document, domain: hv.Domain, target: str) -> bool:
-    return any(one.target == target and one.serial == attaching.serial(document) for one in domain.disks)
+    return any(disk.target == target and disk.serial == attaching.disk_serial(document) for disk in domain.disks)
 
 
 def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
-    """The server or volume *key*; what an attachment has already may be going."""
-    kept = document.want[noun] if document else None
-    found = host.documents.find(noun, key) if kept else host.documents.standing(noun, key)
-    if found is None and kept == key:
+    """Return the server or volume *key*; if *document* already has it, it may be about to be removed."""
+    current_key = document.want[noun] if document else None
+    resolved = host.documents.find(noun, key) if current_key else host.documents.standing(noun, key)
+    if resolved is None and current_key == key:
         return Document(noun, key, key, {})
-    if found is None:
-        missing(InvalidField(noun, f"must name a {noun} of this host", key), noun, key)
+    if resolved is None:
+        refuse_missing(InvalidField(noun, f"must name a {noun} of this host", key), noun, key)
         return Document(noun, key, key, {"multiattach": False, "format": "raw", "size": 1}, {"made": True})
-    return found
+    return resolved
 
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """A stand-in for the document of a volume of another host."""
+    """Return a stand-in for the document of a volume of another host."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)
@@ -206,86 +208,89 @@ def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> 
         "multiattach": origin["multiattach"], "format": origin["format"], "size": origin["size"]}, {"made": True})
 
 
-def _check_new(host: LocalHost, found: Fields, server: Document, volume: Document) -> None:
-    """Refuse what a new attachment cannot be."""
+def _check_new(host: LocalHost, completed: Fields, server: Document, volume: Document) -> None:
+    """Refuse a new attachment that is not possible."""
     real = host.documents.get("server", server.id) and host.documents.get("volume", volume.id)
-    if found.pop("id", None) not in (None, attaching.identity(server.id, volume.id)) and real:
+    if completed.pop("id", None) not in (None, attaching.attachment_id(server.id, volume.id)) and real:
         raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
     domain = host.hypervisor.domain(server.id)
     if _rescued(host, server.id):
         raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
     if domain and domain.state == SUSPENDED:
         raise Conflict(ASLEEP)
-    check_bus(found["bus"], architecture(server.want.get("machine", "")), "bus")
-    if domain and domain.state in LIVE and found["bus"] == "sata":
+    check_bus(completed["bus"], machine_architecture(server.want.get("machine", "")), "bus")
+    if domain and domain.state in LIVE and completed["bus"] == "sata":
         raise Conflict(attaching.SATA)
-    if found["readonly"] and found["bus"] == "sata":
+    if completed["readonly"] and completed["bus"] == "sata":
         raise InvalidField("readonly", attaching.SATA_WRITES)
-    if found["boot_index"] == ROOT:
+    if completed["boot_index"] == ROOT:
         raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
-    if not finished(volume):
+    if not is_content_complete(volume):
         raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
-    if "device" in found and not found["device"].startswith(PREFIX[found["bus"]]):
-        raise InvalidField("device", f"must begin with {PREFIX[found['bus']]} on bus {found['bus']}",
-                           found["device"])
-    others = [one for one in holders(host, volume.id) if one.want["server"] != server.id]
-    if others and not volume.want["multiattach"]:
-        raise Conflict(f"Volume {volume.name!r} is attached to server {attaching.server_name(host, others[0])!r} and "
+    if "device" in completed and not completed["device"].startswith(PREFIX[completed["bus"]]):
+        raise InvalidField("device", f"must begin with {PREFIX[completed['bus']]} on bus {completed['bus']}",
+                           completed["device"])
+    other_holders = [holder for holder in holders_of_volume(host, volume.id) if holder.want["server"] != server.id]
+    if other_holders and not volume.want["multiattach"]:
+        raise Conflict(
+            f"Volume {volume.name!r} is attached to server {attaching.server_name(host, other_holders[0])!r} and "
                        "can be in one server only. Detach it there first, or use a volume made with multiattach.",
-                       uuids=[others[0].want["server"]])
+                       uuids=[other_holders[0].want["server"]])
 
 
 def _attach(task: Task) -> None:
-    """Plug it in where the server runs, and into the definition for its later starts."""
+    """Plug the volume into the running server, and into the definition for later starts."""
     host, want = task.host, task.document.want
-    with attaching.still(host, want["server"], want["volume"]):
+    with attaching.hold_server_volume(host, want["server"], want["volume"]):
         server = host.documents.get("server", want["server"])
-        disk = attaching.disk(host, task.document)
+        disk = attaching.attached_disk(host, task.document)
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
-        disk = devices.disk(hardware(server.want), disk)
+        disk = devices.apply_disk_hardware(server_hardware(server.want), disk)
         if want.get("origin"):
-            remote.open(host, task.document)
-        if attaching.plug(host, server.id, disk):
-            host.hypervisor.define(spec.domain(host, server))
+            remote.open_volume_socket(host, task.document)
+        if attaching.plug_device(host, server.id, disk):
+            host.hypervisor.define(spec.domain_spec(host, server))
 
 
 def _detach(task: Task) -> None:
-    """Unplug it from the running guest, which has to release it, and remove it from the definition."""
+    """Unplug it from the running guest, which must release it, and remove it from the definition."""
     host, document, want = task.host, task.document, task.document.want
-    with attaching.still(host, want["server"], want["volume"]):
-        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.serial(document))
-        with suppress(MagnetarError):  # its pool may not run; the device name is enough
-            disk = attaching.disk(host, document) or disk
+    with attaching.hold_server_volume(host, want["server"], want["volume"]):
+        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.disk_serial(document))
+        with suppress(MagnetarError):  # its pool may be inactive; the device name is enough
+            disk = attaching.attached_disk(host, document) or disk
         try:
-            attaching.unplug(host, want["server"], disk, f"Volume {_volume_name(host, document)!r}", task.operation)
+            attaching.unplug_device(host, want["server"], disk, f"Volume {_volume_name(host, document)!r}",
+                                    task.operation)
         except Exception as error:
             if document.deleting:  # it stays attached, also after a restart of the agent
                 document.deleting = False
                 document.state["fault"] = {"code": getattr(error, "code", "internal"), "message": str(error)[:1024],
-                                           "created": now()}
+                                           "created": utc_timestamp()}
                 task.keep()
             raise
         server = host.documents.get("server", want["server"])
-        seen = host.hypervisor.domain(want["server"])
-        if server and seen and seen.owned:
-            made = spec.domain(host, server)
-            left = tuple(one for one in made.disks
-                         if (one.target, one.serial) != (want["device"], attaching.serial(document)))
-            host.hypervisor.define(replace(made, disks=left))
+        domain = host.hypervisor.domain(want["server"])
+        if server and domain and domain.owned:
+            made = spec.domain_spec(host, server)
+            remaining_disks = tuple(attached_disk for attached_disk in made.disks
+                                    if (attached_disk.target, attached_disk.serial) != (
+                                        want["device"], attaching.disk_serial(document)))
+            host.hypervisor.define(replace(made, disks=remaining_disks))
 
 
 def _release(task: Task) -> None:
-    """Tell the volume's host that the attachment has ended. ``RemoteVolumes`` repeats it while that host is away."""
+    """Report the end of the attachment to the volume's host. ``RemoteVolumes`` repeats it while that host is away."""
     try:
-        remote.release(task.host, task.document)
+        remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:
         raise Unreachable(f"The server is without the volume, and {task.document.want['origin']['host'] or 'its host'} "
                           f"cannot be told so; until it is, the volume counts as attached there. {error}") from error
 
 
 def _volume_name(host: LocalHost, document: Document) -> str:
-    found = host.documents.get("volume", document.want["volume"])
+    volume = host.documents.get("volume", document.want["volume"])
     if document.want.get("origin"):
         return str(document.want["origin"]["volume_name"])
-    return found.name if found else ""
+    return volume.name if volume else ""

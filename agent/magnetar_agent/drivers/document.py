@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of kinds that are documents and nothing else: flavor and keypair."""
+"""The driver of kinds that consist of a document only: flavor and keypair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DocumentDriver:
-    """Observe reads the document; nothing else is there to do. Other drivers build on it."""
+    """A driver that only reads and writes the document. Other drivers derive from it."""
 
     verbs: Mapping[str, Verb] = {}
     unique_names = True
@@ -26,40 +26,40 @@ class DocumentDriver:
         self.kind = kind
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Keys are names or uuids."""
+        """Return *key*: keys are names or uuids."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Kept as it was asked for."""
+        """Return *want* unchanged."""
         return want
 
-    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """Cannot fail."""
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Permit every replacement."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """May always go."""
+        """Permit every removal."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Nothing to look at."""
+        """Return ``None``: nothing on the host belongs to the document."""
         return None
 
     def sweep(self, host: LocalHost) -> None:
-        """Leaves nothing behind."""
+        """Do nothing: there are no leftovers."""
 
     def left(self, host: LocalHost) -> list[str]:
-        """Has no files."""
+        """Return an empty list: there are no files."""
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """A document is what it says."""
+        """Return the fields of the document."""
         return document.want
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Nothing beyond the document itself."""
+        """Yield no steps: the document itself is all."""
         yield from ()
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """All fields that are for show and known from the document."""
-        known = {**document.want, **document.state, "id": document.id, "name": document.name,
-                 "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+        """Return all fields that are for show and known from the document."""
+        values = {**document.want, **document.state, "id": document.id, "name": document.name,
+                  "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}

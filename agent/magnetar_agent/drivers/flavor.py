@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""flavor: a document. Servers keep the sizes that they were made with, so a flavor may always go."""
+"""flavor: a document. Servers keep the sizes that they were made with, so a flavor may always be removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .document import DocumentDriver
 
 
 class FlavorDriver(DocumentDriver):
-    """Flavors are what they say."""
+    """The driver of flavors, which consist of a document only."""
 
     def __init__(self) -> None:
         super().__init__(Flavor)

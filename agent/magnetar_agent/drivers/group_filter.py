@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""group_filter: a document, of which ``port_security`` makes what the kernel filters by."""
+"""group_filter: a document, the source of ``port_security`` for the kernel's filter."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class GroupFilterDriver(DocumentDriver):
-    """Security groups of a cloud. What is older than what the host knows changes nothing: two conductors may tell."""
+    """Security groups of a cloud. Data older than the host's changes nothing: two conductors may send the
+    same group."""
 
     def __init__(self) -> None:
         super().__init__(GroupFilter)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check what the kernel will be told, and write addresses in normal form. Raises ``InvalidField``."""
+        """Check the rules for the kernel, and write addresses in normal form. Raises ``InvalidField``."""
         if document is not None and want["revision"] < document.want["revision"]:
             return {**document.want, "name": want["name"]}
-        rules = [_checked(one, f"rules[{at}]") for at, one in enumerate(want["rules"])]
-        members = {_address(one, f"members[{at}]") for at, one in enumerate(want["members"])}
+        rules = [_checked(rule, f"rules[{at}]") for at, rule in enumerate(want["rules"])]
+        members = {_address(member, f"members[{at}]") for at, member in enumerate(want["members"])}
         return {**want, "rules": rules, "members": sorted(members)}
 
 
-def _address(given: str, field: str) -> str:
+def _address(address: str, field: str) -> str:
     try:
-        return str(ip_address(given))
+        return str(ip_address(address))
     except ValueError:
-        raise InvalidField(field, "must be an IP address", given) from None
+        raise InvalidField(field, "must be an IP address", address) from None
 
 
-def _network(given: str, field: str) -> IPv4Network | IPv6Network:
+def _network(prefix: str, field: str) -> IPv4Network | IPv6Network:
     try:
-        return ip_network(given, strict=False)
+        return ip_network(prefix, strict=False)
     except ValueError:
-        raise InvalidField(field, "must be an IP address or network", given) from None
+        raise InvalidField(field, "must be an IP address or network", prefix) from None
 
 
 def _checked(rule: Fields, field: str) -> Fields:
-    found, prefix = dict(rule), rule.get("remote_ip_prefix")
+    checked, prefix = dict(rule), rule.get("remote_ip_prefix")
     if prefix is not None:
         network = _network(prefix, f"{field}.remote_ip_prefix")
         if network.version != VERSIONS[rule["ethertype"]]:
             raise InvalidField(f"{field}.remote_ip_prefix", f"must be of {rule['ethertype']}", prefix)
         if rule.get("remote_group") is not None:
             raise InvalidField(f"{field}.remote_group", "cannot be given with remote_ip_prefix", rule["remote_group"])
-        found["remote_ip_prefix"] = str(network)
+        checked["remote_ip_prefix"] = str(network)
     least, most = rule.get("port_range_min"), rule.get("port_range_max")
     if rule.get("protocol") is None and (least, most) != (None, None):
         raise InvalidField(f"{field}.port_range_min", "needs a protocol", least)
@@ -67,10 +68,10 @@ def _checked(rule: Fields, field: str) -> Fields:
     elif (least is None) != (most is None) or (least or 0) > (most or 0):
         raise InvalidField(f"{field}.port_range_min", "must be at most port_range_max, and both be given or none",
                            least)
-    return found
+    return checked
 
 
-def rule(said: Fields) -> GroupRule:
-    """The rule of a document, as the kernel is told of it."""
-    return GroupRule(said["direction"], VERSIONS[said["ethertype"]], *(said.get(name) for name in (
+def parse_group_rule(rule_fields: Fields) -> GroupRule:
+    """Return a rule of a document in the form for the kernel."""
+    return GroupRule(rule_fields["direction"], VERSIONS[rule_fields["ethertype"]], *(rule_fields.get(name) for name in (
         "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group")))

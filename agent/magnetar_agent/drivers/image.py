@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: content that servers boot from, taken in once, checked, and kept read-only.
+"""image: content that servers boot from, stored once, checked, and kept read-only.
 
-``document.state`` holds what is known of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``,
-``digests`` (sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (what identifies the
-file it was read from) and ``pinned`` (the checksum was given by a user, not found). ``want["source"]`` is there only
-until the content is.
+``document.state`` holds the facts of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``, ``digests``
+(sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (the identity of the file that it
+was read from) and ``pinned`` (the checksum was given by a user, not computed). ``want["source"]`` is present only until
+the content is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, Inval
 from magnetar_core.fields import SHOW
 from magnetar_core.image_format import HEAD, Facts
 from magnetar_core.kinds import Image
-from magnetar_core.operations import now
-from magnetar_core.plan import Result, Step, diff
-from magnetar_core.reconcile import missing
+from magnetar_core.operations import utc_timestamp
+from magnetar_core.plan import Result, Step, diff_documents
+from magnetar_core.reconcile import refuse_missing
 
 from .document import DocumentDriver
 
@@ -38,40 +38,41 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task, Verb
     from magnetar_core.operations import Operation
 
-#: What cannot change of an image that has its content.
+#: Fields that cannot change once the image has its content.
 FIXED = [field.name for field in Image.settable() if field.fixed and field.compared and field.name != "id"]
 
 
 class ImageDriver(DocumentDriver):
-    """Takes content in, and gives servers its path. See the module's text for the state that it keeps."""
+    """Stores content, and gives servers its path. See the module's docstring for its state."""
 
     def __init__(self) -> None:
         super().__init__(Image)
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Look at a local source, and resolve kernel and ramdisk to uuids."""
+        """Check a local source, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
-        stored, given = document and importing.stored(document), want.get("source")
-        source = ceph.source(host, want) if given and given.get("upload") else given
+        stored, requested_source = document and importing.content_is_stored(document), want.get("source")
+        source = ceph.ceph_source(host, want) if requested_source and requested_source.get(
+            "upload") else requested_source
         want.update({"source": source} if source else {})
         if document and stored:
-            _same(host, want, document)
+            _match_stored_content(host, want, document)
         else:
             _new(host, want, document)
-            importing.check_room(host, given or {})
+            importing.check_image_room(host, requested_source or {})
         for name, format in (("kernel", "aki"), ("ramdisk", "ari")):
             if want.get(name) and not (document and document.want.get(name) == want[name]):
                 want[name] = _part(host, name, want[name], format)
         if document and stored and any(want.get(name) != document.want.get(name) for name in FIXED):
-            want["source"] = source or document.state["source"]  # of what is made in its place, if that is allowed
+            want["source"] = source or document.state["source"]  # of the image made in its place, if that is allowed
         importing.check_boot_fields(want, want.get("disk_format"))
         return want
 
-    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Read a local source completely. Uploads and downloads can be checked only when they arrive."""
         source = want.get("source") or {}
-        importing.check_room(host, given.get("source") or {}, document.state.get("size") or 0)
+        importing.check_image_room(host, requested.get("source") or {}, document.state.get("size") or 0)
         if "volume" in source:
             raise InvalidField("source.volume", "cannot take the place of content that is there: give the image "
                                                 "another name, or remove it first", source["volume"])
@@ -82,7 +83,7 @@ class ImageDriver(DocumentDriver):
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refused while another image boots with this one. Servers keep what they need of it by themselves."""
+        """Raise ``InUse`` while another image boots with this one. Servers keep links to the content they need."""
         users = [other.name for other in host.documents.list("image")
                  if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
         if users:
@@ -90,11 +91,13 @@ class ImageDriver(DocumentDriver):
                         f"{'these' if len(users) > 1 else 'that'} first.", users=users)
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The document, *stored* (is the content there?) and the *origin* from which it can be had again."""
-        return {**document.want, "stored": importing.stored(document), "origin": document.state.get("source")}
+        """Return the document, ``stored`` (whether the content is present) and the ``origin`` to fetch it
+        from again."""
+        return {**document.want, "stored": importing.content_is_stored(document),
+                "origin": document.state.get("source")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Take content in that is not there; uploads wait for theirs."""
+        """Yield the steps that store missing content; uploads wait for theirs."""
         if want is None:
             if have and have["stored"]:
                 yield Step("drop", "remove the content")
@@ -105,33 +108,33 @@ class ImageDriver(DocumentDriver):
                 yield Step("fetch", f"take in the content from {place}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Status, and sizes once the content is there."""
+        """Return status, and sizes once the content is present."""
         state = document.state
         waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
-        known = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size", "consistency")},
-                 "status": "active" if importing.stored(document) else absent, "id": document.id, "name": document.name,
-                 "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+        values = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size", "consistency")},
+                  "status": "active" if importing.content_is_stored(document) else absent, "id": document.id,
+                  "name": document.name, "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove content that no document knows and parts that a crash left."""
-        importing.store(host).sweep(lambda: _known(host))
+        """Remove content that no document names, and parts that a crash left."""
+        importing.image_store(host).sweep(lambda: _known(host))
 
     def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
                 operation: Operation) -> Result:
-        """Take in the content of an image that waits for its upload. Anything wrong leaves the image as it was, so the
-        upload can be repeated; what is there already is compared with what comes."""
+        """Store the content of an image that waits for its upload. After an error the image is as it was, so the upload
+        can be repeated. If the image has content already, the upload is compared with it."""
         document = host.documents.find("image", key)
         if document is None or document.deleting:
             raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",
                            kind="image", key=key)
         source = document.want.get("source") or document.state.get("source")
-        if not importing.stored(document) and not (source or {}).get("upload"):
+        if not importing.content_is_stored(document) and not (source or {}).get("upload"):
             raise Conflict(f"Image {document.name!r} takes its content from its source, not from an upload. Remove it "
                            "and make it with source {upload: true}.")
-        advance = partial(importing.advance, operation, length, "upload")
-        with importing.store(host).part(document.id, length) as part:
+        advance = partial(importing.advance_bytes, operation, length, "upload")
+        with importing.image_store(host).part(document.id, length) as part:
             part.fill(chunks, length, host.settings.image_max_bytes, advance)
             with host.locks.hold("image", document.id):
                 again = host.documents.get("image", document.id)
@@ -140,98 +143,100 @@ class ImageDriver(DocumentDriver):
                 return self._settle(host, again, part, operation)
 
     def _settle(self, host: LocalHost, document: Document, part: ContentPart, operation: Operation) -> Result:
-        before = self.show(host, document, None)
-        if importing.stored(document):
+        shown_before = self.show(host, document, None)
+        if importing.content_is_stored(document):
             if part.digests != document.state["digests"]:
                 raise Immutable(f"Image {document.name!r} has other content already (sha256:"
                                 f"{document.state['digests']['sha256']}; this is sha256:{part.digests['sha256']}). "
                                 "Remove it first, or use another name.", fields=["checksum"])
-            return Result([], [], before)
-        importing.take(host, document, part, importing.UPLOAD, None, operation)
-        document.updated_at = now()
+            return Result([], [], shown_before)
+        importing.commit_content(host, document, part, importing.UPLOAD, None, operation)
+        document.updated_at = utc_timestamp()
         document.state.pop("fault", None)
         host.documents.write(document)
-        after = self.show(host, document, None)
+        shown_after = self.show(host, document, None)
         compared = {f.name for f in self.kind.settable() if f.compared} | {"status"}
         return Result([Step("receive", "take in the uploaded content")],
-                      diff({n: before[n] for n in compared}, {n: after[n] for n in compared}), after)
+                      diff_documents({n: shown_before[n] for n in compared}, {n: shown_after[n] for n in compared}),
+                      shown_after)
 
 
 def _known(host: LocalHost) -> Iterator[Path]:
-    """Content that documents know, and what is about to be such."""
+    """Yield content that documents name, and content that is about to be stored."""
     for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])
         for want in (document.want, document.state.get(REPLACEMENT, {})) if document.state.get("unfinished") else ():
             if want.get("checksum"):
-                yield importing.store(host).ready(document.id, want["checksum"])
-        if not importing.stored(document):
-            yield from importing.copies(host, document.id)
+                yield importing.image_store(host).ready(document.id, want["checksum"])
+        if not importing.content_is_stored(document):
+            yield from importing.copy_paths(host, document.id)
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Copy a volume or a file, read Ceph, or load a URL, unless what is there has been loaded already (``_drop``)."""
+    """Copy a volume or a file, read Ceph, or load a URL; reuse content that is loaded already (``_drop``)."""
     host, document = task.host, task.document
     if ceph.FIELD in source:
-        ceph.take(task, source[ceph.FIELD])
+        ceph.take_ceph_image(task, source[ceph.FIELD])
         return
     if "volume" in source:
-        of_volume.take(task, source["volume"])
+        of_volume.take_volume_image(task, source["volume"])
         return
-    store, checksum = importing.store(host), document.want.get("checksum")
+    store, checksum = importing.image_store(host), document.want.get("checksum")
     ready = store.ready(document.id, checksum) if checksum else None
     if ready and ready.exists():
-        advance = partial(importing.advance, task.operation, ready.stat().st_size, "checksum")
+        advance = partial(importing.advance_bytes, task.operation, ready.stat().st_size, "checksum")
         with store.adopt(document.id, ready, host.settings.image_max_bytes, advance) as part:
-            importing.take(host, document, part, source, None, task.operation)
+            importing.commit_content(host, document, part, source, None, task.operation)
         return
     with _filled(task, source) as (part, origin):
-        importing.take(host, document, part, source, origin, task.operation)
+        importing.commit_content(host, document, part, source, origin, task.operation)
 
 
 @contextmanager
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
-    """A part with the content of *source*, and what identifies the file that it was read from."""
+    """Yield a part with the content of *source*, and the identity of the file that it was read from."""
     settings = task.host.settings
     # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
-            importing.store(task.host).part(task.document.id, opened.length) as part:
-        advance = partial(importing.advance, task.operation, opened.length, "download" if "url" in source else "copy")
+            importing.image_store(task.host).part(task.document.id, opened.length) as part:
+        advance = partial(importing.advance_bytes, task.operation, opened.length,
+                          "download" if "url" in source else "copy")
         part.fill(opened.chunks, opened.length, settings.image_max_bytes, advance)
         yield part, opened.origin
 
 
 def _drop(task: Task) -> None:
-    """Remove the content. Servers that were made from it hold it by their own links."""
+    """Remove the content. Servers that were made from it keep it by their own links."""
     replacement = None if task.document.deleting else task.document.state.get(REPLACEMENT)
     if replacement:
         _make_ready(task, replacement)
     file = Path(task.document.state["file"])
     file.unlink(missing_ok=True)
-    rbd_images.forget(task.host, file.name)
+    rbd_images.forget_rbd_base(task.host, file.name)
     with suppress(OSError):
         file.parent.rmdir()
 
 
 def _make_ready(task: Task, want: Fields) -> None:
-    """Load what is to take the place of the content that goes. When that fails, what is there stays as it is. (A
-    local file was read whole before; of an upload nobody knows when it comes.)"""
+    """Load the content that will replace the removed one. When that fails, the present content stays. (A local file was
+    read completely before; an upload may arrive at any time.)"""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
-    path = importing.store(host).ready(document.id, want["checksum"])
+    path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
         return
     try:
         with _filled(task, source) as (part, _origin):
             importing.checked_content(host, want, part)
-            importing.store(host).keep_ready(part, path)
+            importing.image_store(host).keep_ready(part, path)
     except Exception:
         for note in (REPLACEMENT, "unfinished"):
-            document.state.pop(note, None)  # whoever notes the error keeps this
+            document.state.pop(note, None)  # the caller that notes the error stores this
         raise
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Check the source of content that is not there yet."""
+    """Check the source of content that is not present yet."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
@@ -245,7 +250,7 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
         with sources.open_file(source["path"], host.settings.image_paths) as file:
             _look(host, file, want)
     elif "volume" in source:
-        want.update(of_volume.complete(host, want))
+        want.update(of_volume.complete_volume_source(host, want))
     elif source["upload"] is not True:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 
@@ -254,13 +259,12 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
     head = file.read(HEAD)
     size = file.seek(0, 2)
     file.seek(0)
-    return importing.inspected(host, head, size, want)
+    return importing.inspect_content(host, head, size, want)
 
 
-def _same(host: LocalHost, want: Fields, document: Document) -> None:
-    """Bring *want* to the words of *document* where it means the content that is there; else let it differ.
-
-    A source says nothing more once its content is there, except that a local file may have changed since."""
+def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
+    """Drop the source from *want*. If its checksum is another digest of the stored content, replace it with the
+    document's checksum. A local file that has changed since sets the new checksum."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")
@@ -273,30 +277,30 @@ def _same(host: LocalHost, want: Fields, document: Document) -> None:
 def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str, Any]) -> None:
     state = document.state
     with sources.open_file(source["path"], host.settings.image_paths) as file:
-        if sources.origin(source["path"], file) == state["origin"]:
+        if sources.file_origin(source["path"], file) == state["origin"]:
             return
         facts = _look(host, file, {"properties": want.get("properties")})
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found == state["digests"]["sha256"]:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest == state["digests"]["sha256"]:
         return
     if state["pinned"]:
-        raise ImageRefused(f"source.path: {source['path']} has sha256:{found}, and the checksum of image "
+        raise ImageRefused(f"source.path: {source['path']} has sha256:{digest}, and the checksum of image "
                            f"{document.name!r} is {document.want['checksum']}. Give the checksum of the new content.",
-                           field="checksum", expected=document.want["checksum"], found=f"sha256:{found}")
-    want["checksum"] = f"sha256:{found}"
+                           field="checksum", expected=document.want["checksum"], found=f"sha256:{digest}")
+    want["checksum"] = f"sha256:{digest}"
     if want.get("disk_format") == document.want.get("disk_format"):
         want["disk_format"] = facts.format
 
 
 def _part(host: LocalHost, field: str, reference: str, format: str) -> str:
-    """The uuid of the image *reference*, which must be of *format* and have its content."""
-    found = host.documents.standing("image", reference)
-    if found is None:
-        missing(InvalidField(field, "must name an image of this host", reference), "image", reference)
+    """Return the uuid of the image *reference*, which must be of *format* and have its content."""
+    image = host.documents.standing("image", reference)
+    if image is None:
+        refuse_missing(InvalidField(field, "must name an image of this host", reference), "image", reference)
         return reference
-    if not importing.stored(found):
+    if not importing.content_is_stored(image):
         raise InvalidField(field, "must name an image that is active; send its content first", reference)
-    if found.state["disk_format"] != format:
+    if image.state["disk_format"] != format:
         raise InvalidField(field, f"must name an image of format {format}, and this one is "
-                                  f"{found.state['disk_format']}", reference)
-    return found.id
+                                  f"{image.state['disk_format']}", reference)
+    return image.id

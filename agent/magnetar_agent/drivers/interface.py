@@ -13,8 +13,8 @@ from magnetar_agent.servers.nics import virtual_functions
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import InterfaceAttachment, Server
-from magnetar_core.plan import Result, Step, diff
-from magnetar_core.reconcile import check_mode, missing
+from magnetar_core.plan import Result, Step, diff_documents
+from magnetar_core.reconcile import check_mode, refuse_missing
 
 from .document import DocumentDriver
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
     from magnetar_core.operations import Operation
 
-#: Where a NIC is plugged in: one of them is set.
+#: Fields that name the place where a NIC is plugged in: one of them is set.
 PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
 NIC_FIELDS = (*PLUGS, "card", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan", "mac", "model", "tag",
               "address", "port_security", "allowed_addresses", "security_groups", "told")
-#: What changes while the guest keeps the NIC.
+#: Fields that change while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses", "security_groups", "max_tx_rate",
                    "min_tx_rate"))
-#: What a NIC has that says nothing of it; ``resolve.USUAL`` has what only one that is a device of the host has, too.
+#: Default values of a NIC that carry no information; ``resolve.USUAL`` also has those of NICs that are devices of the
+#: host.
 USUAL: Mapping[str, Any] = {name: resolve.USUAL[name] for name in ("port_security", "allowed_addresses")}
-#: What says which NIC is meant, the surest first.
+#: Fields that identify a NIC, the most precise first.
 MARKS = ("mac", *PLUGS)
 
 
@@ -46,34 +47,36 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Let the server have the NIC, or not."""
+        """Add the NIC to the server, change it, or remove it."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
-        given: Fields = self.kind.check(want)
-        wanted = {name: given[name] for name in NIC_FIELDS if name in given}
-        plugs = sum(name in wanted for name in PLUGS)
-        if (plugs > 1 and not virtual_functions.is_forwarded(wanted)) or not (plugs or "mac" in wanted):
+        requested: Fields = self.kind.check(want)
+        requested_nic = {name: requested[name] for name in NIC_FIELDS if name in requested}
+        plugs = sum(name in requested_nic for name in PLUGS)
+        if (plugs > 1 and not virtual_functions.is_forwarded(requested_nic)) or not (plugs or "mac" in requested_nic):
             raise InvalidField("network", "or bridge, port or physical_network must say where the NIC goes, and one of "
                                "them only")
-        server = host.documents.standing("server", given["server"])
+        server = host.documents.standing("server", requested["server"])
         warnings: list[str] = []
         if server is None:
             with check_mode(dry_run, warnings):
-                missing(InvalidField("server", "must name a server of this host", given["server"]), "server",
-                        given["server"])
+                refuse_missing(InvalidField("server", "must name a server of this host", requested["server"]), "server",
+                               requested["server"])
             steps = [Step("record", "record the NIC"), Step("plug", "change the NICs"), Step("define", "define")]
-            return Result(steps, diff({}, given), self._shown(None, wanted, []), warnings)
+            return Result(steps, diff_documents({}, requested), self._shown(None, requested_nic, []), warnings)
 
         def revised(document: Document) -> Fields:
-            return {"networks": _with(document, wanted, str(permissions["on_immutable"]), warnings)}
+            return {"networks": _with(document, requested_nic, str(permissions["on_immutable"]), warnings)}
 
         done = host.revise(Server, server.id, revised, dry_run, operation)
-        before = {nic["mac"]: nic for nic in server.want["networks"]}
+        old_nics = {nic["mac"]: nic for nic in server.want["networks"]}
         nics = (done.resource or {}).get("networks") or []
-        found = _matching(nics, wanted) or [nic for nic in nics if nic["mac"] not in before]
-        shown = self._shown(server, found[-1], self._addresses(host, found[-1])) if found else None
-        old = before.get(found[-1]["mac"]) if found else None
-        changes = diff(old, {**old, **wanted}) if old else diff({}, {"server": given["server"], **wanted})
+        matching_nics = _matching(nics, requested_nic) or [nic for nic in nics if nic["mac"] not in old_nics]
+        shown = self._shown(server, matching_nics[-1], self._addresses(host,
+                                                                       matching_nics[-1])) if matching_nics else None
+        old = old_nics.get(matching_nics[-1]["mac"]) if matching_nics else None
+        changes = diff_documents(old, {**old, **requested_nic}) if old else diff_documents(
+            {}, {"server": requested["server"], **requested_nic})
         return Result(done.steps, changes if done.steps else [], shown, [*warnings, *done.warnings])
 
     def _remove(self, host: LocalHost, key: str, dry_run: bool, operation: Operation) -> Result:
@@ -83,13 +86,14 @@ class InterfaceDriver(DocumentDriver):
         shown = self._shown(server, nic, self._addresses(host, nic))
 
         def revised(document: Document) -> Fields:
-            return {"networks": [one for one in document.want["networks"] if one["mac"] != nic["mac"]]}
+            return {"networks": [other_nic for other_nic in document.want["networks"]
+                                 if other_nic["mac"] != nic["mac"]]}
 
         done = host.revise(Server, server.id, revised, dry_run, operation)
-        return Result(done.steps, diff({"server": server.name, **nic}, {}), shown, done.warnings)
+        return Result(done.steps, diff_documents({"server": server.name, **nic}, {}), shown, done.warnings)
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """The NIC that *key* names. Raises ``NotFound``."""
+        """Return the NIC that *key* names. Raises ``NotFound``."""
         server, nic = self._find(host, key)
         if server is None or nic is None:
             raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK, "
@@ -97,7 +101,7 @@ class InterfaceDriver(DocumentDriver):
         return self._shown(server, nic, self._addresses(host, nic))
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """All NICs of all servers."""
+        """Return all NICs of all servers."""
         look = servers.DomainsView(host, {})
         return [self._shown(server, nic, _of(nic, look.addresses(server.want["networks"])))
                 for server in host.documents.list("server") for nic in server.want["networks"]]
@@ -105,19 +109,21 @@ class InterfaceDriver(DocumentDriver):
     def _find(self, host: LocalHost, key: str) -> tuple[Document | None, Fields | None]:
         for server in host.documents.list("server"):
             for nic in server.want["networks"]:
-                if key.lower() == identity(server.id, nic["mac"]):
+                if key.lower() == nic_uuid(server.id, nic["mac"]):
                     return server, nic
         for at in [at for at, letter in enumerate(key) if letter == ":"]:
-            found = host.documents.find("server", key[:at])
-            if found is None:
+            server_document = host.documents.find("server", key[:at])
+            if server_document is None:
                 continue
             mark = key[at + 1:]
-            nics = next((nics for name in MARKS if (nics := [n for n in found.want["networks"] if n.get(name) in
+            nics = next((nics for name in MARKS if (nics := [n for n in server_document.want["networks"]
+                                                             if n.get(name) in
                                                              (mark, mark.lower())])), [])
             if len(nics) > 1:
                 macs = ", ".join(nic["mac"] for nic in nics)
-                raise Ambiguous(f"Server {found.name!r} has {len(nics)} NICs there: {macs}. Name one by its MAC.")
-            return found, nics[0] if nics else None
+                raise Ambiguous(
+                    f"Server {server_document.name!r} has {len(nics)} NICs there: {macs}. Name one by its MAC.")
+            return server_document, nics[0] if nics else None
         return None, None
 
     def _addresses(self, host: LocalHost, nic: Fields) -> list[Fields]:
@@ -125,51 +131,53 @@ class InterfaceDriver(DocumentDriver):
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
-        known = {**(resolve.USUAL if nic.get("physical_network") else USUAL), **nic,
-                 "id": identity(server.id, mac) if server else None, "server": server.id if server else None,
-                 "server_name": server.name if server else "",
-                 "addresses": addresses, "model": nic.get("model", "virtio")}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+        values = {**(resolve.USUAL if nic.get("physical_network") else USUAL), **nic,
+                  "id": nic_uuid(server.id, mac) if server else None, "server": server.id if server else None,
+                  "server_name": server.name if server else "",
+                  "addresses": addresses, "model": nic.get("model", "virtio")}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
-def identity(server: str, mac: str) -> str:
-    """The uuid of the NIC with this MAC."""
+def nic_uuid(server: str, mac: str) -> str:
+    """Return the uuid of the NIC with this MAC."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{mac}"))
 
 
 def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
-    return [one for found in addresses.values() for one in found if one["mac"] == nic["mac"]]
+    return [address for nic_addresses in addresses.values() for address in nic_addresses
+            if address["mac"] == nic["mac"]]
 
 
-def _matching(nics: list[Fields], wanted: Fields) -> list[Fields]:
-    """The NICs that *wanted* means: the one with its MAC, or those at its network, bridge, port or physical network."""
-    if "mac" in wanted:
-        return [nic for nic in nics if nic["mac"] == wanted["mac"]]
-    return [nic for nic in nics if all(nic.get(name) == wanted.get(name) for name in PLUGS)]
+def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
+    """Return the NICs that *requested_nic* means: the NIC with its MAC, or those at its network, bridge, port or
+    physical network."""
+    if "mac" in requested_nic:
+        return [nic for nic in nics if nic["mac"] == requested_nic["mac"]]
+    return [nic for nic in nics if all(nic.get(name) == requested_nic.get(name) for name in PLUGS)]
 
 
-def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) -> list[Fields]:
-    """The NICs of the server with *wanted* among them."""
+def _with(document: Document, requested_nic: Fields, policy: str, warnings: list[str]) -> list[Fields]:
+    """Return the NICs of the server including *requested_nic*."""
     nics: list[Fields] = document.want["networks"]
-    found = _matching(nics, wanted)
-    if not found:
-        if not any(name in wanted for name in PLUGS):
+    matching_nics = _matching(nics, requested_nic)
+    if not matching_nics:
+        if not any(name in requested_nic for name in PLUGS):
             raise InvalidField("network", "or bridge, port or physical_network must say where the new NIC goes")
-        return [*nics, wanted]
-    old = found[0]
-    known = {**resolve.USUAL, **old}
-    differing = [name for name in wanted if wanted[name] != known.get(name)]
+        return [*nics, requested_nic]
+    old = matching_nics[0]
+    current = {**resolve.USUAL, **old}
+    differing = [name for name in requested_nic if requested_nic[name] != current.get(name)]
     if not differing:
         return nics
     if QUIET.issuperset(differing):  # the guest keeps the NIC
-        return [{**old, **wanted} if nic is old else nic for nic in nics]
-    words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {wanted[name]!r}" for name in differing)
+        return [{**old, **requested_nic} if nic is old else nic for nic in nics]
+    words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {requested_nic[name]!r}" for name in differing)
     if policy == "fail":
         raise Immutable(f"The NIC {old['mac']} of server {document.name!r}: {words}. Set on_immutable to recreate (the "
                         "guest sees it go and come) or to ignore.", fields=differing)
     if policy == "ignore":
         warnings.append(f"The NIC {old['mac']} of server {document.name!r}: {words}; ignored, as on_immutable says.")
         return nics
-    kept = {} if set(PLUGS) & set(wanted) else {n: old[n] for n in (*PLUGS, "vlan") if n in old}
-    new = {"mac": old["mac"], "model": old["model"], **kept, **wanted}
+    plugs = {} if set(PLUGS) & set(requested_nic) else {n: old[n] for n in (*PLUGS, "vlan") if n in old}
+    new = {"mac": old["mac"], "model": old["model"], **plugs, **requested_nic}
     return [new if nic is old else nic for nic in nics]

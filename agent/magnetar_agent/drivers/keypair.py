@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: a public SSH key, checked down to its numbers and kept in normal form: ``type base64 comment``.
+"""keypair: a public SSH key, checked in all its parts and stored in normal form: ``type base64 comment``.
 
-Formats: RFC 4253 section 6.6, RFC 5656, RFC 8709, and OpenSSH's PROTOCOL.u2f for the sk- types. What OpenSSH refuses
-by default (ssh-dss, RSA below 1024 bits) is refused here.
+Formats: RFC 4253 section 6.6, RFC 5656, RFC 8709, and OpenSSH's PROTOCOL.u2f for the sk- types. Keys that OpenSSH
+refuses by default (ssh-dss, RSA below 1024 bits) are refused here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
 
 RSA_BITS = (1024, 16384)
-#: Size of the point of each curve, uncompressed.
+#: Size of an uncompressed point of each curve.
 POINTS = {"nistp256": 65, "nistp384": 97, "nistp521": 133}
-#: What follows the type in the key, by type; each word names a check in ``_Blob``.
+#: The parts after the type in the key, by type; each word names a check in ``_Blob``.
 PARTS = {
     "ssh-ed25519": ("ed25519",),
     "ssh-rsa": ("exponent", "modulus"),
@@ -39,35 +39,35 @@ _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Priv
 
 
 class KeypairDriver(DocumentDriver):
-    """Public keys; their fingerprints are shown."""
+    """Public keys, shown with their fingerprints."""
 
     def __init__(self) -> None:
         super().__init__(Keypair)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check the key and bring it to normal form."""
-        return {**want, "public_key": normal(want["public_key"])}
+        """Check the key and write it in normal form."""
+        return {**want, "public_key": normalize_public_key(want["public_key"])}
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """The key and its fingerprints."""
+        """Return the key and its fingerprints."""
         shown = super().show(host, document, have, snapshot)
         blob = base64.b64decode(document.want["public_key"].split(" ", 2)[1])
-        return {**shown, "fingerprint": sha256(blob), "fingerprint_md5": md5(blob)}
+        return {**shown, "fingerprint": sha256_fingerprint(blob), "fingerprint_md5": md5_fingerprint(blob)}
 
 
-def sha256(blob: bytes) -> str:
-    """Fingerprint as ``ssh-keygen -l`` shows it."""
+def sha256_fingerprint(blob: bytes) -> str:
+    """Return the fingerprint as ``ssh-keygen -l`` shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def md5(blob: bytes) -> str:
-    """Fingerprint as Nova shows it."""
+def md5_fingerprint(blob: bytes) -> str:
+    """Return the fingerprint as Nova shows it."""
     return hashlib.md5(blob, usedforsecurity=False).digest().hex(":")
 
 
-def normal(text: str) -> str:
-    """The public key *text* as ``type base64 comment``. Raises ``InvalidField``, never with the text in it: somebody
-    may have pasted the wrong file."""
+def normalize_public_key(text: str) -> str:
+    """Return the public key *text* as ``type base64 comment``. Raises ``InvalidField``, never with the text in it: a
+    user may have pasted the wrong file."""
     if _PRIVATE.search(text):
         raise _refused("must be a public key, and this is a private one. It was not kept, but take it as exposed: make "
                        "a new pair, and give the file that ends in .pub")
@@ -76,8 +76,8 @@ def normal(text: str) -> str:
         raise _refused("must be one line as in authorized_keys; convert it with ssh-keygen -i -f FILE")
     if any(not character.isprintable() and character != "\t" for character in line):
         raise _refused("must be one line of printable text")
-    type, _space, rest = line.replace("\t", " ").partition(" ")
-    encoded, _space, comment = rest.strip().partition(" ")
+    type, _space, remainder = line.replace("\t", " ").partition(" ")
+    encoded, _space, comment = remainder.strip().partition(" ")
     if type not in PARTS:
         raise _refused(_unknown(type, line))
     try:
@@ -97,13 +97,13 @@ def _unknown(type: str, line: str) -> str:
         return "must not be of type ssh-dss, which is broken and which OpenSSH refuses; use ssh-ed25519"
     if "-cert-v0" in type:
         return "must be a plain public key, not a certificate"
-    if any(f"{known} " in line for known in PARTS):
+    if any(f"{key_type} " in line for key_type in PARTS):
         return "must begin with the key's type; options in front of it are not taken"
     return f"must begin with one of {', '.join(PARTS)}"
 
 
 class _Blob:
-    """Reads the strings and numbers of a key (RFC 4251 section 5)."""
+    """A reader of the strings and numbers of a key (RFC 4251 section 5)."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -121,8 +121,8 @@ class _Blob:
         length = int.from_bytes(self.data[:4], "big")
         if len(self.data) < 4 + length or len(self.data) < 4:
             raise _refused("is damaged: its base64 is cut short")
-        found, self.data = self.data[4:4 + length], self.data[4 + length:]
-        return found
+        content, self.data = self.data[4:4 + length], self.data[4 + length:]
+        return content
 
     def number(self) -> int:
         digits = self.string()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: this host's half of a migration, source or target; see ``migrations``."""
+"""migration: the part of a migration on this host, source or target; see ``migrations``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document
 
-#: For each side: phase, the note in the document's state when it is reached, and the verb that reaches it.
+#: The phases of each side: name, the note in the document's state when the phase is reached, and its verb.
 PHASE_VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "source": (("prepared", "claimed", "claim"), ("moved", "moved", "move"), ("settled", "left", "leave")),
     "target": (("prepared", "prepared", "prepare"), ("settled", "settled", "settle")),
@@ -31,17 +31,18 @@ TEXT = {
 }
 ABORT_VERBS = {"source": "recover", "target": "abandon"}
 VERBS: Mapping[str, Callable[..., None]] = {
-    "claim": source.claim, "move": source.move, "leave": source_cleanup.leave, "recover": source_cleanup.recover,
-    "prepare": target.prepare, "settle": target.settle, "abandon": target.abandon,
+    "claim": source.claim_server, "move": source.move_server, "leave": source_cleanup.clean_up_source,
+    "recover": source_cleanup.recover_source,
+    "prepare": target.prepare_target, "settle": target.clean_up_target, "abandon": target.abandon_target,
 }
-#: Ended migrations that are kept as a record.
+#: The number of ended migrations that are kept as a record.
 KEPT = 1000
 
 
-def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* to *want*. *have*: the document's fields and ``done``, what has been reached.
+def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """Yield the steps from *have* to *want*. *have*: the document's fields and ``done``, the phases reached.
 
-    Phases are reached in order, and what is reached is not undone by asking for less."""
+    Phases are reached in order; asking for an earlier phase undoes nothing."""
     if want is None:
         have = have or {"done": (), "side": "source"}
         if PHASE_VERBS[have["side"]][-1][1] not in have["done"] and have["done"]:
@@ -54,36 +55,36 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 class MigrationDriver:
-    """A migration is a document here and one on the other host; what they do is in ``migrations``."""
+    """A migration is a document here and one on the other host; ``migrations`` has its verbs."""
 
     kind = Migration
     unique_names = False
     verbs: Mapping[str, Verb] = VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Keys are uuids."""
+        """Return *key*: keys are uuids."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Refuse what cannot be done, before anything is. Phases never go back."""
+        """Refuse a migration that cannot succeed, before it begins. Phases never go back."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()
             id = document.id if document else want.get("id")
             if want["side"] == "source":
-                want = {**want, "manifest": source.manifest(host, source.check_source(host, want, id))}
+                want = {**want, "manifest": source.build_manifest(host, source.check_source(host, want, id))}
             else:
-                target.check_target(host, want)
+                target.check_migration_target(host, want)
         elif document.state.get("claimed") or want["side"] == "target":
             least = max(want["phase"], document.want["phase"], key=PHASES.index)
             want = {**want, "phase": least}
         return want
 
-    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """A migration is never recreated."""
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Do nothing: a migration is never recreated."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """What has arrived must be settled first."""
+        """Refuse to remove the migration of an arrived server until it has ended."""
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
                         "goes on where it was.")
@@ -92,36 +93,36 @@ class MigrationDriver:
                         "on where it was.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Nothing to look at."""
+        """Return ``None``: nothing on the host is shared between observations."""
         return None
 
     def sweep(self, host: LocalHost) -> None:
-        """Forget the oldest records of ended migrations."""
+        """Remove the oldest records of ended migrations."""
         ended = sorted((d for d in host.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
         for document in ended[:-KEPT]:
             host.documents.remove(document)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Records lie in no file but their document's."""
+        """Return an empty list: the documents are the only files."""
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """What has been reached."""
+        """Return the phases that have been reached."""
         done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan`` of this module."""
-        return plan(want, have)
+        """See ``plan_migration`` of this module."""
+        return plan_migration(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """The document, and how far it is."""
+        """Return the document, and its progress."""
         progress = host.progress.get(document.id)
-        known = {**document.want, "id": document.id, "name": document.name, "host": host.name,
-                 "created_at": document.created_at, "updated_at": document.updated_at,
-                 "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
-                 NATIVE: document.state.get(NATIVE)}
-        return {f.name: known.get(f.name) for f in Migration.fields if SHOW in f.on}
+        values = {**document.want, "id": document.id, "name": document.name, "host": host.name,
+                  "created_at": document.created_at, "updated_at": document.updated_at,
+                  "fault": document.state.get("fault"), "progress": progress, "status": _status(document, progress),
+                  NATIVE: document.state.get(NATIVE)}
+        return {f.name: values.get(f.name) for f in Migration.fields if SHOW in f.on}
 
 
 def _ended(document: Document) -> bool:
@@ -134,7 +135,7 @@ def _status(document: Document, progress: Fields | None) -> str:
         return "completed"
     if state.get("moved") or state.get("arrived"):
         return "moved"
-    if progress is not None or state.get("decided"):  # the server is the target's, which only has to say so
+    if progress is not None or state.get("decided"):  # the server is the target's, which only has to report it
         return "running"
     unready = document.want["side"] == "target" and not state.get("prepared")
     return "failed" if unready or state.get("failed") or state.get("fault") else "prepared"

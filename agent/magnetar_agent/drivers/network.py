@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """network: an existing bridge of the host, or a libvirt network (nat, isolated) that the agent makes.
 
-The libvirt network has the document's name and uuid. One that the agent did not make is never adopted; servers may use
-it by its name without a document.
+The libvirt network has the document's name and uuid. A network that the agent did not make is never adopted; servers
+may use it by its name without a document.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?
 
 @dataclass(frozen=True)
 class HostNetworks:
-    """One look at the host: libvirt networks by name, and bridges."""
+    """A snapshot of the host: libvirt networks by name, and bridges."""
 
     networks: Mapping[str, NetworkSeen]
     bridges: frozenset[str]
 
 
 class NetworkDriver(DocumentDriver):
-    """See the module's text."""
+    """Bridges of the host, and libvirt networks."""
 
     def __init__(self) -> None:
         super().__init__(Network)
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Fill in addresses, draw the name of the bridge, and refuse what cannot work on this host."""
+        """Fill in addresses, choose the name of the bridge, and refuse a network that cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
@@ -60,7 +60,7 @@ class NetworkDriver(DocumentDriver):
             _check_name(want["name"], host.hypervisor.networks())
         if want["mode"] == "bridge":
             return _existing(host, want)
-        net = addresses.network(want)
+        net = addresses.normalize_cidr(want)
         if document is None or want["cidr"] != document.want.get("cidr"):
             _check_free(host, want, net, document)
         if document is None or want.get("bridge") != document.want.get("bridge"):
@@ -70,7 +70,7 @@ class NetworkDriver(DocumentDriver):
         return want
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refused while a server has a NIC on it."""
+        """Raise ``InUse`` while a server has a NIC on the network."""
         users = [server.name for server in host.documents.list("server")
                  if any(nic.get("network") in (document.id, document.name) for nic in server.want.get("networks", []))]
         if users:
@@ -78,21 +78,22 @@ class NetworkDriver(DocumentDriver):
                         "on it, first.", users=users)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> HostNetworks:
-        """Networks and bridges of the host."""
+        """Return the networks and bridges of the host."""
         return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The document, and whether it is *made* (in libvirt, by us), *active*, and starts by itself."""
-        seen: HostNetworks = snapshot or self.snapshot(host)
+        """Return the document, and whether the network is ``made`` (in libvirt, by us), ``active``, and starts by
+        itself."""
+        host_networks: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
-            return {**document.want, "made": False, "active": document.want["bridge"] in seen.bridges}
-        network = seen.networks.get(document.name)
+            return {**document.want, "made": False, "active": document.want["bridge"] in host_networks.bridges}
+        network = host_networks.networks.get(document.name)
         made = network is not None and network.owned and network.uuid == document.id
         return {**document.want, "made": made, "active": bool(made and network and network.active),
                 "autostart": bool(made and network and network.autostart)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Make it, or start it again; a bridge of the host is left as it is."""
+        """Yield the steps that make or start the network; a bridge of the host is left as it is."""
         made = bool(have and have["made"])
         if want is None:
             if made:
@@ -101,7 +102,7 @@ class NetworkDriver(DocumentDriver):
             yield Step("make", "start the libvirt network" if made else "make the libvirt network")
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """The document, and whether it is up. Before it is made: as it will be."""
+        """Return the document, and whether the network is up; before it is made, with its future addresses."""
         shown = super().show(host, document, have, snapshot)
         active = (have or {}).get("active", True)
         return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}
@@ -122,7 +123,7 @@ def _remove(task: Task) -> None:
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
-    """*want* without what was only computed for another mode or other addresses."""
+    """Return *want* without values that were computed for another mode or other addresses."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):
@@ -141,7 +142,7 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Mode bridge: the bridge must be there, and its addresses are not ours to set."""
+    """Complete a network of mode bridge: the bridge must exist, and its addresses are not ours to set."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):
@@ -149,14 +150,14 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
             raise InvalidField(name, "is for the modes nat and isolated; an existing bridge is used as it is")
     bridges = host.hypervisor.bridges()
     if want["bridge"] not in bridges:
-        there = f"has {', '.join(sorted(bridges))}" if bridges else "has none"
-        raise InvalidField("bridge", f"must be an existing bridge of the host, which {there}", want["bridge"])
+        bridges_text = f"has {', '.join(sorted(bridges))}" if bridges else "has none"
+        raise InvalidField("bridge", f"must be an existing bridge of the host, which {bridges_text}", want["bridge"])
     return {**want, "dhcp": False, "dhcp_start": None, "dhcp_end": None}
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Refuse addresses of another network, ours or libvirt's, and those that the host has itself or has a route to:
-    all that it sends there would end at the guests."""
+    """Refuse addresses of another network, ours or libvirt's, and addresses that the host has or has a route to: all
+    its traffic for them would end at the guests."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
@@ -165,36 +166,36 @@ def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Docum
         taken = next((cidr for cidr in network.cidrs if net.overlaps(IPv4Network(cidr))), None)
         if taken and network.name != want["name"]:
             raise InvalidField("cidr", f"overlaps with {taken} of libvirt's network {network.name!r}", want["cidr"])
-    own = document.want.get("bridge") if document else None
+    own_bridge = document.want.get("bridge") if document else None
     for device, route in host.hypervisor.routes():
-        if device != own and net.overlaps(route):
+        if device != own_bridge and net.overlaps(route):
             raise InvalidField("cidr", f"overlaps with {route}, which the host has on {device or 'no device'}",
                                want["cidr"])
 
 
-def _bridge(host: LocalHost, given: str | None, document: Document | None) -> str:
-    """The name of the bridge to make: *given* if it is free, else the first free ``magbr<N>``."""
-    others = [other.want.get("bridge") for other in host.documents.list("network")
-              if document is None or other.id != document.id]
-    taken = {*host.hypervisor.bridges(), *filter(None, others),
+def _bridge(host: LocalHost, requested_name: str | None, document: Document | None) -> str:
+    """Return the name of the bridge to make: *requested_name* if it is free, or else the first free ``magbr<N>``."""
+    other_bridges = [other.want.get("bridge") for other in host.documents.list("network")
+                     if document is None or other.id != document.id]
+    taken = {*host.hypervisor.bridges(), *filter(None, other_bridges),
              *(network.bridge for network in host.hypervisor.networks().values() if network.bridge)}
-    if given in taken:
+    if requested_name in taken:
         raise InvalidField("bridge", "must be a name that no bridge of the host has; leave it out to have one drawn",
-                           given)
-    return given or next(name for name in map("magbr{}".format, range(len(taken) + 1)) if name not in taken)
+                           requested_name)
+    return requested_name or next(name for name in map("magbr{}".format, range(len(taken) + 1)) if name not in taken)
 
 
 def _dhcp(want: Fields, net: IPv4Network) -> None:
-    """Fill in the range of DHCP: all addresses but the host's, which is the first."""
-    given = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
+    """Fill in the range of DHCP: all addresses except the host's, which is the first."""
+    dhcp_range = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
     want.setdefault("dhcp", True)
     if not want["dhcp"]:
-        for name, value in given.items():
+        for name, value in dhcp_range.items():
             if value:
                 raise InvalidField(name, "needs dhcp to be true", value)
-        want.update(dict.fromkeys(given))
+        want.update(dict.fromkeys(dhcp_range))
         return
-    addresses.span(want, net)
+    addresses.fill_dhcp_range(want, net)
 
 
 def _check_rest(want: Fields) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """volume and volume_snapshot: content in a pool.
 
-``document.state`` holds ``made`` (the content is there in full), ``bytes`` (its size), ``bootable``, and
-``source_name`` (what it was made from, since that may go). A snapshot's state has ``pool``, ``format`` and
-``volume_name`` too. Until it is made there is ``begun``: without it, content of that name is somebody else's.
+``document.state`` holds ``made`` (the content is complete), ``bytes`` (its size), ``bootable``, and ``source_name``
+(its source, which may be removed later). A snapshot's state also has ``pool``, ``format`` and ``volume_name``. Until
+the content is made there is ``begun``: without it, content of that name belongs to another owner.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.volumes import (
     GIB,
     attaching,
-    attachments,
+    attachments_of_volume,
+    cinder_status,
     content,
     copying,
     exports,
-    finished,
-    gib,
-    holders,
+    holders_of_volume,
+    is_content_complete,
     keys,
     pools,
     reimaging,
-    status,
+    round_up_gib,
 )
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, SUSPENDED
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import refuse_missing
 
 from .document import DocumentDriver
 
@@ -46,7 +46,7 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """Volumes are files or libvirt volumes called by their uuid."""
+    """Volumes are files or libvirt volumes named by their uuid."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -54,79 +54,82 @@ class VolumeDriver(DocumentDriver):
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the source, and choose format and size."""
-        found = dict(want)
-        pool = pools.named(host, found["pool"])
-        hidden = _origin_is_encrypted(host, found) if document is None else False
-        found["format"] = found.get("format") or (
-            keys.LUKS if hidden else "raw" if found["multiattach"] else pool.formats[0])
-        if found["format"] not in pool.formats:
-            raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}", found["format"])
-        if found["multiattach"] and found["format"] != "raw":
+        completed = dict(want)
+        pool = pools.find_pool(host, completed["pool"])
+        hidden = _origin_is_encrypted(host, completed) if document is None else False
+        completed["format"] = completed.get("format") or (
+            keys.LUKS if hidden else "raw" if completed["multiattach"] else pool.formats[0])
+        if completed["format"] not in pool.formats:
+            raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}",
+                               completed["format"])
+        if completed["multiattach"] and completed["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
-        least, anew = source(host, found, document), reimaging.complete(host, found, document)
-        _encryption(host, found, document, hidden)
-        if document is None or not finished(document) or anew:
+        least = resolve_volume_source(host, completed, document)
+        new_size = reimaging.complete_reimage(host, completed, document)
+        _encryption(host, completed, document, hidden)
+        if document is None or not is_content_complete(document) or new_size:
             pool.check_usable()
-            found["size"] = _size(found.get("size"), anew or least)
-        if document is None or found.get("size") != document.want.get("size"):
-            _fits(host, pool, found["size"])
-        if document is not None and found.get("size") != document.want.get("size"):
+            completed["size"] = _size(completed.get("size"), new_size or least)
+        if document is None or completed.get("size") != document.want.get("size"):
+            _fits(host, pool, completed["size"])
+        if document is not None and completed.get("size") != document.want.get("size"):
             attaching.refuse_while_swapped(host, document.id)
-        return found
+        return completed
 
-    def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
-        """Its pool and source must be usable, and the source cannot be the volume that is replaced."""
-        pools.named(host, want["pool"]).check_usable()
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Refuse when pool or source are not usable, or the source is the volume that is replaced."""
+        pools.find_pool(host, want["pool"]).check_usable()
         for field, kind in content.SOURCES.items():
             origin = host.documents.get(kind, want[field]) if want.get(field) else None
             if origin and origin.id == document.id:
-                raise InvalidField(field, "must be another volume: this one is gone when it is made anew", origin.name)
+                raise InvalidField(field, "must be another volume: this one is gone when it is recreated", origin.name)
             if origin is None and want.get(field) and want[field] == document.want.get(field):
-                raise InvalidField(field, "is not here any more, so it cannot be made anew from it; name another "
+                raise InvalidField(field, "is not here any more, so it cannot be recreated from it; name another "
                                           "source", document.state.get("source_name"))
             if origin:
                 _size(want["size"], content.source_bytes(field, origin, origin.name, field))
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refused while a server has it."""
-        users = sorted(attaching.server_name(host, one) for one in holders(host, document.id))
+        """Raise ``InUse`` while a server has the volume."""
+        users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, document.id))
         if users:
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """All that have volumes, by the uuid of the volume and then of the server."""
-        found: dict[str, dict[str, Document]] = {}
+        """Return attachments and exports by the uuid of the volume and then of the server."""
+        holders_by_volume: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
-            for one in host.documents.list(noun):
-                found.setdefault(one.want["volume"], {})[one.want["server"]] = one
-        return found
+            for holder in host.documents.list(noun):
+                holders_by_volume.setdefault(holder.want["volume"], {})[holder.want["server"]] = holder
+        return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """The document, and whether the content is *made*, is *there*, and how many *bytes* it has."""
+        """Return the document, and whether the content is ``made``, is ``there``, and how many ``bytes`` it has."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 "reimaged": document.state.get("reimaged")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Make, grow or remove the content."""
-        return plan(want, have)
+        """Yield the steps that make, grow or remove the content."""
+        return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Cinder's names for what it is."""
-        used = holders(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
+        """Return the volume under Cinder's names."""
+        used = holders_of_volume(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         renewed = document.state.get("reimaged")
-        known = {**document.want, **document.state, "id": document.id, "name": document.name,
-                 **({**dict.fromkeys(content.SOURCES), "image": renewed["image"]} if renewed else {}),
-                 "status": status(document, have, bool(used)), "host": host.name,
-                 "bootable": bool(document.state.get("bootable", document.want["image"])),
-                 "shared": host.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
-                 "attachments": [{"id": one.id, "server": one.want["server"], "device": one.want.get("device"),
-                                  "server_name": attaching.server_name(host, one)} for one in used],
-                 "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+        values = {**document.want, **document.state, "id": document.id, "name": document.name,
+                  **({**dict.fromkeys(content.SOURCES), "image": renewed["image"]} if renewed else {}),
+                  "status": cinder_status(document, have, bool(used)), "host": host.name,
+                  "bootable": bool(document.state.get("bootable", document.want["image"])),
+                  "shared": host.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
+                  "attachments": [{"id": holder.id, "server": holder.want["server"],
+                                   "device": holder.want.get("device"),
+                                   "server_name": attaching.server_name(host, holder)} for holder in used],
+                  "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def left(self, host: LocalHost) -> list[str]:
-        """Files in pools."""
-        return pools.orphans(host)
+        """Return files in pools that no document names."""
+        return pools.orphan_volume_files(host)
 
 
 class SnapshotDriver(DocumentDriver):
@@ -138,140 +141,143 @@ class SnapshotDriver(DocumentDriver):
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the volume."""
-        found, old = dict(want), document.want.get("volume") if document else None
-        if old and found["volume"] in (old, document.state.get("volume_name") if document else None):
-            return {**found, "volume": old}
-        volume = host.documents.standing("volume", found["volume"])
+        completed, old = dict(want), document.want.get("volume") if document else None
+        if old and completed["volume"] in (old, document.state.get("volume_name") if document else None):
+            return {**completed, "volume": old}
+        volume = host.documents.standing("volume", completed["volume"])
         if volume is None:
-            missing(InvalidField("volume", "must name a volume of this host", found["volume"]), "volume",
-                    found["volume"])
-        elif not finished(volume):
-            raise InvalidField("volume", "must be complete, and this one is still being made", found["volume"])
-        return {**found, "volume": volume.id if volume else found["volume"]}
+            refuse_missing(InvalidField("volume", "must name a volume of this host", completed["volume"]), "volume",
+                           completed["volume"])
+        elif not is_content_complete(volume):
+            raise InvalidField("volume", "must be complete, and this one is still being made", completed["volume"])
+        return {**completed, "volume": volume.id if volume else completed["volume"]}
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """As of a volume."""
+        """Return the document and the facts of the content, as for a volume."""
         return {**document.want, **_content(host, document, document.state.get("pool"))}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Take it, or remove it."""
-        return plan(want, have)
+        """Yield the steps that take or remove the snapshot."""
+        return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Cinder's names for what it is."""
+        """Return the snapshot under Cinder's names."""
         state, volume = document.state, host.documents.get("volume", document.want["volume"])
-        seen = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
-                "bootable": bool(volume.state.get("bootable"))} if volume else {}
+        volume_fields = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
+                         "bootable": bool(volume.state.get("bootable"))} if volume else {}
         if "bytes" in state:
-            seen["size"] = gib(state["bytes"])
-        known = {**document.want, **seen, **state, "id": document.id, "name": document.name,
-                 "status": status(document, have, False) if state or document.want["volume"] else "creating",
-                 "host": host.name, "created_at": document.created_at, "updated_at": document.updated_at}
-        return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
+            volume_fields["size"] = round_up_gib(state["bytes"])
+        values = {**document.want, **volume_fields, **state, "id": document.id, "name": document.name,
+                  "status": cinder_status(document, have, False) if state or document.want["volume"] else "creating",
+                  "host": host.name, "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
-def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """From *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` where no way loses
-    nothing."""
+def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
+    """Yield the steps from *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` when
+    every way would lose data."""
     if want is None:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:
         yield Step("make", "make the content")
     elif reimaging.is_asked(want, have):
-        yield Step("reimage", "make the content anew")
+        yield Step("reimage", "make the content again")
     elif not have["there"]:
         raise Conflict(f"The content of {want['name']!r} is gone from the host{have.get('why') or ''}. Restore it, or "
                        "delete this and make it again.")
     elif "size" in want and want["size"] * GIB < have["bytes"]:
-        raise Immutable(f"size: {want['name']!r} has {gib(have['bytes'])} GiB and cannot shrink to {want['size']} GiB. "
+        raise Immutable(
+            f"size: {want['name']!r} has {round_up_gib(have['bytes'])} GiB and cannot shrink to {want['size']} GiB. "
                         "Make a smaller one and copy what is needed.", fields=["size"])
     elif "size" in want and want["size"] * GIB > have["bytes"]:
         yield Step("grow", f"grow it to {want['size']} GiB")
 
 
-def source(host: LocalHost, found: Fields, document: Document | None) -> int:
-    """Turn what *found* is to be made from into a uuid; its size in bytes, 0 for an empty volume."""
-    given = [name for name in content.SOURCES if found.get(name) is not None]
-    if len(given) > 1:
-        raise InvalidField(given[1], f"cannot be combined with {given[0]}; a volume is made from one of them")
-    if not given:
+def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
+    """Replace the source in *completed* by its uuid; return its size in bytes, 0 for an empty volume."""
+    source_fields = [name for name in content.SOURCES if completed.get(name) is not None]
+    if len(source_fields) > 1:
+        raise InvalidField(source_fields[1],
+                           f"cannot be combined with {source_fields[0]}; a volume is made from one of them")
+    if not source_fields:
         return 0
-    (field,) = given
+    (field,) = source_fields
     old = document.want.get(field) if document else None
-    if document and old and found[field] in (old, document.state.get("source_name")):
-        found[field] = old
-        kept = host.documents.get(content.SOURCES[field], old)
-        return 0 if finished(document) else content.source_bytes(field, kept, old, field)
-    standing = host.documents.standing(content.SOURCES[field], found[field])
-    least = content.source_bytes(field, standing, found[field], field)
-    found[field] = standing.id if standing else found[field]
+    if document and old and completed[field] in (old, document.state.get("source_name")):
+        completed[field] = old
+        origin = host.documents.get(content.SOURCES[field], old)
+        return 0 if is_content_complete(document) else content.source_bytes(field, origin, old, field)
+    standing = host.documents.standing(content.SOURCES[field], completed[field])
+    least = content.source_bytes(field, standing, completed[field], field)
+    completed[field] = standing.id if standing else completed[field]
     return least
 
 
-def _origin_is_encrypted(host: LocalHost, found: Fields) -> bool:
-    field, named = content.source_of(found)
+def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
+    field, named = content.source_of(completed)
     origin = host.documents.standing(content.SOURCES[field], named) if field else None
     return bool(origin and origin.state.get(keys.SEALED))
 
 
-def _encryption(host: LocalHost, found: Fields, document: Document | None, hidden: bool) -> None:
-    """A copy of what is encrypted (*hidden*) is encrypted, with the same key. A key that is given is sealed at once."""
+def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
+    """Choose the key: a copy of an encrypted source (*hidden*) has its key. A key from the caller is sealed
+    immediately."""
     if document is not None:
-        found["key"] = document.want.get("key")
+        completed["key"] = document.want.get("key")
         return
-    if hidden and found["format"] != keys.LUKS:
-        raise InvalidField("format", f"must be {keys.LUKS}: what it is made from is encrypted", found["format"])
-    if found["key"] and found["format"] != keys.LUKS:
+    if hidden and completed["format"] != keys.LUKS:
+        raise InvalidField("format", f"must be {keys.LUKS}: what it is made from is encrypted", completed["format"])
+    if completed["key"] and completed["format"] != keys.LUKS:
         raise InvalidField("key", f"is for volumes of format {keys.LUKS}")
-    found["key"] = keys.seal(host, found["key"]) if found["key"] and not hidden else None
+    completed["key"] = keys.seal_key(host, completed["key"]) if completed["key"] and not hidden else None
 
 
 def _fits(host: LocalHost, pool: Pool, size: int) -> None:
-    """Raises ``InvalidField`` for *size* GiB that alone are more than the *pool* may promise."""
-    there, ratio = pool.capacity(), host.settings.disk_allocation_ratio
-    if there is not None and size > (most := int(there * ratio / GIB)):
-        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there / GIB:.1f} GiB, "
+    """Raise ``InvalidField`` when *size* GiB alone exceed what the *pool* may promise."""
+    capacity, ratio = pool.capacity(), host.settings.disk_allocation_ratio
+    if capacity is not None and size > (most := int(capacity * ratio / GIB)):
+        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {capacity / GIB:.1f} GiB, "
                                    f"and the agent's disk_allocation_ratio is {ratio:g}", size)
 
 
-def _size(given: int | None, least: int) -> int:
-    if given is None and not least:
+def _size(requested_size: int | None, least: int) -> int:
+    if requested_size is None and not least:
         raise InvalidField("size", "is required to make an empty volume")
-    if given is not None and given * GIB < least:
-        raise InvalidField("size", f"must be at least {gib(least)} GiB, which its source has", given)
-    return given or gib(least)
+    if requested_size is not None and requested_size * GIB < least:
+        raise InvalidField("size", f"must be at least {round_up_gib(least)} GiB, which its source has", requested_size)
+    return requested_size or round_up_gib(least)
 
 
 def _content(host: LocalHost, document: Document, pool: str | None) -> Fields:
-    found: Fields = {"made": finished(document), "bytes": document.state.get("bytes", 0), "there": False}
-    if found["made"] and pool:
+    facts: Fields = {"made": is_content_complete(document), "bytes": document.state.get("bytes", 0), "there": False}
+    if facts["made"] and pool:
         try:
-            found["there"] = pools.named(host, pool).has(document.id)
+            facts["there"] = pools.find_pool(host, pool).has(document.id)
         except MagnetarError as error:
-            found["why"] = f" ({error.message.rstrip('.')})"
-    return found
+            facts["why"] = f" ({error.message.rstrip('.')})"
+    return facts
 
 
 def _make(task: Task) -> None:
     """Make the content, empty or from its source."""
     host, want, id = task.host, task.document.want, task.document.id
-    pool, size = pools.named(host, want["pool"]), want["size"] * GIB
+    pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
     field, named = content.source_of(want)
     origin = host.documents.get(content.SOURCES[field], named) if field else None
     notes = {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {}
     if want["format"] == keys.LUKS and keys.SEALED not in task.document.state:
-        drawn = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal(host, keys.draw())
+        drawn = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal_key(host, keys.draw_key())
         notes[keys.SEALED] = drawn
     _begin(task, pool, size, notes)
     renewed = task.document.state.get("renewed")
     if renewed and not pool.atomic:
-        pool.remove(id)  # nothing of before is to shine through
+        pool.remove(id)  # so that no old content remains readable
     if renewed or not (pool.atomic and pool.has(id)):
         if field:
             COPIES[field](task, pool, size, want["format"], named)
         else:
-            pool.make(id, want["format"], size, keys.of(host, task.document))
+            pool.make(id, want["format"], size, keys.document_key(host, task.document))
     task.document.state.pop("renewed", None)
     if want.get("reimage"):
         task.document.state["reimaged"] = want["reimage"]
@@ -279,8 +285,8 @@ def _make(task: Task) -> None:
 
 
 def _reimage(task: Task) -> None:
-    """Make the content anew, of an image, while no guest runs with it."""
-    reimaging.begin(task)
+    """Make the content again, from an image, while no guest runs with it."""
+    reimaging.begin_reimage(task)
     with exports.not_served(task.host, task.document.id):
         _make(task)
 
@@ -291,7 +297,7 @@ def _take(task: Task) -> None:
     volume = host.documents.get("volume", want["volume"])
     if volume is None:
         raise Conflict("The volume was removed before its snapshot was taken.")
-    pool, size = pools.named(host, volume.want["pool"]), volume.state["bytes"]
+    pool, size = pools.find_pool(host, volume.want["pool"]), volume.state["bytes"]
     sealed = {keys.SEALED: volume.state[keys.SEALED]} if keys.SEALED in volume.state else {}
     _begin(task, pool, size, {"pool": volume.want["pool"], "format": volume.want["format"], "volume_name": volume.name,
                               "bootable": bool(volume.state.get("bootable")), **sealed})
@@ -301,12 +307,12 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note that from now on what is called so is this document's, to be made again or removed after a crash. Raises
-    ``Conflict`` for content that is there before."""
+    """Note that content of this name belongs to this document from now on, and is made again or removed after a crash.
+    Raises ``Conflict`` for content that existed before."""
     state, id = task.document.state, task.document.id
-    if not content.begun(state) and pool.has(id):
+    if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
-    first = not content.begun(state)
+    first = not content.is_content_begun(state)
     state.update(notes, begun=True)
     task.keep()
     if not first:
@@ -321,7 +327,7 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
-    """The content is there in full."""
+    """Note that the content is complete."""
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()
@@ -329,45 +335,45 @@ def _made(task: Task, pool: Pool, size: int) -> None:
 
 
 def _grow(task: Task) -> None:
-    """Grow it, by QEMU where a running server has it."""
+    """Grow the content, through QEMU if a running server has it."""
     host, document, size = task.host, task.document, task.document.want["size"] * GIB
     live = _running(host, document)
-    pool = pools.named(host, document.want["pool"])
+    pool = pools.find_pool(host, document.want["pool"])
     with exports.not_served(host, document.id):
         if pool.beneath or not live:
-            pool.grow(document.id, document.want["format"], size, keys.of(host, document))
-        for uuid, target in _running(host, document) if live else ():  # a rescue may have come in between
+            pool.grow(document.id, document.want["format"], size, keys.document_key(host, document))
+        for uuid, target in _running(host, document) if live else ():  # a rescue may have begun meanwhile
             host.hypervisor.resize(uuid, target, size)
     document.state["bytes"] = size
     task.keep()
 
 
 def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
-    """Running servers that have the volume, by uuid, and as which device. Raises ``Conflict`` for those with which it
-    cannot grow."""
+    """Return the uuid and the device name of each running server that has the volume. Raises ``Conflict`` for servers
+    that prevent growing."""
     attaching.refuse_while_swapped(host, document.id)
-    for one in holders(host, document.id):
-        if one.kind == "volume_export":
-            raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(host, one)!r} of "
+    for holder in holders_of_volume(host, document.id):
+        if holder.kind == "volume_export":
+            raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(host, holder)!r} of "
                            "another host, where it cannot grow. Detach it first, or migrate the server to this host "
                            "and stop it.")
-    found = []
-    for one in attachments(host, document.id):
-        refuse_while_it_moves(host, host.documents.get("server", one.want["server"]))
-        domain, name = host.hypervisor.domain(one.want["server"]), attaching.server_name(host, one)
+    running = []
+    for attachment in attachments_of_volume(host, document.id):
+        refuse_while_it_moves(host, host.documents.get("server", attachment.want["server"]))
+        domain, name = host.hypervisor.domain(attachment.want["server"]), attaching.server_name(host, attachment)
         if domain and domain.state == SUSPENDED:
             raise Conflict(f"Server {name!r} has volume {document.name!r} and is suspended: it would wake up to a disk "
                            "of another size. Start or stop it, then repeat the call.")
         if domain and domain.state in LIVE:
-            if host.hypervisor.serving(one.id):
+            if host.hypervisor.serving(attachment.id):
                 raise Conflict(f"Server {name!r} came to this host with volume {document.name!r}, which it reaches as "
                                "if the volume were on another host, and so it cannot grow while the server runs. Stop "
                                "the server, then repeat the call.")
-            target = attaching.device(host, one)
-            found += [(domain.uuid, target)] if target else []
-    return found
+            target = attaching.attached_device(host, attachment)
+            running += [(domain.uuid, target)] if target else []
+    return running
 
 
 def _drop(task: Task) -> None:
     """Remove the content."""
-    content.remove(task.host, task.document)
+    content.remove_volume_content(task.host, task.document)

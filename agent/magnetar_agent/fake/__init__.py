@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``FakeHypervisor``: a host without libvirt, for unit tests and for simulating many hosts.
 
-It keeps to the contract of ``LocalHypervisor`` (``tests/contract/test_hypervisor.py`` runs against both). Domains and
+It follows the contract of ``LocalHypervisor`` (``tests/contract/test_hypervisor.py`` runs against both). Domains and
 networks are in memory, and in a JSON file when a folder is given, so that they outlive a killed agent as libvirt's do.
-Disks are real small files: sparse raw files and qcow2 headers. Guests obey at once, unless their uuid is in ``deaf``.
+Disks are real small files: sparse raw files and qcow2 headers. Guests obey immediately, unless their uuid is in
+``deaf``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from magnetar_agent.host.networks import IntegrationBridge, Lease, NetworkSeen, 
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.hardware.architectures import MACHINES
 from magnetar_core.hardware.numa import HostCell
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
 from .consoles import Consoles
@@ -35,7 +36,7 @@ from .disks import Disks
 from .guest_agent import GuestAgent
 from .migrate import Migrations
 from .mirror import Mirrors
-from .state import FakeDomain, FakeNetwork, host_of, parse
+from .state import FakeDomain, FakeNetwork, host_of, parse_domain
 from .statistics import Statistics
 from .storage import Storage
 
@@ -47,125 +48,125 @@ __all__ = ["FakeHypervisor"]
 
 
 class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks):
-    """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
+    """A complete fake host. Each call takes *delay* seconds; *folder* keeps the state."""
 
-    #: What ``routes`` gives: the host is on no network that anybody could meet.
+    #: The result of ``routes``: the host is on no network that could conflict.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
-    #: Whether there is a virtiofsd.
+    #: Whether the host has virtiofsd.
     virtiofsd = True
     #: Whether QEMU has SPICE.
     spice = True
-    #: What guests can boot by, and whether with secure boot.
+    #: The firmware that guests can have, and whether with secure boot.
     firmware: Sequence[str] = ("bios", "uefi")
     secure_boot = True
     #: Versions of TPM that guests can have.
     tpm_versions: Sequence[str] = ("1.2", "2.0")
-    #: Formats in which disks can be encrypted.
+    #: Formats of encrypted disks.
     disk_encryption: Sequence[str] = ("luks",)
-    #: Machine types that guests can have, and the version that each is.
+    #: Machine types that guests can have, each with its version.
     machine_types: Mapping[str, str] = {
         **{name: name for name in ("pc-i440fx-7.1", "pc-i440fx-7.2", "pc-q35-7.1", "pc-q35-7.2")},
         "pc": "pc-i440fx-7.2", "q35": "pc-q35-7.2"}
     #: Other architectures that guests can have.
     emulated_architectures: Sequence[str] = ()
-    #: What can encrypt guests' memory.
+    #: Parameters of memory encryption.
     memory_encryption: Mapping[str, Mapping[str, int]] = {}
-    #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
+    #: Features of the CPU models that libvirt knows; ``None`` for models that this host cannot provide.
     cpu_models: Mapping[str, frozenset[str] | None] = {
         "qemu64": frozenset(("sse2", "pni")), "Nehalem": frozenset(("sse2", "pni", "ssse3", "vmx")),
         "Haswell": frozenset(("sse2", "pni", "ssse3", "vmx", "avx2")), "Icelake-Server": None}
-    #: What it lacks to limit NICs.
+    #: What the host lacks to limit NICs.
     no_traffic_control = ""
-    #: What ``numa_cells`` gives: one cell without large pages.
+    #: The result of ``numa_cells``: one cell without large pages.
     cells: Sequence[HostCell] = (HostCell(0, frozenset(), frozenset(range(16)), 65536),)
-    #: What ``taps`` gives: its guests have no NICs that a packet could come from.
+    #: The result of ``taps``: its guests have no NICs that could send a packet.
     plugged_taps: Sequence[Tap] = ()
 
-    #: The filter of ports that is loaded, and the addresses that it was told of.
+    #: The loaded filter of ports, and the addresses added to it.
     filtered: PortFilter | None = None
     leased: Sequence[tuple[str, str]] = ()
     #: The bridge of Open vSwitch that drops marked packets, and why it does not.
     filtered_switch, switch_lacks = "", ""
     _on_filters_gone: Callable[[], None] | None = None
 
-    # What tests do to it ------------------------------------------------------------------------------------------
+    # Called by tests ----------------------------------------------------------------------------------------------
     def flush_filters(self) -> None:
-        """Somebody flushes the host's firewall."""
+        """Flush the host's firewall, as an operator might."""
         self.filtered = None
         if self._on_filters_gone is not None:
             self._on_filters_gone()
 
     def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
-        """The next *times* calls of *method* raise *error*, before anything is changed."""
+        """Make the next *times* calls of *method* raise *error*, before they change anything."""
         self._failures[method].extend([error] * times)
 
     def disconnect(self) -> None:
-        """libvirtd is gone."""
+        """Stop libvirtd."""
         self._connected = False
 
     def reconnect(self) -> None:
-        """libvirtd is back."""
+        """Start libvirtd again."""
         self._connected = True
         for listener in list(self._on_connect):
             threading.Thread(target=listener, name="fake-connected", daemon=True).start()
 
     def guest_powers_off(self, uuid: str) -> None:
-        """The guest shuts itself down."""
+        """Have the guest shut itself down."""
         self._outside(uuid, OFF, "guest", DomainEvent(uuid, "stopped", "guest"))
 
     def guest_reboots(self, uuid: str) -> None:
-        """The guest reboots itself."""
+        """Have the guest reboot itself."""
         self._outside(uuid, RUNNING, "unknown", DomainEvent(uuid, "rebooted"))
 
     def crash(self, uuid: str, reason: str = "failed") -> None:
-        """QEMU dies (``failed``), or the guest panics (``panic``)."""
+        """Have QEMU die (``failed``), or the guest panic (``panic``)."""
         self._outside(uuid, CRASHED, reason, DomainEvent(uuid, "crashed", reason))
 
     def waits_for_disk(self, uuid: str) -> None:
-        """QEMU stops the guest, since a disk does not answer."""
+        """Have QEMU stop the guest, because a disk does not answer."""
         self._outside(uuid, PAUSED, "io-error", DomainEvent(uuid, "suspended", "io-error"))
 
     def destroyed_outside(self, uuid: str) -> None:
-        """Somebody runs ``virsh destroy``."""
+        """Run ``virsh destroy``, as an operator might."""
         self._outside(uuid, OFF, "outside", DomainEvent(uuid, "stopped", "outside"))
 
     def undefined_outside(self, uuid: str) -> None:
-        """Somebody runs ``virsh destroy`` and ``virsh undefine``."""
+        """Run ``virsh destroy`` and ``virsh undefine``, as an operator might."""
         with self._change(f"domain {uuid}"):
             del self._domains[uuid]
             self._events += [DomainEvent(uuid, "stopped", "outside"), DomainEvent(uuid, "undefined")]
 
     def undefined_while_it_runs(self, uuid: str) -> None:
-        """Somebody runs ``virsh undefine`` only: it goes when it stops."""
+        """Run ``virsh undefine`` only: the domain disappears when it stops."""
         with self._change(f"domain {uuid}"):
             self._domains[uuid].persistent = False
             self._events.append(DomainEvent(uuid, "undefined"))
 
     def defined_outside(self, xml: str, state: str = OFF) -> None:
-        """Somebody else makes a domain, or edits one."""
-        uuid = parse(xml).uuid
+        """Define or edit a domain, as another program might."""
+        uuid = parse_domain(xml).uuid
         with self._change(f"domain {uuid}"):
             self._domains[uuid] = FakeDomain(xml, state, live=xml)
             self._events.append(DomainEvent(uuid, "defined"))
 
     def xml(self, uuid: str) -> str:
-        """The XML of a domain."""
+        """Return the XML of a domain."""
         return self._domains[uuid].xml
 
     def network_outside(self, name: str, active: bool = True, cidrs: tuple[str, ...] = ()) -> None:
-        """Somebody else makes a network."""
+        """Make a network, as another program might."""
         with self._change(f"network {name}"):
             self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0",
                                                            cidrs=cidrs))
 
     def lease(self, network: str, lease: Lease) -> None:
-        """The network gives an address."""
+        """Add a lease to the network."""
         with self._change(f"network {network}"):
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
-        """Nothing runs any more and nobody knows why; managed saves and definitions are still there, mediated devices
-        are not."""
+        """Reboot the host: nothing runs, and the reason is unknown; managed saves and definitions remain, mediated
+        devices do not."""
         self._mdevs.clear()
         self.functions.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):
@@ -192,32 +193,33 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
                     "emulated_architectures": list(self.emulated_architectures),
                     "machine_types": {"x86_64": dict(self.machine_types), **{
-                        one: dict.fromkeys((name := MACHINES[one], f"{name}-7.2"), f"{name}-7.2")
-                        for one in self.emulated_architectures}},
+                        architecture: dict.fromkeys((name := MACHINES[architecture], f"{name}-7.2"), f"{name}-7.2")
+                        for architecture in self.emulated_architectures}},
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
                     "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
-                    "memory_encryption": {name: dict(one) for name, one in self.memory_encryption.items()},
+                    "memory_encryption": {name: dict(parameters) for name,
+                                          parameters in self.memory_encryption.items()},
                     "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 
     def kvm(self) -> dict[str, Any]:
-        return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": now()}
+        return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": utc_timestamp()}
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         with self._call("cpu_choices"):
             modes = frozenset((HOST_MODEL, MAXIMUM, CUSTOM, *([PASSTHROUGH] if virt_type == "kvm" else [])))
-            return CpuChoices(modes, {name: found is not None for name, found in self.cpu_models.items()})
+            return CpuChoices(modes, {name: features is not None for name, features in self.cpu_models.items()})
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
         with self._call("cpu_features"):
-            known = self.cpu_models.get(model or "qemu64")
-            if known is None:
+            model_features = self.cpu_models.get(model or "qemu64")
+            if model_features is None:
                 raise HypervisorError(f"libvirt could not tell the features of the CPU {model}: it is unknown, or not "
                                       "for this host.")
-            every = frozenset[str]().union(*(one or () for one in self.cpu_models.values()))
+            every = frozenset[str]().union(*(known_features or () for known_features in self.cpu_models.values()))
             if unknown := sorted({name for _policy, name in features} - every):
                 raise HypervisorError(f"libvirt could not tell the features of the CPU {model}: unknown CPU feature: "
                                       f"{unknown[0]}.")
-            return with_features(known, features)
+            return with_features(model_features, features)
 
     def serves_shares(self) -> bool:
         return self.virtiofsd
@@ -268,56 +270,56 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def make_network(self, spec: NetworkSpec) -> None:
         with self._call("make_network", f"network {spec.name}") as changed:
-            there = self._networks.get(spec.name)
-            if there and (not there.seen.owned or there.seen.uuid != spec.uuid):
+            existing = self._networks.get(spec.name)
+            if existing and (not existing.seen.owned or existing.seen.uuid != spec.uuid):
                 raise Conflict(f"The libvirt network {spec.name} was not made by Magnetar for this resource, so it is "
                                "not touched. Choose another name, or remove that network.")
-            seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True,
-                               (str(IPv4Interface(f"{spec.address}/{spec.prefix}").network),))
+            network_seen = NetworkSeen(spec.uuid, spec.name, True, True, spec.bridge, True,
+                                       (str(IPv4Interface(f"{spec.address}/{spec.prefix}").network),))
             hosts = dict(spec.hosts)
-            changed.extend(host_of(spec.name, mac) for mac in {**hosts, **(there.hosts if there else {})})
-            self._networks[spec.name] = FakeNetwork(seen, there.leases if there else [], hosts)
+            changed.extend(host_of(spec.name, mac) for mac in {**hosts, **(existing.hosts if existing else {})})
+            self._networks[spec.name] = FakeNetwork(network_seen, existing.leases if existing else [], hosts)
 
     def remove_network(self, name: str) -> None:
         with self._call("remove_network", f"network {name}") as changed:
-            there = self._networks.get(name)
-            if there and not there.seen.owned:
+            existing = self._networks.get(name)
+            if existing and not existing.seen.owned:
                 raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
-            changed.extend(host_of(name, mac) for mac in (there.hosts if there else ()))
+            changed.extend(host_of(name, mac) for mac in (existing.hosts if existing else ()))
             self._networks.pop(name, None)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
         with self._call("reserve", host_of(network, mac)) as changed:
-            if there := self._made(network):
-                for other in [m for m, a in there.hosts.items() if a == address and m != mac]:
+            if made_network := self._made(network):
+                for other in [m for m, a in made_network.hosts.items() if a == address and m != mac]:
                     changed.append(host_of(network, other))
-                    del there.hosts[other]
-                there.hosts[mac] = address
+                    del made_network.hosts[other]
+                made_network.hosts[mac] = address
 
     def release(self, network: str, mac: str) -> None:
         with self._call("release", host_of(network, mac)) as changed:
-            changed.append(f"network {network}")  # with its leases
-            if there := self._made(network):
-                there.hosts.pop(mac, None)
-                there.leases = [lease for lease in there.leases if lease.mac != mac]
+            changed.append(f"network {network}")  # its leases are stored with it
+            if made_network := self._made(network):
+                made_network.hosts.pop(mac, None)
+                made_network.leases = [lease for lease in made_network.leases if lease.mac != mac]
 
     def _made(self, name: str) -> FakeNetwork | None:
-        there = self._networks.get(name)
-        if there and not there.seen.owned:
+        existing = self._networks.get(name)
+        if existing and not existing.seen.owned:
             raise Conflict(f"The libvirt network {name} was not made by Magnetar, so it is not touched.")
-        return there
+        return existing
 
     def reserved(self, network: str) -> dict[str, str]:
-        """Address by MAC of the hosts that DHCP knows."""
+        """Return the addresses reserved in DHCP, by MAC."""
         return dict(self._networks[network].hosts)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
         return [tap for tap in self.plugged_taps if uuid in (None, tap.server)]
 
-    def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
+    def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
         with self._call("filter_ports", needs_libvirt=False):
-            assert before in (None, self.filtered)
-            self.filtered = wanted
+            assert loaded in (None, self.filtered)
+            self.filtered = desired
 
     def filters_ports(self, prefix: str) -> bool:
         return self.filtered is not None
@@ -330,5 +332,5 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def leases(self, network: str) -> list[Lease]:
         with self._call("leases"):
-            found = self._networks.get(network)
-            return list(found.leases) if found and found.seen.active else []
+            network_state = self._networks.get(network)
+            return list(network_state.leases) if network_state and network_state.seen.active else []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of the fake. Its guests are a terminal that says again what is typed, and a VNC server that says who it is,
-and then again what it hears, as a SPICE server does from the first word on."""
+"""Consoles of the fake. Its guests have a terminal that echoes input, and a VNC server that sends its greeting and then
+echoes; its SPICE server echoes from the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.host.hypervisor import DomainEvent
 
-#: How a VNC server begins.
+#: The greeting of a VNC server.
 GREETING = b"RFB 003.008\n"
 BREAK = "[break]"
 
@@ -49,18 +49,18 @@ class Consoles(Domains):
             self.guest_says(uuid, BREAK)
 
     def guest_says(self, uuid: str, text: str) -> None:
-        """The guest says something on its serial console."""
+        """Write *text* to the guest's serial console."""
         self._say(uuid, text.encode(), *self._consoles.get(uuid, ()))
 
-    def _say(self, uuid: str, said: bytes, *lines: socket.socket) -> None:
+    def _say(self, uuid: str, output: bytes, *lines: socket.socket) -> None:
         log = ET.fromstring(self._domains[uuid].live).find("devices/serial/log")  # noqa: S314 (we wrote it)
         if log is not None:
             Path(log.get("file", "")).touch(0o600)
             with Path(log.get("file", "")).open("ab") as file:
-                file.write(said)
+                file.write(output)
         for line in lines:
             with contextlib.suppress(OSError):
-                line.sendall(said)
+                line.sendall(output)
 
     def _check_runs(self, uuid: str) -> None:
         if self._ours(uuid).state not in LIVE:
@@ -81,15 +81,15 @@ class Consoles(Domains):
             while heard := line.recv(1 << 16):
                 answer(line, heard)
         with self._lock:
-            there = self._consoles.get(uuid, [])
-            if line in there:
-                there.remove(line)
-            if not there:
+            open_lines = self._consoles.get(uuid, [])
+            if line in open_lines:
+                open_lines.remove(line)
+            if not open_lines:
                 self._consoles.pop(uuid, None)
         line.close()
 
     def _happened(self, event: DomainEvent) -> None:
-        """Consoles end with their domain."""
+        """End the consoles of a domain that stops."""
         if event.what in ("stopped", "crashed"):
             for line in self._consoles.pop(event.uuid, ()):
                 with contextlib.suppress(OSError):

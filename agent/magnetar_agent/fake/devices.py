@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of the fake's running domains. Guests let go of them at once, unless their uuid is in ``deaf``."""
+"""Devices of the fake's running domains. Guests release them immediately, unless their uuid is in ``deaf``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from magnetar_agent.host.hypervisor import DomainEvent
 from magnetar_agent.host.networks import Nic, RepresentorPort
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.virt.disks.pmem import Pmem
-from magnetar_agent.virt.domain.devices import plugged
+from magnetar_agent.virt.domain.devices import has_device
 from magnetar_agent.virt.domain.domain import render_device
 from magnetar_core.errors import HypervisorError
 from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.power import LIVE
 
-from .disks import read, write
-from .state import FakeDomain, State, parse
+from .disks import read_fake_disk, write_fake_disk
+from .state import FakeDomain, State, parse_domain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +34,8 @@ class Devices(State):
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:
-        found: dict[str, Mdev] = self.__dict__.setdefault("_made_mdevs", {})
-        return found
+        mdevs: dict[str, Mdev] = self.__dict__.setdefault("_made_mdevs", {})
+        return mdevs
 
     def mdevs(self) -> list[Mdev]:
         with self._call("mdevs"):
@@ -60,9 +60,9 @@ class Devices(State):
 
     @property
     def functions(self) -> dict[tuple[str, int], dict[str, str]]:
-        """What virtual functions are set to, by their card's network device and number."""
-        found: dict[tuple[str, int], dict[str, str]] = self.__dict__.setdefault("_set_functions", {})
-        return found
+        """Return the settings of virtual functions, by their card's network device and number."""
+        functions: dict[tuple[str, int], dict[str, str]] = self.__dict__.setdefault("_set_functions", {})
+        return functions
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
         with self._call("set_function"):
@@ -70,16 +70,16 @@ class Devices(State):
 
     @property
     def representors(self) -> dict[str, RepresentorPort]:
-        """What Open vSwitch has of representors."""
-        found: dict[str, RepresentorPort] = self.__dict__.setdefault("_representors", {})
-        return found
+        """Return the ports of representors in Open vSwitch."""
+        ports: dict[str, RepresentorPort] = self.__dict__.setdefault("_representors", {})
+        return ports
 
-    def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
+    def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
         with self._call("plug_representor"):
-            if wanted is None:
+            if desired is None:
                 self.representors.pop(netdev, None)
             else:
-                self.representors[netdev] = wanted
+                self.representors[netdev] = desired
 
     def empty_pmem(self, path: Path) -> None:
         with self._call("empty_pmem", f"pmem {path}"):
@@ -88,14 +88,14 @@ class Devices(State):
 
     def running(self, uuid: str) -> Domain | None:
         with self._call("running"):
-            found = self._domains.get(uuid)
-            return parse(found.live) if found and found.state in LIVE else None
+            domain = self._domains.get(uuid)
+            return parse_domain(domain.live) if domain and domain.state in LIVE else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
         with self._call("attach", f"domain {uuid}"):
             domain = self._runs(uuid, "attach a device to")
             self._must_answer(uuid, "attach a device")
-            if plugged(parse(domain.live), device):
+            if has_device(parse_domain(domain.live), device):
                 return
             if isinstance(device, Disk) and device.remote is None and not device.path.exists():
                 raise HypervisorError(f"libvirt could not attach a device to the domain {uuid}: no file {device.path}.")
@@ -117,12 +117,12 @@ class Devices(State):
             devices = root.find("devices")
             assert devices is not None
             whole = isinstance(device, Nic) and device.vnic_type == WHOLE
-            path, word, wanted = ("alias", "name", device.alias) if whole else (  # type: ignore[union-attr]
+            path, attribute, device_mark = ("alias", "name", device.alias) if whole else (  # type: ignore[union-attr]
                 "mac", "address", device.mac) if isinstance(device, Nic) else ("target", "dev", device.target)
-            for one in list(devices):
-                mark = one.find(path)
-                if mark is not None and mark.get(word) == wanted:
-                    devices.remove(one)
+            for child in list(devices):
+                mark = child.find(path)
+                if mark is not None and mark.get(attribute) == device_mark:
+                    devices.remove(child)
                     self._events.append(DomainEvent(uuid, "detached"))
             domain.live = ET.tostring(root, encoding="unicode")
 
@@ -132,18 +132,18 @@ class Devices(State):
             if disk.remote:
                 raise HypervisorError(f"libvirt could not grow the disk {target} of the domain {uuid}: Cannot grow "
                                       f"{disk.remote.protocol} nodes.")
-            path, seen = disk.path, read(disk.path)
-            assert seen is not None
-            write(path, replace(seen, virtual_size=size))
+            path, current = disk.path, read_fake_disk(disk.path)
+            assert current is not None
+            write_fake_disk(path, replace(current, virtual_size=size))
 
-    def _runs(self, uuid: str, what: str) -> FakeDomain:
+    def _runs(self, uuid: str, purpose: str) -> FakeDomain:
         domain = self._domains.get(uuid)
         if domain is None or domain.state not in LIVE:
-            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
+            raise HypervisorError(f"libvirt could not {purpose} the domain {uuid}: domain is not running.")
         return domain
 
-    def _disk_of(self, uuid: str, target: str, what: str) -> Disk:
-        found = [disk for disk in parse(self._runs(uuid, what).live).disks if disk.target == target]
-        if not found:
-            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: there is no disk {target}.")
-        return found[0]
+    def _disk_of(self, uuid: str, target: str, purpose: str) -> Disk:
+        disks = [disk for disk in parse_domain(self._runs(uuid, purpose).live).disks if disk.target == target]
+        if not disks:
+            raise HypervisorError(f"libvirt could not {purpose} the domain {uuid}: there is no disk {target}.")
+        return disks[0]

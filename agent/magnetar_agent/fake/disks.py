@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen, Injection, NetworkSource, Progress
 from magnetar_agent.virt.disks import iso, vfat
-from magnetar_agent.virt.disks.disks import complete
+from magnetar_agent.virt.disks.disks import atomic_file
 from magnetar_core.errors import HypervisorError
 from magnetar_core.image_format import vmdk_size
 
@@ -21,8 +21,8 @@ from .exports import Exports
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Fields of a qcow2 header, version 2: magic, version, offset and length of the backing name, cluster bits, size, how
-#: it is encrypted, …
+#: Fields of a qcow2 header, version 2: magic, version, offset and length of the backing name, cluster bits, size,
+#: encryption method, …
 _QCOW2 = struct.Struct(">4sIQIIQIIQQIIQ")
 LUKS = 2
 
@@ -30,17 +30,18 @@ LUKS = 2
 class Disks(Exports):
     """The protocol's methods for disks."""
 
-    #: What was written into the disks of guests last, by path; of this what cannot be, to why; what is wrong with all.
+    #: The last injection into guests' disks, by path; the parts that cannot be written, each with the reason; an error
+    #: for all.
     injected: dict[Path, Injection]
     not_injected: Mapping[str, str] = {}
     unreadable = ""
-    #: What the host lacks to write there.
+    #: What the host lacks for injection.
     no_injection = ""
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:
-        """Tests may leave *format* out."""
+        """Return the facts of a disk file. Tests may leave *format* out."""
         with self._call("disk", needs_libvirt=False):
-            return read(path, format)
+            return read_fake_disk(path, format)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
@@ -48,8 +49,8 @@ class Disks(Exports):
             _check_key(format, key)
             if backing and not backing.path.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
-            with complete(path, named=False, flushed=flushed) as part:
-                write(part, DiskSeen(format, size, backing.path if backing else None, key is not None))
+            with atomic_file(path, named=False, flushed=flushed) as part:
+                write_fake_disk(part, DiskSeen(format, size, backing.path if backing else None, key is not None))
 
     def label_disk(self, path: Path, label: str) -> None:
         with self._call("label_disk", needs_libvirt=False), path.open("r+b") as file:
@@ -64,53 +65,54 @@ class Disks(Exports):
             else:
                 behind = self._behind(source)
                 source, source_format = behind.path, behind.format
-            seen = read(source, source_format)
-            if seen is None:
+            source_disk = read_fake_disk(source, source_format)
+            if source_disk is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-            _check_key("luks" if seen.encrypted else format, key)
-            with complete(path) as part:
+            _check_key("luks" if source_disk.encrypted else format, key)
+            with atomic_file(path) as part:
                 for tenth in range(11):
-                    progress(seen.virtual_size * tenth // 10, seen.virtual_size)
+                    progress(source_disk.virtual_size * tenth // 10, source_disk.virtual_size)
                     time.sleep(self.delay / 10)
                 if source_format == format == "raw":
-                    sparse(source, part)
+                    copy_sparse(source, part)
                 else:
-                    write(part, DiskSeen(format, seen.virtual_size, None, key is not None and format == "qcow2"))
+                    write_fake_disk(part, DiskSeen(format, source_disk.virtual_size, None,
+                                                   key is not None and format == "qcow2"))
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         with self._call("grow_disk", needs_libvirt=False):
             self._unlocked(path)
-            seen = read(path, format)
-            if seen is None:
+            current = read_fake_disk(path, format)
+            if current is None:
                 raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
-            _check_key("luks" if seen.encrypted else format, key)
-            if seen.virtual_size > size:
-                raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
-            write(path, replace(seen, virtual_size=size))
+            _check_key("luks" if current.encrypted else format, key)
+            if current.virtual_size > size:
+                raise HypervisorError(f"The disk {path} has {current.virtual_size} bytes already; it is not shrunk.")
+            write_fake_disk(path, replace(current, virtual_size=size))
 
-    def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
+    def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         with self._call("inject", needs_libvirt=False):
             if why := self.no_injection or (disk.remote and "it is in Ceph"):
                 raise HypervisorError(f"libguestfs could not write into the disk {disk.path}: {why}.")
-            if read(disk.path, disk.format) is None:
+            if read_fake_disk(disk.path, disk.format) is None:
                 raise HypervisorError(f"The disk {disk.path} cannot be opened: No such file or directory.")
             if self.unreadable:
-                return dict.fromkeys(given.named(), self.unreadable)
-            self.injected[disk.path] = given
+                return dict.fromkeys(injection.named(), self.unreadable)
+            self.injected[disk.path] = injection
             return dict(self.not_injected)
 
     def lacks_injection(self) -> str:
         return self.no_injection
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        with (self._call("make_iso", needs_libvirt=False), complete(path, named=False, flushed=flushed) as part,
+        with (self._call("make_iso", needs_libvirt=False), atomic_file(path, named=False, flushed=flushed) as part,
               part.open("wb") as target):
-            iso.write(target, label, files)
+            iso.write_iso(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        with (self._call("make_vfat", needs_libvirt=False), complete(path, named=False, flushed=flushed) as part,
+        with (self._call("make_vfat", needs_libvirt=False), atomic_file(path, named=False, flushed=flushed) as part,
               part.open("wb") as target):
-            vfat.write(target, label, files)
+            vfat.write_vfat(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
         with self._call("permit", needs_libvirt=False):
@@ -122,7 +124,7 @@ def _check_key(format: str, key: DiskKey | None) -> None:
         raise HypervisorError("qemu-img could not open the disk: it is encrypted, and there is no key.")
 
 
-def sparse(source: Path, target: Path) -> None:
+def copy_sparse(source: Path, target: Path) -> None:
     """Copy a file without its holes."""
     with source.open("rb") as old, target.open("wb") as new:
         size, at = os.fstat(old.fileno()).st_size, 0
@@ -130,16 +132,16 @@ def sparse(source: Path, target: Path) -> None:
             try:
                 at = os.lseek(old.fileno(), at, os.SEEK_DATA)
             except OSError:
-                break  # nothing but a hole follows
+                break  # only a hole follows
             end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
             os.pwrite(new.fileno(), os.pread(old.fileno(), end - at, at), at)
             at = end
         new.truncate(size)
 
 
-def write(path: Path, disk: DiskSeen) -> None:
-    """Make the file, or change its size; what a raw one holds stays."""
-    if disk.format in ("raw", "luks"):  # which has no header here
+def write_fake_disk(path: Path, disk: DiskSeen) -> None:
+    """Make the file, or change its size; the content of a raw one stays."""
+    if disk.format in ("raw", "luks"):  # these have no header here
         with path.open("ab") as file:
             file.truncate(disk.virtual_size)
         return
@@ -149,8 +151,8 @@ def write(path: Path, disk: DiskSeen) -> None:
     path.write_bytes((header + name).ljust(4096, b"\0"))
 
 
-def read(path: Path, format: str | None = None) -> DiskSeen | None:
-    """What a disk is; nothing is guessed when its *format* is known to be raw."""
+def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
+    """Return the facts of a disk; nothing is detected when its *format* is known to be raw."""
     if not path.exists():
         return None
     with path.open("rb") as file:

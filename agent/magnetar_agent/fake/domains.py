@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Domains of the fake, which obey at once."""
+"""Domains of the fake, which obey immediately."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.host.hypervisor import Domain, DomainEvent, DomainSpec
 from magnetar_agent.host.storage import DiskKey
-from magnetar_agent.virt.domain.domain import render
+from magnetar_agent.virt.domain.domain import render_domain
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 
-from .state import FakeDomain, State, parse
+from .state import FakeDomain, State, parse_domain
 
 
 def _variables(xml: str) -> Path | None:
-    """The file with the variables of a domain's UEFI; ``None`` for BIOS."""
-    found = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
-    return Path(found) if found else None
+    """Return the file with the variables of a domain's UEFI; ``None`` for BIOS."""
+    path_text = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
+    return Path(path_text) if path_text else None
 
 
 class Domains(State):
@@ -29,26 +29,26 @@ class Domains(State):
 
     def domains(self) -> dict[str, Domain]:
         with self._call("domains"):
-            # A copy: who looks does not hold the lock, and others define meanwhile.
+            # A copy: readers do not hold the lock, and other threads define meanwhile.
             return {uuid: domain.seen() for uuid, domain in list(self._domains.items())}
 
     def domain(self, uuid: str) -> Domain | None:
         with self._call("domain"):
-            found = self._domains.get(uuid)
-            return found.seen() if found else None
+            fake_domain = self._domains.get(uuid)
+            return fake_domain.seen() if fake_domain else None
 
     def render(self, spec: DomainSpec) -> str:
-        return render(spec)
+        return render_domain(spec)
 
     def define(self, spec: DomainSpec) -> None:
         with self._call("define", f"domain {spec.uuid}"):
-            for uuid, there in self._domains.items():
-                seen = parse(there.xml)
-                if (uuid == spec.uuid and not seen.owned) or (uuid != spec.uuid and seen.name == spec.name):
-                    raise Conflict(f"The libvirt domain {seen.name} ({uuid}) was not made by Magnetar, so it is not "
+            for uuid, existing in self._domains.items():
+                parsed = parse_domain(existing.xml)
+                if (uuid == spec.uuid and not parsed.owned) or (uuid != spec.uuid and parsed.name == spec.name):
+                    raise Conflict(f"The libvirt domain {parsed.name} ({uuid}) was not made by Magnetar, so it is not "
                                    "touched. Rename or remove it, or choose another uuid.")
             domain = self._domains.setdefault(spec.uuid, FakeDomain(""))
-            domain.xml, domain.persistent = render(spec), True
+            domain.xml, domain.persistent = render_domain(spec), True
             self._events.append(DomainEvent(spec.uuid, "defined"))
 
     def undefine(self, uuid: str) -> None:
@@ -90,11 +90,11 @@ class Domains(State):
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         with self._call("save_tpm"):
-            kept = self._domains[uuid].tpm if uuid in self._domains else ""
+            tpm_state = self._domains[uuid].tpm if uuid in self._domains else ""
             path.unlink(missing_ok=True)
-            if kept:
+            if tpm_state:
                 path.touch(0o600)
-                path.write_text(kept)
+                path.write_text(tpm_state)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
         with self._call("load_tpm", f"domain {uuid}"):
@@ -154,11 +154,11 @@ class Domains(State):
             raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
         return domain
 
-    def _active(self, uuid: str, what: str) -> FakeDomain:
+    def _active(self, uuid: str, purpose: str) -> FakeDomain:
         domain: FakeDomain = self._ours(uuid)
         if domain.state not in LIVE:
-            raise HypervisorError(f"libvirt could not {what} the domain {uuid}: domain is not running.")
-        self._must_answer(uuid, what)
+            raise HypervisorError(f"libvirt could not {purpose} the domain {uuid}: domain is not running.")
+        self._must_answer(uuid, purpose)
         return domain
 
     def _stop(self, uuid: str, domain: FakeDomain, state: str, reason: str) -> None:
@@ -169,16 +169,16 @@ class Domains(State):
         self._events.append(DomainEvent(uuid, "stopped", reason))
 
     def _check_parts(self, domain: Domain) -> None:
-        """QEMU does not start without its disks and networks."""
+        """Refuse to start without the domain's disks and networks, as QEMU does."""
         for disk in domain.disks:
             files = [disk.path, *([disk.backing.path] if disk.backing else [])]
             for path in files if disk.remote is None else ():
                 if not path.exists():
                     raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
-        for nic in (one for one in domain.nics if not one.device):
+        for nic in (nic for nic in domain.nics if not nic.device):
             network = self._networks.get(nic.network or "")
-            there = not self.ovn_lacks if nic.port else (
+            reachable = not self.ovn_lacks if nic.port else (
                 nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active))
-            if not there:
+            if not reachable:
                 raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no network "
                                       f"{nic.network or nic.bridge}.")

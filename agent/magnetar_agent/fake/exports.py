@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks that the fake serves to other hosts: who connects is told the name of the export, and no more."""
+"""Disks that the fake serves to other hosts: a client gets the name of the export, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Exports(State):
-    """The protocol's methods for disks of other hosts."""
+    """The protocol's methods for disks served to other hosts."""
 
     _served: dict[str, tuple[Export, _Server]] | None = None
-    #: What stands for QEMU's connections.
+    #: Stands for QEMU's connections, by socket path.
     _joined: dict[Path, socket.socket] | None = None
 
     def serve(self, export: Export) -> None:
@@ -38,13 +38,13 @@ class Exports(State):
             self._served[export.id] = (export, server)
 
     def serving(self, id: str) -> Export | None:
-        found = (self._served or {}).get(id)
-        return found[0] if found else None
+        served = (self._served or {}).get(id)
+        return served[0] if served else None
 
     def unserve(self, id: str) -> None:
-        found = (self._served or {}).pop(id, None)
-        if found:
-            found[1].end()
+        served = (self._served or {}).pop(id, None)
+        if served:
+            served[1].end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
         with self._call("rejoin"), self._lock:
@@ -56,7 +56,7 @@ class Exports(State):
             client.connect(str(socket))
 
     def _behind(self, remote: NetworkSource) -> Disk:
-        """The disk that is served at a socket, or the image of a pool of Ceph."""
+        """Return the disk that is served at a socket, or the image of a pool of Ceph."""
         if remote.protocol == "rbd":
             return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
         for export, _server in (self._served or {}).values():
@@ -65,13 +65,13 @@ class Exports(State):
         raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
 
     def _unlocked(self, path: Path) -> None:
-        """qemu-nbd keeps others from the file that it serves, and a stand-in from nothing."""
-        if any(one.disk.path == path and not one.stand_in and not one.disk.shareable
-               for one, _server in (self._served or {}).values()):
+        """Refuse a file that is in use. qemu-nbd locks the file that it serves; a stand-in locks nothing."""
+        if any(export.disk.path == path and not export.stand_in and not export.disk.shareable
+               for export, _server in (self._served or {}).values()):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
 
     def close_exports(self) -> None:
-        """The agent's process has ended, and its servers with it."""
+        """End all servers, as when the agent's process ends."""
         for id in list(self._served or {}):
             self.unserve(id)
         with self._lock:
@@ -81,7 +81,7 @@ class Exports(State):
 
 
 class _Server:
-    """Says the name to whoever connects, and keeps the connection until its end."""
+    """A server that sends the name to each client, and keeps the connection until its end."""
 
     def __init__(self, export: Export) -> None:
         self.export = export
@@ -93,7 +93,7 @@ class _Server:
         threading.Thread(target=self._answer, name="fake-export", daemon=True).start()
 
     def end(self) -> None:
-        """Cut all."""
+        """Cut all connections."""
         for sock in (self._listener, *self._clients):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -108,7 +108,7 @@ class _Server:
             except OSError:
                 return
             self._clients.append(sock)
-            with contextlib.suppress(OSError):  # it has gone already
+            with contextlib.suppress(OSError):  # it has disconnected already
                 sock.sendall(words)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Guests of the fake from inside, and copies of their disks. A guest agent answers in those in ``talking``."""
+"""The fake's guest agents, and copies of guests' disks. Guests in ``talking`` have an agent that answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from magnetar_agent.host.storage import DiskSeen
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import LIVE
 
-from .disks import read, write
+from .disks import read_fake_disk, write_fake_disk
 from .domains import Domains
 from .exports import Exports
-from .state import parse
+from .state import parse_domain
 
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import DiskKey, Progress
 
 
 class GuestAgent(Domains, Exports):
-    """The protocol's methods for what is inside of a guest, and for copies of its disks."""
+    """The protocol's methods for the guest agent, and for copies of disks."""
 
     def freeze(self, uuid: str) -> bool:
         with self._call("freeze"):
@@ -48,7 +48,7 @@ class GuestAgent(Domains, Exports):
             return uuid in self._domains and self._domains[uuid].state in LIVE and self._talks(uuid)
 
     def agent_comes_up(self, uuid: str) -> None:
-        """The guest starts its guest agent."""
+        """Have the guest start its guest agent."""
         with self._change():
             self.talking.add(uuid)
             self._events.append(DomainEvent(uuid, "agent"))
@@ -63,32 +63,32 @@ class GuestAgent(Domains, Exports):
             self._active(uuid, "copy a disk of")
             if uuid in self._copies:
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: a copy runs already.")
-            seen = parse(self._domains[uuid].live)
-            disk = next((disk for disk in seen.disks if disk.target == target), None)
+            domain = parse_domain(self._domains[uuid].live)
+            disk = next((disk for disk in domain.disks if disk.target == target), None)
             if disk and disk.remote:
                 disk = self._behind(disk.remote)
-            there = read(disk.path, disk.format) if disk else None
-            if there is None:
+            source_disk = read_fake_disk(disk.path, disk.format) if disk else None
+            if source_disk is None:
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no {target}.")
             part = path.with_name(path.name + ".part")
             part.unlink(missing_ok=True)
-            write(part, DiskSeen(format, there.virtual_size))
+            write_fake_disk(part, DiskSeen(format, source_disk.virtual_size))
             self._copies.add(uuid)
 
     def backup_outside(self, uuid: str) -> None:
-        """Somebody else copies a disk of the domain, until it stops."""
+        """Copy a disk of the domain, as another program might, until the domain stops."""
         with self._change("copies"):
             self._copies.add(uuid)
 
     def copying(self, uuid: str) -> bool:
-        """Whether anybody does."""
+        """Return whether another program does."""
         return uuid in self._copies
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         part = path.with_name(path.name + ".part")
         try:
             with self._call("finish_copy"):
-                total = (read(part) or DiskSeen("raw", 0)).virtual_size
+                total = (read_fake_disk(part) or DiskSeen("raw", 0)).virtual_size
                 for tenth in range(11):
                     self._active(uuid, "copy a disk of")
                     progress(total * tenth // 10, total)

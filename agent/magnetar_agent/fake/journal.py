@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fake's state on disk: a line of JSON for each thing that has changed; the last line of a thing holds.
+"""The fake's state on disk: a line of JSON for each changed object; the last line of an object is valid.
 
-A change of one domain among hundreds costs one line. Nothing is synced: what is imagined outlives its process, as a
-host outlives its agent; it need not outlive the machine.
+A change of one domain among hundreds costs one line. Nothing is synced: the file must outlive its process, as a host
+outlives its agent; it need not outlive the machine.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-#: The file is written again as a whole when it has so many lines more than four for each thing.
+#: The file is rewritten when it has this many lines more than four for each object.
 MANY = 1000
 
 
 class Journal:
-    """*path*: the file. Things have names, and are plain JSON."""
+    """The journal in the file *path*. Objects have names, and are plain JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Lines of the file now, and when it was last written as a whole.
+        #: Lines of the file now, and after it was last rewritten.
         self._lines = self._least = 0
 
     def read(self) -> dict[str, Any]:
-        """All things. A last line that was cut off in the middle is none."""
-        found: dict[str, Any] = {}
+        """Return all objects. A truncated last line is ignored."""
+        state: dict[str, Any] = {}
         if self.path.exists():
             for line in self.path.read_text().splitlines(keepends=True):
                 if line.endswith("\n"):
-                    name, thing = json.loads(line)
-                    found[name] = thing
-        return {name: thing for name, thing in found.items() if thing is not None}
+                    name, content = json.loads(line)
+                    state[name] = content
+        return {name: content for name, content in state.items() if content is not None}
 
     def write(self, changed: Iterable[str], plain: Callable[[str], Any], every: Callable[[], Iterable[str]]) -> None:
-        """Write down how the things *changed* are now. *plain* makes JSON of one by its name, ``None`` of one that is
-        gone; *every*: the names of all."""
+        """Write the current state of the objects *changed*. *plain* returns the JSON of an object by its name, ``None``
+        for a removed one; *every* returns the names of all."""
         whole = self._lines == 0 or self._lines > MANY + 4 * self._least
         lines = [(name, plain(name)) for name in (every() if whole else changed)]
         self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), whole)
@@ -47,7 +47,7 @@ class Journal:
         self._least = len(lines) if whole else self._least
 
     def _put(self, content: bytes, whole: bool) -> None:
-        """In one write, so that whoever is killed meanwhile leaves all of it or nothing."""
+        """Write in one call, so that a killed process leaves all of it or nothing."""
         path = self.path.with_name(self.path.name + ".part") if whole else self.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if whole else os.O_APPEND), 0o600)
         try:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.hypervisor import DomainEvent
-from magnetar_agent.virt.domain.migrated_xml import local_disks, there
+from magnetar_agent.virt.domain.migrated_xml import migrated_disks, target_domain_xml
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE, OFF, PAUSED
 
-from .state import FakeDomain, State, parse
+from .state import FakeDomain, State, parse_domain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
     from magnetar_agent.host.storage import DiskKey
 
-#: Bytes that the path of a unix socket may have (sockaddr_un).
+#: The longest path of a unix socket in bytes (sockaddr_un).
 LONGEST = 107
 
 
 class Migrations(State):
-    """The protocol's methods for migration. *lose* makes the next one end as a broken connection would: ``answer``:
-    it has arrived, and the source does not know and goes on; ``end``: it has arrived, and the source only fails."""
+    """The protocol's methods for migration.
+
+    *lose* makes the next one end like a broken connection: ``answer``: the domain has arrived, and the source does not
+    know and goes on; ``end``: the domain has arrived, and only the source fails."""
 
     lose: str | None = None
-    #: A CPU that the host cannot give.
+    #: A CPU that the host cannot provide.
     alien_cpu: str | None = None
     _listener: socket.socket | None = None
 
@@ -52,7 +54,8 @@ class Migrations(State):
         return self._where
 
     def _place(self) -> Path:
-        """Where its socket is: in the host's own folder, which goes with what is in it, unless the path is too long."""
+        """Return the path of its socket: in the host's own folder, which is removed with its content, unless the path
+        is too long."""
         name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
         if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +65,7 @@ class Migrations(State):
         return where
 
     def close_socket(self) -> None:
-        """Nobody comes any more."""
+        """Close the socket: no further domain can arrive."""
         if self._listener is not None:
             self._where.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -78,8 +81,8 @@ class Migrations(State):
 
     def arrived(self, uuid: str) -> bool:
         with self._call("arrived"):
-            found = self._domains.get(uuid)
-            return bool(found and found.persistent and found.state in LIVE)
+            domain = self._domains.get(uuid)
+            return bool(domain and domain.persistent and domain.state in LIVE)
 
     def stray(self, uuid: str) -> None:
         with self._call("stray"):
@@ -90,18 +93,20 @@ class Migrations(State):
             self.post_copied.append(uuid)
             return True
 
-    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
+    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
         self._must_answer(uuid, "migrate")
-        disks = [d.path for d in domain.seen().disks if d.target in local_disks(domain.xml, passage.folder[0])]
+        disks = [d.path for d in domain.seen().disks if d.target in migrated_disks(domain.xml, passage.folder[0])]
         for tenth in range(11):
-            going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
-        here, folder = passage.folder
-        sent = {"uuid": uuid, "tpm": domain.tpm, "live": there(domain.live, passage), "xml": passage.persistent,
-                "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
+            on_progress({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
+        source_folder, target_folder = passage.folder
+        sent = {"uuid": uuid, "tpm": domain.tpm, "live": target_domain_xml(domain.live, passage),
+                "xml": passage.persistent,
+                "disks": {str(target_folder / path.relative_to(source_folder)): base64.b64encode(
+                    path.read_bytes()).decode()
                           for path in disks}}
         answer = b""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
@@ -119,7 +124,7 @@ class Migrations(State):
                 self._events.append(DomainEvent(uuid, "stopped"))
         if lost:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
-        gone()
+        on_cut_over()
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         with self._call("lend_keys"):
@@ -143,12 +148,12 @@ class Migrations(State):
                 if line:
                     try:
                         self._come(json.loads(line))
-                    except HypervisorError:  # a key is lacking: the other side hears nothing of it
+                    except HypervisorError:  # a key is missing: the other side gets no message about it
                         continue
                     talk.write(b"{}\n")
 
     def _come(self, sent: dict[str, Any]) -> None:
-        if any(disk.key and not self.lent.get(disk.key.id) for disk in parse(sent["live"]).disks) or (
+        if any(disk.key and not self.lent.get(disk.key.id) for disk in parse_domain(sent["live"]).disks) or (
                 sent["tpm"] and not sent["tpm"].startswith(self.lent.get(sent["uuid"], "-"))):
             raise HypervisorError("There is no secret.")
         for path, content in sent["disks"].items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Other disks for the fake's running domains. A copy is ready at the second look at it."""
+"""Copies of disks of the fake's running domains. A copy is ready at the second query."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import LIVE
 
 from .devices import Devices
-from .disks import Disks, read, sparse, write
-from .state import FakeDomain, parse
+from .disks import Disks, copy_sparse, read_fake_disk, write_fake_disk
+from .state import FakeDomain, parse_domain
 
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk
 
 
 class Mirrors(Devices, Disks):
-    """The protocol's methods for other disks."""
+    """The protocol's methods for copies of disks of running domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
         with self._call("capacity"):
@@ -35,8 +35,8 @@ class Mirrors(Devices, Disks):
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
         with self._call("begin_mirror", f"domain {uuid}"):
             old = self._disk_of(uuid, target, f"copy the disk {target} of")
-            there = self._domains[uuid].mirrors.get(target)
-            if there is not None and there["path"] != str(disk.path):
+            mirror_state = self._domains[uuid].mirrors.get(target)
+            if mirror_state is not None and mirror_state["path"] != str(disk.path):
                 raise Conflict(f"The disk {target} of the domain {uuid} is being copied already, by other tools. Wait "
                                "until that has ended, or end it (virsh blockjob), then repeat the call.")
             if disk.remote is None and not disk.path.exists():
@@ -52,26 +52,26 @@ class Mirrors(Devices, Disks):
     def mirror(self, uuid: str, target: str) -> Mirror | None:
         with self._call("mirror", f"domain {uuid}"):
             domain = self._domains.get(uuid)
-            there = domain.mirrors.get(target) if domain and domain.state in LIVE else None
-            if there is None:
+            mirror_state = domain.mirrors.get(target) if domain and domain.state in LIVE else None
+            if mirror_state is None:
                 return None
-            there["looks"] += 1
-            return Mirror(Path(there["path"]), min(there["looks"], 2), 2, there["looks"] > 1)
+            mirror_state["looks"] += 1
+            return Mirror(Path(mirror_state["path"]), min(mirror_state["looks"], 2), 2, mirror_state["looks"] > 1)
 
     def pivot(self, uuid: str, target: str) -> None:
         with self._call("pivot", f"domain {uuid}"):
             old = self._disk_of(uuid, target, f"have the copy of the disk {target} by")
             domain = self._domains[uuid]
-            there = domain.mirrors.get(target)
-            if there is None or there["looks"] < 2:
+            mirror_state = domain.mirrors.get(target)
+            if mirror_state is None or mirror_state["looks"] < 2:
                 raise HypervisorError(f"libvirt could not have the copy of the disk {target} by the domain {uuid}: it "
                                       "is not ready.")
-            new = parse(f"<domain><devices>{there['xml']}</devices></domain>").disks[0]
+            new = parse_domain(f"<domain><devices>{mirror_state['xml']}</devices></domain>").disks[0]
             if old.format == new.format == "raw" and not old.remote and not new.remote:
                 size = new.path.stat().st_size
-                sparse(old.path, new.path)
-                write(new.path, DiskSeen("raw", size))
-            _give(domain, target, there["xml"])
+                copy_sparse(old.path, new.path)
+                write_fake_disk(new.path, DiskSeen("raw", size))
+            _give(domain, target, mirror_state["xml"])
             del domain.mirrors[target]
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
@@ -82,15 +82,15 @@ class Mirrors(Devices, Disks):
 
 
 def _size(disk: Disk) -> int:
-    """0 for one that another host has."""
-    seen = None if disk.remote else read(disk.path, disk.format)
-    return seen.virtual_size if seen else 0
+    """Return the size of a disk; 0 for one on another host."""
+    content = None if disk.remote else read_fake_disk(disk.path, disk.format)
+    return content.virtual_size if content else 0
 
 
 def _give(domain: FakeDomain, target: str, xml: str) -> None:
-    """Put the source of the disk *xml* in the place of that of *target*, in what runs and in what is defined."""
+    """Replace the source of *target* by the source in the disk *xml*, in the running domain and the definition."""
     new = ET.fromstring(xml)  # noqa: S314 (made here)
-    domain.live, domain.xml = (_with_source(one, target, new) for one in (domain.live, domain.xml))
+    domain.live, domain.xml = (_with_source(definition, target, new) for definition in (domain.live, domain.xml))
 
 
 def _with_source(xml: str, target: str, new: ET.Element) -> str:

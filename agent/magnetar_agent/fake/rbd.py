@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pools of Ceph of the fake: a storage pool's folder, with a file for each image. ``NAME@base`` beside one says that it
-is a base, ``NAME@of`` of which base it is a clone."""
+"""Ceph pools of the fake: a storage pool's folder, with a file for each image. ``NAME@base`` next to an image marks it
+as a base, ``NAME@of`` names the base that it is a clone of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from magnetar_agent.host.storage import NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 
-#: Where all of them are, for QEMU.
+#: The monitors of all pools, for QEMU.
 MONITORS = (("ceph1", "6789"),)
 USER, SECRET = "magnetar", "2f6d8c5e-5d3b-4a53-9c0e-6f6c2f1f7a10"
 

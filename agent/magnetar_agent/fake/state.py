@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every part of the fake shares: its domains and networks, their file, its events, and the failures ordered."""
+"""The common state of the fake: its domains and networks, their file, its events, and the planned failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.hypervisor import Domain, DomainEvent
 from magnetar_agent.host.networks import Lease, NetworkSeen
-from magnetar_agent.virt.domain.domain import parse as _parse
+from magnetar_agent.virt.domain.domain import parse_domain_xml as _parse
 from magnetar_core.errors import GuestSilent, HypervisorDown
 from magnetar_core.power import OFF
 
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
     from magnetar_agent.host.storage import Injection
 
-parse = lru_cache(maxsize=5000)(_parse)
+parse_domain = lru_cache(maxsize=5000)(_parse)
 
 
 @dataclass
 class FakeDomain:
-    """A domain as the fake keeps it: the XML that defines it, its state, the XML of what runs, and the disks that its
-    disks are being copied to, by target: {path, xml, looks}. *tpm*: the secret of its TPM, and what is in
-    that."""
+    """A stored domain: the XML of its definition, its state, the XML of the running domain, and the copies of its disks
+    under way, by target: {path, xml, looks}. *tpm*: the secret of its TPM, and the content."""
 
     xml: str
     state: str = OFF
@@ -45,13 +44,13 @@ class FakeDomain:
     tpm: str = ""
 
     def seen(self) -> Domain:
-        """As the agent sees it."""
-        return replace(parse(self.xml), state=self.state, reason=self.reason, persistent=self.persistent)
+        """Return the domain as the agent sees it."""
+        return replace(parse_domain(self.xml), state=self.state, reason=self.reason, persistent=self.persistent)
 
 
 @dataclass
 class FakeNetwork:
-    """A network as the fake keeps it."""
+    """A stored network."""
 
     seen: NetworkSeen
     leases: list[Lease] = field(default_factory=list)
@@ -59,19 +58,19 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """The name of what DHCP of a network knows of a card; see ``State._change``."""
+    """Return the name of the object with DHCP's data of a card in a network; see ``State._change``."""
     return f"host {network} {mac}"
 
 
 def hung_file(folder: Path, uuid: str) -> Path:
-    """Return the file that says of a domain of the fake in *folder* that its QEMU does not answer."""
+    """Return the file that marks the QEMU of a domain of the fake in *folder* as hung."""
     return folder / f"fake-hung-{uuid}"
 
 
 class State:
-    """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
+    """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for changes from outside."""
 
-    #: How the bridge for ports of OVN forwards, and what the host lacks of OVN.
+    #: The datapath of the bridge for ports of OVN, and what the host lacks for OVN.
     datapath, ovn_lacks = "system", ""
 
     def __init__(self, folder: Path | None = None, bridges: Iterable[str] = ("br0",), kvm: bool = False,
@@ -80,16 +79,16 @@ class State:
         self.deaf: set[str] = set()
         #: Domains whose QEMU does not answer.
         self.hung: set[str] = set()
-        #: Domains in which a guest agent answers (with *guest_agents* all); what it was asked for.
+        #: Domains whose guest agent answers (with *guest_agents* all); the requests to the agents.
         self.talking: set[str] = set()
         self.frozen: set[str] = set()
         self.passwords: dict[tuple[str, str], str] = {}
         self.interrupted: list[str] = []
         self.post_copied: list[str] = []
         self._copies: set[str] = set()
-        #: Keys of disks by their uuids, and secrets of TPMs by domains, for domains that come.
+        #: Keys of disks by their uuids, and secrets of TPMs by domain, for incoming domains.
         self.lent: dict[str, str] = {}
-        #: The guests' ends of consoles that are open.
+        #: The guests' ends of open consoles.
         self._consoles: dict[str, list[socket.socket]] = {}
         self.permitted: list[Path] = []
         self.injected: dict[Path, Injection] = {}
@@ -110,8 +109,8 @@ class State:
 
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
-        """Every call of the protocol passes here: connection, ordered failures, delay, lock, state file, events.
-        *changed*: the name of what it may change; see ``_change``."""
+        """Run a call of the protocol: connection, planned failures, delay, lock, state file, events. *changed*: the
+        name of the object that it may change; see ``_change``."""
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:
@@ -123,8 +122,8 @@ class State:
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
-        """Change things under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``backup``.
-        They are written down then, with those that are added to the list; events are told of without the lock."""
+        """Change objects under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``backup``.
+        They are written afterwards, with names added to the yielded list; events are sent without the lock."""
         changed = list(names)
         with self._lock:
             yield changed
@@ -137,8 +136,8 @@ class State:
                 listener(event)
 
     def hangs(self, uuid: str) -> None:
-        """QEMU does not answer any more, until ``goes_on`` or its end. With a folder its file there says so, which
-        other processes may make and remove: an agent that starts again finds the guest as it was."""
+        """Make QEMU stop answering, until ``goes_on`` or its end. With a folder, a file there marks it; other processes
+        may make and remove the file, and an agent that starts again finds the guest as it was."""
         if self._folder is None:
             self.hung.add(uuid)
         else:
@@ -146,52 +145,52 @@ class State:
             hung_file(self._folder, uuid).touch()
 
     def goes_on(self, uuid: str) -> None:
-        """QEMU answers again."""
+        """Make QEMU answer again."""
         self.hung.discard(uuid)
         if self._folder is not None:
             hung_file(self._folder, uuid).unlink(missing_ok=True)
 
-    def _must_answer(self, uuid: str, what: str) -> None:
-        """Raise ``GuestSilent`` where the QEMU of the domain does not answer."""
+    def _must_answer(self, uuid: str, purpose: str) -> None:
+        """Raise ``GuestSilent`` when the QEMU of the domain does not answer."""
         if uuid in self.hung or (self._folder is not None and hung_file(self._folder, uuid).exists()):
             raise GuestSilent(f"The guest {uuid} does not answer: its QEMU is hung and has left libvirt's request to "
-                              f"{what} without an answer.", guest=uuid)
+                              f"{purpose} without an answer.", guest=uuid)
 
     def _talks(self, uuid: str) -> bool:
         return self.guest_agents or uuid in self.talking
 
     def _happened(self, event: DomainEvent) -> None:
-        """For what of the fake ends with a domain."""
+        """End the parts of the fake that end with a domain; for subclasses."""
 
     def _names(self) -> list[str]:
-        """Of all things, what others need first."""
+        """Return the names of all objects, in the order of their dependencies."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
-                *(host_of(name, mac) for name, one in self._networks.items() for mac in one.hosts), "copies"]
+                *(host_of(name, mac) for name, network in self._networks.items() for mac in network.hosts), "copies"]
 
-    def _plain(self, thing: str) -> Any:
-        kind, _blank, name = thing.partition(" ")
+    def _plain(self, key: str) -> Any:
+        kind, _blank, name = key.partition(" ")
         if kind == "copies":
             return sorted(self._copies)
         if kind == "domain":
             domain = self._domains.get(name)
             return domain and vars(domain)
         name, _blank, mac = name.partition(" ")
-        there = self._networks.get(name)
+        network = self._networks.get(name)
         if kind == "host":
-            return there and there.hosts.get(mac)
-        return there and {"seen": asdict(there.seen), "leases": list(map(vars, there.leases))}
+            return network and network.hosts.get(mac)
+        return network and {"seen": asdict(network.seen), "leases": list(map(vars, network.leases))}
 
-    def _load(self, things: dict[str, Any]) -> None:
-        self._copies = set(things.pop("copies", ()))
-        for thing, kept in things.items():
-            kind, _blank, name = thing.partition(" ")
+    def _load(self, records: dict[str, Any]) -> None:
+        self._copies = set(records.pop("copies", ()))
+        for key, content in records.items():
+            kind, _blank, name = key.partition(" ")
             if kind == "domain":
-                self._domains[name] = FakeDomain(**kept)
+                self._domains[name] = FakeDomain(**content)
             elif kind == "network":
-                leases = [Lease(**one) for one in kept["leases"]]
-                self._networks[name] = FakeNetwork(NetworkSeen(**kept["seen"]), leases)
-        for thing, address in things.items():
-            kind, _blank, name = thing.partition(" ")
+                leases = [Lease(**lease) for lease in content["leases"]]
+                self._networks[name] = FakeNetwork(NetworkSeen(**content["seen"]), leases)
+        for key, address in records.items():
+            kind, _blank, name = key.partition(" ")
             name, _blank, mac = name.partition(" ")
-            if kind == "host" and name in self._networks:  # one whose network has gone went with it
+            if kind == "host" and name in self._networks:  # the host of a removed network was removed with it
                 self._networks[name].hosts[mac] = address

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Statistics of the fake: the same ones always, as libvirt's statistics would have them."""
+"""Statistics of the fake: always the same, in the form of libvirt's statistics."""
 
 from __future__ import annotations
 
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from magnetar_agent.virt.domain.statistics import read
+from magnetar_agent.virt.domain.statistics import read_statistics
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
-from .state import State, parse
+from .state import State, parse_domain
 
 #: Seconds since each domain was started.
 UPTIME = 46664
@@ -31,7 +31,7 @@ class Statistics(State):
                 return None
             if not domain.seen().owned:
                 raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
-            return read(_stats(domain.live), _live(domain.live), UPTIME) if domain.state in LIVE else None
+            return read_statistics(_stats(domain.live), _live(domain.live), UPTIME) if domain.state in LIVE else None
 
     def uptime(self) -> dict[str, Any]:
         with self._call("uptime", needs_libvirt=False):
@@ -39,22 +39,22 @@ class Statistics(State):
 
 
 def _stats(xml: str) -> dict[str, Any]:
-    seen = parse(xml)
-    memory = seen.ram_mib * 1024
-    disks = [{"name": disk.target, **DISK} for disk in seen.disks]
-    nics = [{"name": f"vnet{at}", **NIC} for at, _nic in enumerate(seen.nics)]
+    domain = parse_domain(xml)
+    memory = domain.ram_mib * 1024
+    disks = [{"name": disk.target, **DISK} for disk in domain.disks]
+    nics = [{"name": f"vnet{at}", **NIC} for at, _nic in enumerate(domain.nics)]
     return {"balloon.maximum": memory, "balloon.current": memory, "balloon.rss": memory // 2,
-            "balloon.available": memory - memory // 8, "balloon.unused": memory // 2, "vcpu.maximum": seen.vcpus,
-            **_group("vcpu", [CPU] * seen.vcpus), "block.count": len(disks), **_group("block", disks),
+            "balloon.available": memory - memory // 8, "balloon.unused": memory // 2, "vcpu.maximum": domain.vcpus,
+            **_group("vcpu", [CPU] * domain.vcpus), "block.count": len(disks), **_group("block", disks),
             "net.count": len(nics), **_group("net", nics)}
 
 
-def _group(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-    return {f"{name}.{at}.{word}": value for at, one in enumerate(found) for word, value in one.items()}
+def _group(name: str, members: list[dict[str, Any]]) -> dict[str, Any]:
+    return {f"{name}.{at}.{field}": value for at, member in enumerate(members) for field, value in member.items()}
 
 
 def _live(xml: str) -> str:
-    """With the names that libvirt gives to the devices of NICs of what runs."""
+    """Return *xml* with the names that libvirt gives to the devices of running NICs."""
     root = ET.fromstring(xml)  # noqa: S314 (made here)
     for at, nic in enumerate(root.iterfind("devices/interface")):
         ET.SubElement(nic, "target", dev=f"vnet{at}")

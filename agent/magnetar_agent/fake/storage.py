@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Storage pools of the fake: folders called ``pool-NAME`` beside its state, with a file for each volume. With a file
-``room`` there, a pool has so many bytes."""
+"""Storage pools of the fake: folders named ``pool-NAME`` next to its state, with a file for each volume. A file
+``room`` there sets the bytes of the pool."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from magnetar_agent.host.storage import CephImage, Disk, NetworkSource, PoolContent, Progress
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
-from .disks import read, sparse
+from .disks import copy_sparse, read_fake_disk
 from .exports import Exports
 from .rbd import FakeRbdPool
 
-#: Bytes of a pool of which no test says it.
+#: Bytes of a pool without a size.
 PLENTY = 2**40
 
 
 class Storage(Exports):
-    """The protocol's methods for storage pools. What lies in them looks like block devices."""
+    """The protocol's methods for storage pools. Their volumes look like block devices."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
-        """An operator defines and starts a pool; its folder."""
+        """Define and start a pool, as an operator would; return its folder."""
         folder = self._pool(name)
         folder.mkdir(parents=True)
         if room is not None:
@@ -32,7 +32,7 @@ class Storage(Exports):
 
     @contextmanager
     def export_image(self, image: CephImage) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Of the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` beside its state."""
+        """Yield size and content of the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` next to its state."""
         with self._call("export_image"):
             pool = (self._folder or Path("/nonexistent")) / "ceph" / image.fsid / image.pool
             path = pool / f"{image.name}@{image.snapshot}"
@@ -99,19 +99,19 @@ class Storage(Exports):
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
         with self._call("copy_into", needs_libvirt=False):
-            seen = read(source, source_format) if isinstance(source, Path) else None
-            if seen is None or not isinstance(source, Path):
+            source_disk = read_fake_disk(source, source_format) if isinstance(source, Path) else None
+            if source_disk is None or not isinstance(source, Path):
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-            progress(0, seen.virtual_size)
+            progress(0, source_disk.virtual_size)
             place = self._behind(target.remote).path if target.remote else target.path
             size = place.stat().st_size
-            if seen.virtual_size > size:
+            if source_disk.virtual_size > size:
                 raise HypervisorError(f"The disk {source} does not fit into {place}.")
             if source_format == "raw":
-                sparse(source, place)
+                copy_sparse(source, place)
                 with place.open("r+b") as stream:
                     stream.truncate(size)
-            progress(seen.virtual_size, seen.virtual_size)
+            progress(source_disk.virtual_size, source_disk.virtual_size)
 
     def _pool(self, name: str) -> Path:
         folder = self._folder or Path("/nonexistent")

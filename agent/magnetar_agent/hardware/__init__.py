@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server's ``hardware`` is in its domain: a file for each part of the machine, with pure functions from the
-fields (``core.hardware.rows``) to what ``templates/domain.xml.j2`` fills in. A field that is left out has its usual
-value there."""
+"""The translation of a server's ``hardware`` into its domain: one file for each part of the machine, with pure
+functions from the fields (``core.hardware.rows``) to the values that ``templates/domain.xml.j2`` fills in. A field that
+is left out has its default there."""

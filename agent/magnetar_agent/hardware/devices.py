@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices beside disks and NICs, and what all disks and NICs have alike."""
+"""Devices other than disks and NICs, and the common hardware settings of all disks and NICs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from magnetar_core.kinds.volume import BUSES
 
 from . import limits
 
-#: The most queues that a tap device of Linux has (MAX_TAP_QUEUES). Each costs memory of the host and file descriptors
-#: of QEMU.
+#: The most queues of a tap device on Linux (MAX_TAP_QUEUES). Each costs memory of the host and file descriptors of
+#: QEMU.
 QUEUES = 256
 
 
 class GuestDevices(NamedTuple):
-    """*watchdog*: its action, or ``None`` for none. *rng_rate*: (bytes, milliseconds), or ``None`` for no limit.
-    *tpm*: version and model. *video_ram*: KiB. *usb*: whether there is a USB controller."""
+    """The devices of a guest. *watchdog*: its action, or ``None`` for none. *rng_rate*: (bytes, milliseconds), or
+    ``None`` for no limit. *tpm*: version and model. *video_ram*: KiB. *usb*: whether there is a USB controller."""
 
     watchdog: str | None
     rng: bool
@@ -38,12 +38,12 @@ class GuestDevices(NamedTuple):
 
     @property
     def ports(self) -> int:
-        """PCI Express ports that they take beside those that every machine has."""
+        """Return how many PCI Express ports they take, in addition to every machine's own."""
         return bool(self.watchdog) + self.usb + bool(self.scsi_model)
 
 
-def devices(hardware: Mapping[str, Any]) -> GuestDevices:
-    """The devices of a server."""
+def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
+    """Return the devices of a server."""
     watchdog, pointer = hardware.get("watchdog", "disabled"), hardware.get("pointer", "virtio")
     rate = hardware.get("rng_bytes")
     return GuestDevices(
@@ -57,44 +57,45 @@ def devices(hardware: Mapping[str, Any]) -> GuestDevices:
         iommu="virtio" if hardware.get("viommu") == "auto" else hardware.get("viommu"))
 
 
-def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:
-    """A NIC as the hardware has NICs."""
+def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic:
+    """Return *nic* with queues, ring, IOMMU and bandwidth by *hardware*."""
     if not hardware:
-        return found
-    virtio = found.model == "virtio"
+        return nic
+    virtio = nic.model == "virtio"
     queues = min(vcpus, QUEUES) if virtio and hardware.get("multiqueue") else 1
-    return replace(found, queues=queues, packed=virtio and hardware.get("packed_ring", False),
-                   iommu=virtio and bool(hardware.get(MEMORY)), bandwidth=limits.nic(hardware))
+    return replace(nic, queues=queues, packed=virtio and hardware.get("packed_ring", False),
+                   iommu=virtio and bool(hardware.get(MEMORY)), bandwidth=limits.nic_limits(hardware))
 
 
-def disk(hardware: Mapping[str, Any], found: Disk) -> Disk:
-    """A disk of whatever kind as the hardware has disks."""
-    if found.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
-        return found
-    return replace(found, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
+def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
+    """Return *disk*, of any kind, with ring and IOMMU by *hardware*."""
+    if disk.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
+        return disk
+    return replace(disk, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
-    """Behind what a server sees volumes of which no bus is said: as its own disks, where volumes can be there."""
+    """Return the bus of volumes that name none: the bus of the server's own disks, or virtio if volumes cannot be
+    there."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 
 
-def config_drive(hardware: Mapping[str, Any], found: Disk) -> Disk:
-    """The config drive on the bus of the server's other disks, after all of them; IDE has no place left for it."""
+def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
+    """Return the config drive on the bus of the server's other disks, after all of them; IDE has no place
+    left for one."""
     bus = hardware.get("disk_bus", "virtio")
-    return found if bus in ("virtio", "ide") else replace(found, bus=bus, target=PREFIX[bus] + "f")
+    return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 
 
-def own_disk(hardware: Mapping[str, Any], found: Disk) -> Disk:
-    """A disk that lives and dies with the server, of which no bus is said: on the bus that its hardware says, with its
-    limits."""
+def own_disk(hardware: Mapping[str, Any], disk: Disk) -> Disk:
+    """Return a disk that lives as long as the server and names no bus, on the bus of its hardware, with its limits."""
     if not hardware:
-        return found
-    if found.device == "cdrom":
-        bus = hardware.get("cdrom_bus", found.bus)
+        return disk
+    if disk.device == "cdrom":
+        bus = hardware.get("cdrom_bus", disk.bus)
         # After the disks of the same kind, which have the first four names.
-        return found if bus == found.bus and "disk_bus" not in hardware else replace(
-            found, bus=bus, target=PREFIX[bus] + ("d" if bus == "ide" else "e"))
-    bus = hardware.get("disk_bus", found.bus)
-    return replace(found, bus=bus, target=PREFIX[bus] + found.target[2:], limits=limits.disk(hardware))
+        return disk if bus == disk.bus and "disk_bus" not in hardware else replace(
+            disk, bus=bus, target=PREFIX[bus] + ("d" if bus == "ide" else "e"))
+    bus = hardware.get("disk_bus", disk.bus)
+    return replace(disk, bus=bus, target=PREFIX[bus] + disk.target[2:], limits=limits.disk_limits(hardware))

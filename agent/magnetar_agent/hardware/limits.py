@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: Pairs of names and numbers, as the template writes them.
+#: Names and numbers, as the template writes them.
 Pairs = tuple[tuple[str, int], ...]
 _DISK = tuple(f"{way}_{unit}{burst}" for way in ("total", "read", "write") for unit in ("bytes_sec", "iops_sec")
               for burst in ("", "_max"))
 
 
-def disk(hardware: Mapping[str, Any]) -> Pairs:
-    """Elements of a disk's ``iotune``."""
+def disk_limits(hardware: Mapping[str, Any]) -> Pairs:
+    """Return the elements of a disk's ``iotune``."""
     return tuple((name, hardware[f"disk_{name}"]) for name in _DISK if f"disk_{name}" in hardware)
 
 
-def nic(hardware: Mapping[str, Any]) -> tuple[tuple[str, Pairs], ...]:
-    """``inbound`` and ``outbound`` of a NIC's ``bandwidth``, each with its attributes. Inbound is what the
-    guest receives, as in Nova."""
-    found = ((way, tuple((name, hardware[f"vif_{way}_{name}"]) for name in ("average", "peak", "burst")
-                         if f"vif_{way}_{name}" in hardware)) for way in ("inbound", "outbound"))
-    return tuple(one for one in found if one[1])
+def nic_limits(hardware: Mapping[str, Any]) -> tuple[tuple[str, Pairs], ...]:
+    """Return ``inbound`` and ``outbound`` of a NIC's ``bandwidth``, each with its attributes. As in Nova, inbound is
+    the traffic that the guest receives."""
+    directions = ((way, tuple((name, hardware[f"vif_{way}_{name}"]) for name in ("average", "peak", "burst")
+                              if f"vif_{way}_{name}" in hardware)) for way in ("inbound", "outbound"))
+    return tuple(direction for direction in directions if direction[1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What machines of each architecture are made of where their parts are not alike. Source: libvirt's format of domains,
-QEMU's pages on ``virt``, ``pseries`` and ``s390-ccw-virtio``."""
+"""Parts of a machine that differ between architectures. Source: libvirt's format of domains, QEMU's pages on ``virt``,
+``pseries`` and ``s390-ccw-virtio``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from magnetar_core.hardware.architectures import AARCH64, PPC64LE, S390X, X86_64
 
 
 class MachineParts(NamedTuple):
-    """*serial*: type and model of the serial port that is the console, the model empty where there is one alone.
-    *panic*: the device that tells a crash of the guest's system, empty for none. *pc*: whether it has a PC's interrupt
+    """The parts of a machine of one architecture.
+
+    *serial*: type and model of the serial port that is the console; the model is empty if there is only one. *panic*:
+    the device that reports a crash of the guest's system, empty for none. *pc*: whether it has a PC's interrupt
     controller and timers. *gic*: whether it has ARM's. *tables*: whether its system finds tables of ACPI and SMBIOS.
-    *express*: whether devices are plugged into ports of PCI Express, whatever its type."""
+    *express*: whether devices are plugged into ports of PCI Express, regardless of its type."""
 
     serial: tuple[str, str]
     panic: str = ""
@@ -33,6 +35,6 @@ _OF: Mapping[str, MachineParts] = {
     S390X: MachineParts(("sclp-serial", "sclpconsole"), "s390", "diag288")}
 
 
-def parts(architecture: str) -> MachineParts:
-    """Those of guests of an *architecture*; a PC's of one that nobody knows."""
+def architecture_parts(architecture: str) -> MachineParts:
+    """Return the parts of guests of an *architecture*; a PC's for an unknown one."""
     return _OF.get(architecture, PC)

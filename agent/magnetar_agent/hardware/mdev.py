@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of the host that can be divided among guests (mediated devices, such as virtual GPUs): those in sysfs of
-which the settings name a type."""
+"""Devices of the host that can be divided among guests (mediated devices, such as virtual GPUs): the devices in sysfs
+that have a type named in the settings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from .pci import ADDRESS, traits
-from .sysfs import entries, text
+from .pci import ADDRESS, setting_traits
+from .sysfs import sysfs_entries, sysfs_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class Mdev(NamedTuple):
-    """A part of the device *parent* (its PCI address), of that *type* (a word of its driver)."""
+    """A mediated device: a part of the device *parent* (its PCI address), of that *type* (a name of its driver)."""
 
     uuid: str
     parent: str
@@ -24,8 +24,8 @@ class Mdev(NamedTuple):
 
 
 class MdevParent(NamedTuple):
-    """A device that can be divided into *total* parts of a *type*, of which those with the uuids *made* exist. *node*:
-    its NUMA cell, -1 where the host does not tell. *traits*: what the settings say of it."""
+    """A device that can be divided into *total* parts of a *type*. *made*: the uuids of the parts that exist. *node*:
+    its NUMA cell, -1 if the host does not report one. *traits*: from the settings."""
 
     address: str
     type: str
@@ -35,26 +35,26 @@ class MdevParent(NamedTuple):
     traits: tuple[str, ...] = ()
 
 
-def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
-    """The devices under *sysfs* that have one of *types* (the setting ``enabled_mdev_types``), by address; each has the
-    first type that it can have and that is meant for its address (row XDEV-01)."""
+def mdev_parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
+    """Return the devices under *sysfs* that have one of *types* (the setting ``enabled_mdev_types``), by address. Each
+    has the first type that it supports and that the settings allow at its address."""
     if not types:
         return []
-    found = []
-    for folder in entries(sysfs / "class/mdev_bus"):
-        for one in types:
-            place = folder / "mdev_supported_types" / one["type"]
-            if ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
-                made = frozenset(path.name for path in entries(place / "devices"))
-                found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
-                                        _number(place / "available_instances", 0) + len(made), made,
-                                        traits(one)))
+    parents = []
+    for folder in sysfs_entries(sysfs / "class/mdev_bus"):
+        for spec in types:
+            place = folder / "mdev_supported_types" / spec["type"]
+            if ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, spec.get("address", "*")) and place.is_dir():
+                made = frozenset(path.name for path in sysfs_entries(place / "devices"))
+                parents.append(MdevParent(folder.name, spec["type"], _number(folder / "numa_node", -1),
+                                          _number(place / "available_instances", 0) + len(made), made,
+                                          setting_traits(spec)))
                 break
-    return found
+    return parents
 
 
 def _number(path: Path, usual: int) -> int:
     try:
-        return int(text(path))
+        return int(sysfs_text(path))
     except ValueError:
         return usual

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which CPUs, NUMA cells and pages of the host a domain has: libvirt's ``vcpu``, ``cputune``, ``numatune``,
+"""The CPUs, NUMA cells and pages of the host that a domain has: libvirt's ``vcpu``, ``cputune``, ``numatune``,
 ``memoryBacking`` and ``cpu/numa``."""
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_core.hardware.cpus import cpu_text
-from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, needs, realtime
+from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, numa_needs, realtime_cpus
 
 
 class GuestNode(NamedTuple):
-    """A NUMA cell of the guest: its virtual CPUs, MiB, the host's cell, and KiB of its pages; 0 for the usual ones."""
+    """A NUMA cell of the guest: its virtual CPUs, MiB, the host's cell, and the KiB of its pages; 0 for
+    normal pages."""
 
     id: int
     cpus: str
@@ -22,8 +23,10 @@ class GuestNode(NamedTuple):
 
 
 class Numa(NamedTuple):
-    """*cpuset*: where virtual CPUs run that are not in *pins*, (virtual CPU, CPUs); "" for anywhere. *emulator*: where
-    QEMU's own threads run, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time, and the priority."""
+    """The placement of a domain on the host's CPUs and cells.
+
+    *cpuset*: the CPUs for virtual CPUs that are not in *pins*, (virtual CPU, CPUs); "" for any. *emulator*: the CPUs
+    for QEMU's own threads, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time, and the priority."""
 
     cpuset: str = ""
     pins: tuple[tuple[int, str], ...] = ()
@@ -34,39 +37,39 @@ class Numa(NamedTuple):
 
     @property
     def pages(self) -> tuple[GuestNode, ...]:
-        """The cells whose memory is made of large pages."""
-        return tuple(one for one in self.nodes if one.page)
+        """Return the cells whose memory is made of large pages."""
+        return tuple(node for node in self.nodes if node.page)
 
     @property
     def hosts(self) -> str:
-        """The host's cells."""
-        return cpu_text({one.host for one in self.nodes})
+        """Return the host's cells."""
+        return cpu_text({node.host for node in self.nodes})
 
 
-def numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
-         cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
-    """What a server has by its *placement*. *cells*: the host's; *shared*: its shared CPUs, "" where all are.
-    *priority*: of virtual CPUs that run in real time.
+def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
+               cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
+    """Return the CPUs, cells and pages of a server by its *placement*. *cells*: the host's; *shared*: its shared CPUs,
+    "" if all are. *priority*: of virtual CPUs that run in real time.
 
-    QEMU's own threads are on the server's CPUs, but for those that run in real time; on the one that they have for
-    themselves; or (``share``) on the shared ones (spec rows A4.11, A5.6)."""
-    asked = needs(hardware, vcpus, ram)
-    if asked is None or not placement or not placement["cells"]:
+    QEMU's own threads run on the server's CPUs, except the real-time ones; on the CPU that is reserved for them; or
+    (``share``) on the shared ones."""
+    requirements = numa_needs(hardware, vcpus, ram)
+    if requirements is None or not placement or not placement["cells"]:
         return Numa(cpuset=shared)
     by_id = {cell.id: cell for cell in cells}
     pins: dict[int, str] = {}
     nodes = []
-    for at, (guest, had) in enumerate(zip(asked.cells, placement["cells"], strict=True)):
-        own, there = had["pins"], by_id.get(had["host"])
-        floats = cpu_text(there.shared) if there else ""
+    for at, (guest, placed_cell) in enumerate(zip(requirements.cells, placement["cells"], strict=True)):
+        cell_pins, host_cell = placed_cell["pins"], by_id.get(placed_cell["host"])
+        floats = cpu_text(host_cell.shared) if host_cell else ""
         for vcpu in guest.cpus:
-            if text := str(own[str(vcpu)]) if str(vcpu) in own else floats:
+            if text := str(cell_pins[str(vcpu)]) if str(vcpu) in cell_pins else floats:
                 pins[vcpu] = text
-        nodes.append(GuestNode(at, cpu_text(guest.cpus), guest.memory_mb, had["host"],
-                               had["page"] if had["page"] != SMALL_KIB else 0))
-    fast = realtime(hardware, vcpus)
-    others = {vcpu: cpus for vcpu, cpus in pins.items() if vcpu not in fast} or pins
-    return Numa(shared, tuple(sorted(pins.items())), _emulator(hardware, placement, others, shared), tuple(nodes),
+        nodes.append(GuestNode(at, cpu_text(guest.cpus), guest.memory_mb, placed_cell["host"],
+                               placed_cell["page"] if placed_cell["page"] != SMALL_KIB else 0))
+    fast = realtime_cpus(hardware, vcpus)
+    other_pins = {vcpu: cpus for vcpu, cpus in pins.items() if vcpu not in fast} or pins
+    return Numa(shared, tuple(sorted(pins.items())), _emulator(hardware, placement, other_pins, shared), tuple(nodes),
                 bool(hardware.get("locked_memory") or fast), (cpu_text(fast), priority) if fast else None)
 
 

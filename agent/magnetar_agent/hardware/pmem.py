@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Persistent memory of the host that servers may have: namespaces of NVDIMMs in mode devdax, as sysfs tells of them,
-and files in place of such.
+"""Persistent memory of the host that servers may have: namespaces of NVDIMMs in mode devdax, found in sysfs, and files
+in place of such.
 
-A namespace ``namespaceX.Y`` in that mode is the device ``/dev/daxX.Y``, by which QEMU maps it. Source: the kernel's
+A namespace ``namespaceX.Y`` in that mode is the device ``/dev/daxX.Y``, which QEMU maps. Source: the kernel's
 drivers/dax/pmem and Documentation/ABI/testing/sysfs-bus-nvdimm.
 """
 
@@ -14,15 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .sysfs import entries, text
+from .sysfs import sysfs_entries, sysfs_text
 
-#: KiB at the end of a namespace that hold the guest's own labels (as Nova's), and the least unit of sizes.
+#: KiB at the end of a namespace that hold the guest's own labels (as Nova's), and the smallest unit of sizes.
 LABELS_KIB, UNIT_KIB = 2048, 1024
 _NAMESPACE, _DEVDAX = "namespace", "dax"
 
 
 class Namespace(NamedTuple):
-    """*name*: as the settings have it. *path*: the device or file. *align_kib*: of what QEMU maps; 0 for a file."""
+    """A namespace of persistent memory. *name*: from the settings. *path*: the device or file. *align_kib*: the
+    alignment that QEMU's mapping needs; 0 for a file."""
 
     label: str
     name: str
@@ -32,74 +33,74 @@ class Namespace(NamedTuple):
 
     @property
     def is_device(self) -> bool:
-        """Whether it is persistent memory, and no file."""
+        """Return whether it is persistent memory, and no file."""
         return self.align_kib > 0
 
 
 class GuestPmem(NamedTuple):
-    """A device in a domain; KiB."""
+    """A device of persistent memory in a domain; sizes are KiB."""
 
     path: Path
     size_kib: int
     align_kib: int
 
 
-def namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Namespace]:
-    """Those of the setting ``pmem_namespaces`` (names by label) that are there, in its order."""
+def present_namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Namespace]:
+    """Return the namespaces of the setting ``pmem_namespaces`` (names by label) that exist, in its order."""
     if not labelled:
         return []
     devices = _devices(sysfs) if any(not name.startswith("/") for names in labelled.values() for name in names) else {}
-    found, files = [], set[tuple[int, int]]()
+    present, files = [], set[tuple[int, int]]()
     for label, names in labelled.items():
         for name in names:
             path, size, align = _file(Path(name), files) if name.startswith("/") else devices.get(name, _NOTHING)
             unit = max(UNIT_KIB, align)
             if (size := size - size % unit) > LABELS_KIB:
-                found.append(Namespace(label, name, path, size, align))
-    return found
+                present.append(Namespace(label, name, path, size, align))
+    return present
 
 
 _NOTHING = (Path(), 0, 0)
 
 
-def _file(path: Path, seen: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Path, KiB and 0 of a file that is not among those *seen*, by device and inode: one by two names, of which one may
-    be a link, would be two servers'."""
+def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
+    """Return path, KiB and 0 of a file that is not one of *known_files*, by device and inode: a file with two names,
+    one of them perhaps a link, would belong to two servers."""
     try:
-        one = path.stat()
+        status = path.stat()
     except OSError:
         return _NOTHING
-    if not stat.S_ISREG(one.st_mode) or (one.st_dev, one.st_ino) in seen:
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in known_files:
         return _NOTHING
-    seen.add((one.st_dev, one.st_ino))
-    return path, one.st_size // 1024, 0
+    known_files.add((status.st_dev, status.st_ino))
+    return path, status.st_size // 1024, 0
 
 
 def _devices(sysfs: Path) -> dict[str, tuple[Path, int, int]]:
-    """Path, KiB and KiB of alignment of each namespace in mode devdax, by the name that ``ndctl --name`` gave it."""
-    found = {}
-    for folder in entries(sysfs / "bus/nd/devices"):
-        if folder.name.startswith(_NAMESPACE) and text(folder / "mode") == _DEVDAX and (name := text(
+    """Return the namespaces in mode devdax by name (``ndctl --name``): path, size in KiB, alignment in KiB."""
+    devices = {}
+    for folder in sysfs_entries(sysfs / "bus/nd/devices"):
+        if folder.name.startswith(_NAMESPACE) and sysfs_text(folder / "mode") == _DEVDAX and (name := sysfs_text(
                 folder / "alt_name")):
-            holder = sysfs / "bus/nd/devices" / (text(folder / "holder") or "-")
-            size, align = (int(text(holder / one) or 0) // 1024 for one in ("size", "align"))
-            found[name] = (Path("/dev") / f"dax{folder.name.removeprefix(_NAMESPACE)}", size, max(1, align))
-    return found
+            holder = sysfs / "bus/nd/devices" / (sysfs_text(folder / "holder") or "-")
+            size, align = (int(sysfs_text(holder / attribute) or 0) // 1024 for attribute in ("size", "align"))
+            devices[name] = (Path("/dev") / f"dax{folder.name.removeprefix(_NAMESPACE)}", size, max(1, align))
+    return devices
 
 
-def guest_device(found: Namespace) -> GuestPmem:
-    """What a guest has of it: all of it."""
-    return GuestPmem(found.path, found.size_kib, found.align_kib)
+def guest_device(namespace: Namespace) -> GuestPmem:
+    """Return the guest's device for a namespace: all of it."""
+    return GuestPmem(namespace.path, namespace.size_kib, namespace.align_kib)
 
 
-def warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """What a host lacks to give what the setting names."""
-    there = namespaces(sysfs, labelled)
-    known = {one.name for one in there}
-    if missing := [name for names in labelled.values() for name in names if name not in known]:
+def pmem_warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield what the host lacks to provide the namespaces of the setting."""
+    present = present_namespaces(sysfs, labelled)
+    present_names = {namespace.name for namespace in present}
+    if missing := [name for names in labelled.values() for name in names if name not in present_names]:
         yield (f"pmem_namespaces names {', '.join(missing)}, and there is no namespace of that name in mode devdax, or "
                "file that has no other name there. Make it (ndctl create-namespace --mode devdax --name NAME), or "
                "remove it from the setting.")
-    if any(one.is_device for one in there) and shutil.which("daxio") is None:
+    if any(namespace.is_device for namespace in present) and shutil.which("daxio") is None:
         yield ("pmem_namespaces names namespaces, and daxio is missing, without which none is emptied, and so none "
                "given. Install it (Debian: pmdk-tools).")

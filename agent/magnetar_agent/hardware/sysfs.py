@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def entries(folder: Path) -> list[Path]:
-    """What is in it, by name; nothing where it is not there."""
+def sysfs_entries(folder: Path) -> list[Path]:
+    """Return the entries of *folder* by name; empty if it does not exist."""
     try:
         return sorted(folder.iterdir())
     except OSError:
         return []
 
 
-def text(path: Path) -> str:
-    """What it says, without blanks at its ends; nothing where it is not there."""
+def sysfs_text(path: Path) -> str:
+    """Return the text of a file without surrounding white space; empty if it does not exist."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

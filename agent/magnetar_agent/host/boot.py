@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which boot of the host this is."""
+"""The identity of the host's current boot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ BOOT_ID, FIRST = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/1/stat")
 
 
 def boot_id() -> str:
-    """Text that differs after each boot: the kernel's boot id, and when process 1 started (clock ticks, proc(5)).
+    """Return a text that differs after each boot: the kernel's boot id, and the start of process 1 (clock ticks,
+    proc(5)).
 
     A host that is a container has the boot id of the machine around it; process 1 starts again there too.
     """

@@ -7,14 +7,14 @@ import threading
 
 
 class Changes:
-    """Lets a thread wait until something happens to a domain."""
+    """A signal that wakes threads when something happens to a domain."""
 
     def __init__(self) -> None:
         self._happened = threading.Condition()
         self._count: dict[str, int] = {}
 
     def tell(self, id: str) -> None:
-        """Something happened to domain *id*."""
+        """Wake the threads that wait for domain *id*."""
         with self._happened:
             if id in self._count:
                 self._count[id] += 1
@@ -23,6 +23,6 @@ class Changes:
     def wait(self, id: str, seconds: float) -> None:
         """Wait until something happens to domain *id*, at most *seconds*."""
         with self._happened:
-            before = self._count.setdefault(id, 0)
-            self._happened.wait_for(lambda: self._count.get(id, 0) != before, seconds)
+            count_before = self._count.setdefault(id, 0)
+            self._happened.wait_for(lambda: self._count.get(id, 0) != count_before, seconds)
             self._count.pop(id, None)

@@ -8,15 +8,15 @@ import threading
 import time
 from pathlib import Path
 
-#: Of the first line of /proc/stat: user and nice; system, irq, softirq; idle; iowait (man 5 proc).
+#: Columns of the first line of /proc/stat: user and nice; system, irq, softirq; idle; iowait (man 5 proc).
 _TIMES = {"user": (0, 1), "kernel": (2, 5, 6), "idle": (3,), "iowait": (4,)}
-#: Seconds between two looks that a share is measured over, at least.
+#: The shortest time, in seconds, over which a share is measured.
 LEAST = 2.0
 
 
 class CpuMeter:
-    """Metrics of the host's CPUs, with Nova's names: times in ns since the host was started, and shares from 0 to 1
-    of the time between two looks."""
+    """Metrics of the host's CPUs, with Nova's names: times in ns since the host was started, and shares from 0 to 1 of
+    the time between two measurements."""
 
     def __init__(self, stat: Path = Path("/proc/stat"), cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
         self._stat, self._cpuinfo, self._lock = stat, cpuinfo, threading.Lock()
@@ -24,7 +24,8 @@ class CpuMeter:
         self._shares: dict[str, float] = {}
 
     def look(self) -> dict[str, float]:
-        """The metrics now; empty where /proc does not tell them. Shares come with the second look."""
+        """Return the current metrics; empty where /proc does not have them. Shares are present from the
+        second call on."""
         try:
             first = self._stat.read_text().split("\n", 1)[0].split()[1:]
             ticks = {name: sum(int(first[at]) for at in places) for name, places in _TIMES.items()}
@@ -38,13 +39,13 @@ class CpuMeter:
 
     def _measure(self, moment: float, ticks: dict[str, int]) -> None:
         if self._before is not None:
-            since, before = self._before
-            gone = {name: max(0, n - before[name]) for name, n in ticks.items()}
-            total = sum(gone.values())
+            since, earlier = self._before
+            elapsed = {name: max(0, n - earlier[name]) for name, n in ticks.items()}
+            total = sum(elapsed.values())
             if moment - since < LEAST or not total:
                 return
-            self._shares = {f"cpu.{name}.percent": round(n / total, 4) for name, n in gone.items()}
-            self._shares["cpu.percent"] = round(1 - (gone["idle"] + gone["iowait"]) / total, 4)
+            self._shares = {f"cpu.{name}.percent": round(n / total, 4) for name, n in elapsed.items()}
+            self._shares["cpu.percent"] = round(1 - (elapsed["idle"] + elapsed["iowait"]) / total, 4)
         self._before = moment, ticks
 
     def _frequency(self) -> dict[str, float]:

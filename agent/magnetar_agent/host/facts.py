@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host tells for the choice of hosts beside its sizes: address, traits, images (metrics: ``cpu_meter``)."""
+"""Facts that a host reports for scheduling, next to its sizes: address, traits, images (metrics: ``cpu_meter``)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
     from .host import LocalHost
 
-#: Addresses that are asked for a route; nothing is sent there (RFC 5737, RFC 3849).
+#: Addresses whose route is looked up; no packet is sent to them (RFC 5737, RFC 3849).
 _AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
-def address(host: LocalHost) -> str:
-    """The IP address by which others know the host: that of the settings, or the one from which it would speak to
-    hosts elsewhere; empty where it has no route."""
+def advertised_host_address(host: LocalHost) -> str:
+    """Return the IP address that others use to reach the host: the one of the settings, or the source address of its
+    route to other networks; "" when the host has no route."""
     if host.settings.address_of_host:
         return host.settings.address_of_host
     for family, away in _AWAY:
         try:
-            with socket.socket(family, socket.SOCK_DGRAM) as one:
-                one.connect((away, 9))  # UDP: no packet is sent
-                return str(one.getsockname()[0])
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((away, 9))  # UDP: no packet is sent
+                return str(probe.getsockname()[0])
         except OSError:
             continue
     return ""
 
 
-def images(host: LocalHost) -> list[str]:
-    """Ids of the images whose content is here."""
-    return sorted(one.id for one in host.documents.peek("image") if one.state.get("file"))
+def stored_image_ids(host: LocalHost) -> list[str]:
+    """Return the ids of the images whose content is stored on this host."""
+    return sorted(image.id for image in host.documents.peek("image") if image.state.get("file"))
 
 
-def injection(host: LocalHost) -> dict[str, Any] | None:
-    """Where the settings have keys and files written into servers' root disks, and why that cannot be; ``None`` where
-    they do not."""
+def injection_status(host: LocalHost) -> dict[str, Any] | None:
+    """Return whether keys and files can be written into servers' root disks, and why not; ``None`` when the settings do
+    not ask to."""
     partition = host.settings.inject_partition
     if partition == NO_INJECTION:
         return None
@@ -51,21 +51,23 @@ def injection(host: LocalHost) -> dict[str, Any] | None:
 
 
 def image_cache_gb(host: LocalHost) -> int:
-    """GiB of disk that the content of images takes, and that is to be reserved for it (spec row IMC-05)."""
+    """Return the GiB of disk that image contents take, and that the scheduler must reserve."""
     if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format in root_pool.WHAT:
-        return 0  # what is in a pool does not lie where images do
-    return -(-sum(int(one.state.get("size") or 0) for one in host.documents.peek("image") if one.state.get("file"))
+        return 0  # content in a pool is not on the disk of the images
+    return -(-sum(int(image.state.get("size") or 0) for image in host.documents.peek("image")
+                  if image.state.get("file"))
              // GIB)
 
 
-def facts(host: LocalHost) -> dict[str, Any]:
-    """As ``LocalHypervisor.host``, but for what the settings rule out: what is in a pool is not encrypted."""
-    found = host.hypervisor.host()
-    return found | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else found
+def host_facts(host: LocalHost) -> dict[str, Any]:
+    """Return ``LocalHypervisor.host`` without the features that the settings rule out: content in a pool is not
+    encrypted."""
+    facts = host.hypervisor.host()
+    return facts | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else facts
 
 
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:
-    """The host's traits. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under it."""
+    """Return the host's traits. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under KVM."""
     under = kvm and host.settings.virt_type != "qemu"
-    return traits.of_host(facts, under, cpu_modes.features(host, facts, under), host.hypervisor.serves_shares(),
-                          (*host.settings.traits, *host.provider_config.traits))
+    return traits.host_traits(facts, under, cpu_modes.guest_cpu_features(host, facts, under),
+                              host.hypervisor.serves_shares(), (*host.settings.traits, *host.provider_config.traits))

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What drivers work with. It knows neither drivers nor ``reconcile``: where a driver needs another resource made or
-changed, it calls ``ensure`` or ``revise``, which the agent sets."""
+"""The context that drivers work with.
+
+It knows neither drivers nor ``reconcile``: a driver that needs another resource made or changed calls ``ensure`` or
+``revise``, which the agent sets."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +18,7 @@ from magnetar_core.operations import Operations
 
 from .changes import Changes
 from .cpu_meter import CpuMeter
-from .provider_config import read as read_provider_config
+from .provider_config import read_provider_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class EnsureCall(Protocol):
-    """``reconcile.ensure`` without any permission, and not as a dry run."""
+    """``reconcile.ensure_resource`` without any permission, and not as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
 class ReviseCall(Protocol):
-    """``reconcile.revise``."""
+    """``reconcile.revise_resource``."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                  operation: Operation) -> Result: ...
@@ -48,46 +51,54 @@ CONSOLES = (SERIAL, SPICE, VNC)
 
 
 class LocalHost:
-    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings."""
+    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings. Parts that are not
+    given are those of this machine."""
 
     #: Change another resource.
     ensure: EnsureCall
-    #: Where guests are answered, for ``kinds.Host``.
+    #: Return where guests reach the metadata service, for ``kinds.Host``.
     metadata_status: Callable[[], dict[str, Any]]
-    #: How guests' ports are filtered, for ``kinds.Host``.
+    #: Return how guests' ports are filtered, for ``kinds.Host``.
     port_security_status: Callable[[], dict[str, Any]]
     revise: ReviseCall
 
-    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
+    def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor, name: str = "",
+                 documents: Documents | None = None, operations: Operations | None = None,
+                 links: Links | None = None) -> None:
         self.settings, self.hypervisor = settings, hypervisor
-        self.name = socket.gethostname()
-        self.documents = Documents(settings.state_dir)
-        self.operations = Operations(settings.parallel)
+        self.name = name or socket.gethostname()
+        self.documents = documents or Documents(settings.state_dir)
+        self.operations = operations or Operations(settings.parallel)
         self.meter = CpuMeter()
         self.provider_config = read_provider_config(settings.provider_config_location, self.name)
         self.locks = Locks()
-        self.links = Links(settings)
+        self.links = links or Links(settings)
         self.changes = Changes()
-        #: How far each migration of a server away from here is: the field ``progress`` of ``kinds.Migration``.
+        #: The progress of each outgoing migration: the field ``progress`` of ``kinds.Migration``.
         self.progress: dict[str, dict[str, Any]] = {}
-        #: The talk of a migration for which libvirt has keys of a server that comes.
+        #: By server, the connection of an incoming migration for which libvirt holds the server's keys.
         self.lent_keys: dict[str, object] = {}
-        #: How often the domain of each server rebooted since the agent started.
+        #: The number of reboots of each server's domain since the agent started.
         self.reboots: dict[str, int] = {}
-        #: How many consoles are open, by server and kind.
+        #: The number of open consoles, by server and kind.
         self.consoles: Counter[tuple[str, str]] = Counter()
         self.documents.listen(self._forget)
 
+    def disk_space(self) -> tuple[int, int]:
+        """Return the total and free bytes of the file system with the state."""
+        usage = shutil.disk_usage(self.settings.state_dir)
+        return usage.total, usage.free
+
     def kinds_of_consoles(self) -> list[str]:
-        """Those that servers which start now have."""
+        """Return the kinds of consoles that a server started now has."""
         has_spice = self.settings.spice and self.hypervisor.has_spice()
-        return [one for one in CONSOLES if one != SPICE or has_spice]
+        return [kind for kind in CONSOLES if kind != SPICE or has_spice]
 
     def _forget(self, document: Document, removed: bool) -> None:
         if removed:
             self.reboots.pop(document.id, None)
 
     def count_reboot(self, event: DomainEvent) -> None:
-        """Listens to the hypervisor's events."""
+        """Count a reboot of a domain; a listener of the hypervisor's events."""
         if event.what == "rebooted" and self.documents.look("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

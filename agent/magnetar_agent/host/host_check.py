@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``magnetar host check``: what the agent says of its host, as a list of what works and what lacks."""
+"""``magnetar host check``: the agent's report on its host, as a list of features that work or are missing."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from magnetar_core.http.client import Client
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-#: What can be asked for, and what every host needs.
+#: Features that a caller can require, and those that every host needs.
 NAMES = ("libvirt", "kvm", "local_disks", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm",
          "injection")
 ALWAYS = ("libvirt", "local_disks", "port_security")
-#: What guests may have, as the hardware that asks for it.
+#: Features of guests, each with the hardware that asks for it.
 HARDWARE: Mapping[str, Mapping[str, str]] = {
     "uefi": {"firmware": "uefi"}, "secure_boot": {"secure_boot": "required"},
     "tpm": {"tpm_version": "2.0"}}
 
 
-def run(socket: str, needed: Collection[str]) -> int:
-    """Print a line for each of ``NAMES``; 1 where something that is needed lacks."""
+def print_host_check(socket: str, needed: Collection[str]) -> int:
+    """Print a line for each of ``NAMES``. Return 1 when a feature of *needed* is missing."""
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False
-    for name, fine, said in findings(host):
+    for name, fine, remark in host_findings(host):
         required = name in needed or name in ALWAYS or (name == "injection" and host["injection"] is not None)
         bad |= required and not fine
-        print(f"{name}: {'ok' if fine else 'LACKS' if required else 'no'}{said and f' - {said}'}")
+        print(f"{name}: {'ok' if fine else 'LACKS' if required else 'no'}{remark and f' - {remark}'}")
     return int(bad)
 
 
-def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
-    """Name, whether it works, and what there is to say, from the agent's ``host``."""
+def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
+    """Yield name, whether it works, and an explanation for each feature, from the agent's ``host``."""
     connected = bool(host["connected"])
     yield "libvirt", connected, (f"{host['libvirt_version']}, QEMU {host['hypervisor_version']}" if connected else
                                  "libvirt does not answer. Start libvirtd, and look at its log.")
@@ -50,7 +50,7 @@ def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
     ovn = host["ovn"]
     yield "ovn", not ovn["reason"], ovn["reason"] or f"{ovn['bridge']}, datapath {ovn['datapath']}, {ovn['chassis']}"
     for name, hardware in HARDWARE.items():
-        lacks = "; ".join(what for _field, what in needs.lacking(hardware, host))
+        lacks = "; ".join(lack for _field, lack in needs.missing_hardware(hardware, host))
         yield name, not lacks, lacks and f"the host lacks {lacks}. Install it and restart libvirtd"
     injection = host["injection"]
     yield ("injection", injection is not None and not injection["reason"], "off: inject_partition is -2"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host can do: the ``LocalHypervisor`` protocol. ``virt.LibvirtHypervisor`` and ``FakeHypervisor`` implement it.
+"""The ``LocalHypervisor`` protocol: everything that a host can do. ``virt.LibvirtHypervisor`` and ``FakeHypervisor``
+implement it.
 
 Sizes are bytes unless a name says MiB. Every call may raise ``HypervisorDown`` (no answer; try later) or
-``HypervisorError`` (refused, with libvirt's or qemu-img's words). Calls on something that is already as asked, such as
-starting a running domain, are not errors.
+``HypervisorError`` (refused, with the message of libvirt or qemu-img). A call whose result already exists, such as
+starting a running domain, is not an error.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from magnetar_agent.hardware.sev import LaunchSecurity
 from magnetar_core.hardware.numa import HostCell
 
 from .networks import HypervisorNetworks, Nic
-from .statistics import HypervisorStatistics
 from .storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 
-#: Why a guest lacks a type of graphics.
+#: Reasons why a guest lacks a type of graphics.
 NO_GRAPHICS = {
     "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
     "spice": "The guest has no SPICE server: the agent's setting spice was false when it began. Set it to true, and "
@@ -36,15 +36,15 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """What is seen of a domain. *owned* is true when it carries Magnetar's metadata for *uuid*.
+    """The observed state of a domain. *owned* is true when it carries Magnetar's metadata for *uuid*.
 
-    *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
-    (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
-    follow; they come from the inactive XML, so a pending change shows. *hardware*: what was noted of it there.
-    *cpuset*: the CPUs that it may be on; "" for any. *cpu*: the note of the CPU mode with which it was defined.
-    *file_backed*: its memory is in files.
-    *probed*: not all disks say what they stand on, so libvirt reads it from them at the next start. *spice*: it has a
-    SPICE server.
+    *reason* says why the domain is in this state: ``guest`` (it shut itself down), ``outside`` (another program
+    destroyed it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
+
+    The fields after *reason* come from the inactive XML, the persistent definition, so a pending change shows.
+    *hardware*: the note of the hardware in its metadata. *cpuset*: the CPUs that it may run on; "" for any. *cpu*: the
+    note of its CPU mode. *file_backed*: its memory is in files. *probed*: some disks do not name their backing file, so
+    libvirt reads it from them at the next start. *spice*: it has a SPICE server.
     """
 
     uuid: str
@@ -71,8 +71,8 @@ class Domain:
 
 @dataclass(frozen=True)
 class DomainSpec:
-    """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain.domain``.
-    *hardware*: fields of ``core.hardware.rows``, those that are not usual."""
+    """The desired state of a domain, which the template ``domain.xml.j2`` renders. See ``virt.domain.domain``.
+    *hardware*: fields of ``core.hardware.rows`` that differ from the defaults."""
 
     uuid: str
     name: str
@@ -91,18 +91,18 @@ class DomainSpec:
     boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
     shares: tuple[SharedFolder, ...] = ()
-    #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
+    #: Whether it has, next to VNC, a SPICE server and the channel of the guest's SPICE agent.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, mediated device (a uuid) and
-    #: persistent memory that it has.
+    #: Its parts of the host: CPUs, NUMA cells and pages, firmware (``None`` for BIOS), PCI devices, a mediated device
+    #: (uuid) and persistent memory.
     numa: Numa = field(default_factory=Numa)
     firmware: Firmware | None = None
     pci: tuple[PciDevice, ...] = ()
     mdev: str = ""
     pmem: tuple[GuestPmem, ...] = ()
     security: LaunchSecurity | None = None
-    #: The CPU mode, where the settings say one.
+    #: The CPU mode, if the settings name one.
     cpu: CpuMode | None = None
     #: Whether its memory is in files.
     file_backed: bool = False
@@ -110,14 +110,17 @@ class DomainSpec:
 
 @dataclass(frozen=True)
 class MigrationParams:
-    """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
-    listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC
-    (network, bridge, tap, port). *devices*: the alias of each PCI device here, by its address.
+    """The parameters of a live migration.
 
-    *native*: the host that QEMU's memory and disks go to straight, and the name in the certificate that QEMU shows
-    there; without it they go through the sockets. *persistent* is the domain's XML for later starts there. *bandwidth*
-    is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: in how many steps *max_downtime* is reached (all at
-    once without), every *downtime_delay* s. *post_copy*: the memory may follow the guest, when ``post_copy`` asks.
+    Unix sockets on this host lead to the target's libvirt and to its two QEMU sockets; QEMU listens on the same paths
+    there. The guest's XML differs at the target in *folder* of its files (source, target) and *nics* by MAC (network,
+    bridge, tap, port). *devices*: the alias of each PCI device here, by its address.
+
+    *native*: the host that QEMU sends memory and disks to directly, and the name in the certificate that QEMU shows
+    there; without it they go through the sockets. *persistent* is the domain's XML for later starts at the target.
+    *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: the number of steps to reach
+    *max_downtime* (without it, one step), one every *downtime_delay* s. *post_copy*: the memory may follow the guest,
+    when ``post_copy`` asks.
     """
 
     libvirt: Path
@@ -139,243 +142,272 @@ class MigrationParams:
 
     @property
     def may_post_copy(self) -> bool:
-        """Whether the guest may run at the target before all of its memory is there."""
+        """Return whether the guest may run at the target before all of its memory is there."""
         return self.post_copy or bool(self.time_limit and self.on_time_limit == "post_copy")
 
 
-#: Called with the progress of a migration: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
+#: Called with the progress of a migration: ``{done, total, remaining, dirty_rate}`` in bytes. Raises ``Cancelled``.
 Going = Callable[[Mapping[str, int]], None]
-#: Called when the guest is off here; returns whether it is complete on the other host.
+#: Called when the guest is off at the source; returns whether it is complete at the target.
 Gone = Callable[[], bool]
+#: Counters of a disk, and of a NIC as its guest sees them. A counter that is not available is ``None``.
+DISK_COUNTERS = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors")
+NIC_COUNTERS = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", "tx_packets", "tx_errors", "tx_drop")
 
 
 @dataclass(frozen=True)
 class DomainEvent:
-    """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
-    rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to), agent
-    (its guest agent has come up)."""
+    """An event of a domain. *what* is defined, undefined, started, suspended, resumed, stopped, crashed, rebooted (by
+    the guest or its reset button), detached or kept (the guest released a device, or refused to), agent (its guest
+    agent has come up)."""
 
     uuid: str
     what: str
     reason: str = "unknown"
 
 
-class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks, HypervisorStorage, Protocol):
-    """A host on which domains, networks and disks are made."""
+class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Protocol):
+    """A host that runs domains, networks and disks."""
 
     # The host ---------------------------------------------------------------------------------------------------
     def connected(self) -> bool:
-        """Whether libvirt answers now; never raises."""
+        """Return whether libvirt answers now; never raises."""
 
     def host(self) -> dict[str, Any]:
-        """Facts of the host under the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model, memory_mb."""
+        """Return facts of the host under the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model,
+        memory_mb."""
 
     def kvm(self) -> dict[str, Any]:
-        """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
+        """Return ``{"usable", "reason", "checked_at"}`` from a real start of a tiny guest under KVM, with a
+        time limit."""
 
     def serves_shares(self) -> bool:
-        """Whether there is a virtiofsd, which serves folders to guests."""
+        """Return whether the host has virtiofsd, which serves folders to guests."""
 
     def has_spice(self) -> bool:
-        """Whether QEMU has SPICE."""
+        """Return whether QEMU has SPICE."""
 
     def lacks_traffic_control(self) -> str:
-        """What the host lacks to limit what passes NICs; "" where it lacks nothing."""
+        """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
 
     def numa_cells(self) -> list[HostCell]:
-        """The NUMA cells of the host, by id: all CPUs as shared ones, all memory, and all large pages. At least one."""
+        """Return the NUMA cells of the host by id, at least one: all CPUs as shared ones, all memory, all
+        large pages."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """The CPU modes and models that guests of this type (kvm, qemu) can have."""
+        """Return the CPU modes and models that guests of this type (kvm, qemu) can have."""
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """The features of a guest's CPU of this *model* (of the host's, without one) with *features* besides. Raises
-        ``HypervisorError`` for a model or feature that nobody knows, or that the host cannot give."""
+        """Return the features of a guest's CPU of this *model* (default: the host's) with *features* added. Raises
+        ``HypervisorError`` for a model or feature that is unknown, or that the host cannot provide."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each (re)connection to libvirt, from a thread of its own."""
+        """Call *listener* after each (re)connection to libvirt, from a separate thread."""
 
     def close(self) -> None:
         """Stop threads and connections."""
 
     # Domains ----------------------------------------------------------------------------------------------------
     def domains(self) -> dict[str, Domain]:
-        """All domains of the host by uuid, ours and others'; one pass, few calls."""
+        """Return all domains of the host by uuid, ours and others', with few calls."""
 
     def domain(self, uuid: str) -> Domain | None:
-        """One domain."""
+        """Return one domain; ``None`` when it does not exist."""
 
     def render(self, spec: DomainSpec) -> str:
-        """The domain XML of *spec*; pure."""
+        """Return the domain XML of *spec*; no side effects."""
 
     def define(self, spec: DomainSpec) -> None:
-        """Define or redefine. Raises ``Conflict`` when a domain of that uuid or name exists that is not ours."""
+        """Define or redefine a domain. Raises ``Conflict`` when a domain of that uuid or name exists that is
+        not ours."""
 
     def undefine(self, uuid: str) -> None:
-        """Forget a stopped domain with its managed save, UEFI's variables and what is in its TPM. Not ours:
-        ``Conflict``. Gone: fine."""
+        """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM. Raises
+        ``Conflict`` when it is not ours. A missing domain is no error."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, *keys*: of its encrypted disks."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
-        """Copy what is in the TPM of a domain that is off to the file *path*; where there is nothing, there is no file
+        """Copy the TPM state of a domain that is off to the file *path*. If there is no state, no file exists
         afterwards."""
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Put what ``save_tpm`` wrote into the TPM of a domain that is off. No file: fine, the TPM is new."""
+        """Load the file that ``save_tpm`` wrote into the TPM of a domain that is off. If it is missing, the
+        TPM is new."""
 
     def shutdown(self, uuid: str) -> None:
-        """Press the power button (ACPI); returns at once."""
+        """Press the power button (ACPI); return immediately."""
 
     def destroy(self, uuid: str) -> None:
-        """Pull the plug."""
+        """Power the domain off without asking its guest."""
 
     def pause(self, uuid: str) -> None:
-        """Stop the CPUs."""
+        """Stop the domain's CPUs."""
 
     def resume(self, uuid: str) -> None:
-        """Let the CPUs run."""
+        """Let the domain's CPUs run."""
 
     def save(self, uuid: str) -> None:
-        """Suspend to disk (managed save)."""
+        """Suspend the domain to disk (managed save)."""
 
     def discard_save(self, uuid: str) -> None:
-        """Drop the managed save, so that the next start boots."""
+        """Remove the managed save, so that the next start boots."""
 
     def reboot(self, uuid: str) -> None:
-        """Ask the guest to reboot (ACPI); returns at once."""
+        """Ask the guest to reboot (ACPI); return immediately."""
 
     # Devices of running domains ---------------------------------------------------------------------------------
     def running(self, uuid: str) -> Domain | None:
-        """A domain with the devices that it has now (``domain``: of its next start); ``None`` when it does not run."""
+        """Return a domain with its current devices (``domain``: of its next start); ``None`` when it does not run."""
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """Plug a device into a running domain, until it stops; one that is there (by target or MAC) is fine."""
+        """Plug a device into a running domain, until it stops. A device that is there (by target or MAC) is
+        no error."""
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Ask the guest of a running domain to let go of a device. It may take its time: see ``running`` and the event
-        ``detached``. One that is gone is fine, and so is asking again."""
+        """Ask the guest of a running domain to release a device. The guest may take its time: see ``running`` and the
+        event ``detached``. Calling it again, or for a missing device, is no error."""
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
 
     # Mediated devices -------------------------------------------------------------------------------------------
     def mdevs(self) -> list[Mdev]:
-        """Those that exist, of PCI devices, in order. The kernel forgets them with each boot."""
+        """Return the mediated devices of PCI devices, in order. The kernel forgets them with each boot."""
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Make one. Raises ``HypervisorError`` where its parent has none left, or the host lacks what makes them."""
+        """Make a mediated device. Raises ``HypervisorError`` when its parent has none left, or the host lacks the
+        tools."""
 
     def remove_mdev(self, uuid: str) -> None:
-        """Remove one; gone is fine."""
+        """Remove a mediated device; a missing one is no error."""
 
     def card_serials(self) -> Mapping[str, str]:
-        """Address of a PCI device to the serial number of the card that it is on, of those whose vital product data
-        (VPD) have one."""
+        """Map the address of each PCI device to the serial number of its card, for cards whose vital product data (VPD)
+        have one."""
 
     def empty_pmem(self, path: Path) -> None:
-        """Write zeros to all of a namespace of persistent memory, or to a file in place of one, which keeps its size.
-        Raises ``HypervisorError`` where it is gone, or the host lacks what does it."""
+        """Write zeros to a whole namespace of persistent memory, or to a file in place of one, which keeps its size.
+        Raises ``HypervisorError`` when it is missing, or the host lacks the tools."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
-        """A connection to the VNC or SPICE server (*type* vnc or spice) of an active domain; it ends with the domain.
-        ``Conflict`` when it does not run, or has none."""
+        """Return a connection to the VNC or SPICE server (*type* vnc or spice) of an active domain; it ends with the
+        domain. Raises ``Conflict`` when the domain does not run, or has no such server."""
 
     def open_serial(self, uuid: str) -> int:
-        """A descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain. What the
-        guest says has to be read of it, though it is in the log too. Errors as of ``open_graphics``."""
+        """Return a descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain.
+        The caller must read the guest's output from it, although the log has it too. Raises as ``open_graphics`` does.
+        """
 
     def send_break(self, uuid: str) -> None:
         """Send a break over the serial line of an active domain."""
 
     # Inside the guest -------------------------------------------------------------------------------------------
     def freeze(self, uuid: str) -> bool:
-        """Ask the guest agent to freeze the file systems: whether they are; ``False`` when no agent does it."""
+        """Ask the guest agent to freeze the file systems. Return whether they are frozen; ``False`` when no agent
+        answers."""
 
     def thaw(self, uuid: str) -> None:
-        """Undo ``freeze``; fine when nothing is frozen, or no agent answers."""
+        """Undo ``freeze``. No error when nothing is frozen, or no agent answers."""
 
     def agent_connected(self, uuid: str) -> bool:
-        """Whether the guest agent of an active domain has come up, as far as its channel shows."""
+        """Return whether the guest agent of an active domain has come up, according to its channel."""
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Have the guest agent set a password. ``Conflict`` when no agent answers."""
+        """Have the guest agent set a password. Raises ``Conflict`` when no agent answers."""
 
     def inject_nmi(self, uuid: str) -> None:
-        """Send a non-maskable interrupt, on which the guest writes a dump or panics, as it is set up."""
+        """Send a non-maskable interrupt. The guest writes a dump or panics, depending on its setup."""
 
     # Another disk for a running domain ---------------------------------------------------------------------------
     def capacity(self, uuid: str, target: str) -> int:
-        """Bytes that the guest of an active domain sees of its disk *target*."""
+        """Return the size in bytes that the guest of an active domain sees of its disk *target*."""
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Begin to copy the disk *target* of an active domain to *disk*, whose content is lost, and all that the guest
-        writes meanwhile. *disk* has the same size; a raw one may have more, which the guest sees at its next start
-        at the latest. Raises ``Conflict`` where the disk is being copied to another one."""
+        """Begin to copy the disk *target* of an active domain to *disk*, and all that the guest writes meanwhile. The
+        content of *disk* is lost. *disk* has the same size; a raw one may be larger, which the guest sees at its next
+        start at the latest. Raises ``Conflict`` when the disk is being copied to another one."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """The copy that is under way; ``None`` when there is none (any more)."""
+        """Return the copy that is under way; ``None`` when there is none, or it has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
-        """From now on the domain has the disk that its disk *target* was copied to, also by its definition; device and
-        serial number stay. Raises ``HypervisorError`` when both do not hold the same yet."""
+        """Switch the domain, and its definition, from the disk *target* to the copy of it; device and serial number
+        stay. Raises ``HypervisorError`` while the two disks differ."""
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """End the copy to the disk *path*; the domain keeps its disk. Fine when there is none."""
+        """End the copy to the disk *path*; the domain keeps its disk. No error when there is no copy."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
-        """Run an NBD server (qemu-nbd) for a disk at a unix socket until ``unserve``; a server
-        that dies is started again. Returns when it can be connected to. One that is served already, in the same way,
-        is fine; in another way, its clients are cut and the server is replaced."""
+        """Serve a disk over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can connect.
+
+        A server that dies is started again. A disk that is already served in the same way is no error; served in
+        another way, its clients are cut and the server is replaced."""
 
     def serving(self, id: str) -> Export | None:
-        """The running export with this id."""
+        """Return the running export with this id; ``None`` when there is none."""
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Make QEMU of an active domain read from the disk that it reaches at *socket*: when the connection broke, it
-        connects again at the second or third time."""
+        """Make QEMU of an active domain read from the disk that it reaches at *socket*. When the connection broke, QEMU
+        connects again at the second or third read."""
 
     def unserve(self, id: str) -> None:
-        """End the NBD server and cut its clients; cached writes are flushed. Fine when it is not served."""
+        """End the NBD server and cut its clients; cached writes are flushed. A disk that is not served is no error."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
-        """The socket of this host's libvirtd, for the libvirtd of another host that comes through a link."""
+        """Return the socket of this host's libvirtd, for the libvirtd of another host that connects through a link."""
 
     def cpu(self, uuid: str) -> str | None:
-        """The CPU model of a running domain, as libvirt's XML; ``None`` when any host can emulate it."""
+        """Return the CPU model of a running domain as libvirt's XML; ``None`` when any host can emulate it."""
 
     def cpu_lacks(self, cpu: str) -> str:
-        """What this host lacks for that CPU of a KVM guest, with its model; "" where it lacks nothing."""
+        """Return what this host lacks for that CPU of a KVM guest, with its model; "" if nothing."""
 
-    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
-        """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where
-        it runs there. *gone* is called once, as early as that is sure. When this raises, ``domain`` tells whether it
-        still runs here."""
+    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
+        """Move a running domain to another host.
+
+        *on_cut_over* is called once, as early as the result is certain: the domain is then off here and paused at the
+        target; after post-copy it runs at the target. When this raises, ``domain`` tells whether the domain still runs
+        here."""
 
     def post_copy(self, uuid: str) -> bool:
-        """Have a domain that migrates, and may, go on at the target now, while the rest of its memory follows. False
-        where that cannot begin yet: disks are still copied."""
+        """Switch a migrating domain that permits it to post-copy: it runs at the target now, and the rest of its memory
+        follows. Return ``False`` while that cannot begin: disks are still being copied."""
 
     def arrived(self, uuid: str) -> bool:
-        """Whether a migrated domain is complete here: it is active and persistent."""
+        """Return whether a migrated domain is complete on this host: active and persistent."""
 
     def stray(self, uuid: str) -> None:
         """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
 
+    # Statistics -----------------------------------------------------------------------------------------------------
+    def statistics(self, uuid: str) -> dict[str, Any] | None:
+        """Return the usage of an active domain since it was started; ``None`` when it is off. Raises ``Conflict`` when
+        it is not ours.
+
+        ``virt_type``; ``uptime`` in s; ``cpus`` ``{id, time}`` in ns; ``memory`` in KiB, the words of
+        virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics``
+        ``{device, mac}`` with ``NIC_COUNTERS``. Values that only QEMU has are ``None`` or missing while other calls
+        wait for its answer."""
+
+    def uptime(self) -> dict[str, Any]:
+        """Return ``time`` of day (HH:MM:SS), ``uptime`` in s, ``users`` logged in, ``load_average`` of 1, 5 and 15
+        minutes. Works without libvirt."""
+
     # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, and *flushed*, as
-        ``make_disk`` does."""
+        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, and *flushed* as in
+        ``make_disk``."""
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write a FAT16 file system of 64 MiB with long names, sparse, complete or not at all, as ``make_disk``."""
+        """Write a sparse FAT16 file system of 64 MiB with long names, complete or not at all, as in ``make_disk``."""
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""
+        """Let QEMU's user read everything under these paths. (libvirt changes the ownership when a domain starts.)"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The part of ``LocalHypervisor`` about networks: libvirt's own, their leases, those that the host is on."""
+"""The part of ``LocalHypervisor`` for networks: libvirt's networks and their leases, and the networks of the host."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card of a domain; exactly one of *network* (libvirt's name), *bridge* and *device* (the address of the
-    device of the host that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
-    *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one. *netdev*: what
-    the host calls the virtual function's network device (macvtap), or the character device of its vDPA device.
-    *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
-    vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
-    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
-    *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    """A network card of a domain. Exactly one of *network* (libvirt's name), *bridge* and *device* is set.
+
+    *device*: the address of a device of the host, which libvirt takes from the host's driver when *managed*; *vlan*:
+    its tag. *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one.
+    *netdev*: the host's name of the virtual function's network device (macvtap), or of the character device of its vDPA
+    device.
+
+    *place*: bus and address, once libvirt has assigned them. *tap*: the name of the host's end. *port*: set when
+    *bridge* is Open vSwitch's: the interface id that OVN knows the NIC by. *mtu*: of tap and card; 0 for the bridge's.
+    *checksums*: whether the guest may leave checksums and segmentation to the card.
+
+    *queues*, *packed* (rings), *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware;
+    they are not read back from the domain."""
 
     mac: str
     model: str = "virtio"
@@ -45,14 +50,15 @@ class Nic:
 
     @property
     def alias(self) -> str:
-        """The alias by which libvirt keeps what its XML does not say of a NIC that is a device: MAC and address."""
+        """Return the alias of a NIC that is a device: MAC and address. libvirt keeps it; its XML has no other place to
+        keep them."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
 @dataclass(frozen=True)
 class RepresentorPort:
-    """What a representor of a virtual function is in Open vSwitch: at which *bridge*, and for OVN the *port* with a
-    *mac* that a *server* has."""
+    """The port of a virtual function's representor in Open vSwitch: its *bridge*, and for OVN the *port* with a *mac*
+    of a *server*."""
 
     bridge: str
     port: str
@@ -79,8 +85,8 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class NetworkSeen:
-    """A libvirt network as it is. *owned*: it carries Magnetar's metadata. *cidrs*: IPv4 networks whose addresses it
-    gives."""
+    """An existing libvirt network. *owned*: it carries Magnetar's metadata. *cidrs*: IPv4 networks that its DHCP
+    serves."""
 
     uuid: str
     name: str
@@ -103,9 +109,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class Tap:
-    """The host's end of a NIC of a running server: *device* and its *index* in the kernel, which is never used again,
-    on a bridge with its own. *switched*: Open vSwitch has it, whose bridges the kernel does not know as such; the
-    tap's own index stands for its bridge's then."""
+    """The host's end of a NIC of a running server, on a bridge.
+
+    *index* is the number of *device* in the kernel, which is never used again. *switched*: the tap is in Open vSwitch,
+    whose bridges are no bridges to the kernel; the tap's own index then stands for its bridge's."""
 
     server: str
     mac: str
@@ -118,9 +125,11 @@ class Tap:
 
 @dataclass(frozen=True)
 class IntegrationBridge:
-    """The bridge of Open vSwitch to which ports of OVN are plugged in. *datapath*: ``system`` (the kernel's), or
-    ``netdev`` (ovs-vswitchd forwards itself, and passes checksums on that a guest has left to its card). *chassis*: the
-    host's name in OVN. *reason*: why ports cannot be plugged in, and what to do; "": they can."""
+    """The bridge of Open vSwitch that ports of OVN are plugged into.
+
+    *datapath*: ``system`` (the kernel's), or ``netdev`` (ovs-vswitchd forwards itself, and passes on checksums that a
+    guest has left to its card). *chassis*: the host's name in OVN. *reason*: why ports cannot be plugged in, and what
+    to do; "" if they can."""
 
     name: str
     datapath: str = ""
@@ -129,19 +138,21 @@ class IntegrationBridge:
 
     @property
     def checksums(self) -> bool:
-        """Whether guests may leave checksums and segmentation to their cards; not where nobody knows the datapath."""
+        """Return whether guests may leave checksums and segmentation to their cards; not if the datapath is unknown."""
         return self.datapath == "system"
 
 
 @dataclass(frozen=True)
 class Port:
-    """What may come from a guest's NIC, whose host's end is *tap*: frames from *mac*, and of each family those from
-    *ipv4* and *ipv6* (addresses and networks; ``None``: from all, as nobody knows which are its own).
+    """The rules for the frames of a guest's NIC whose host's end is *tap*.
 
-    *dhcp*: IPv4 addresses that the host's DHCP gives it, too. *not_from*: addresses of the host that are never a
-    guest's. Without *secure* anything may come. *switched*: Open vSwitch has the tap, and OVN says what may come; the
-    host's own network stack takes nothing from it. *groups*: ids of the security groups that say what it sends and
-    hears, sorted; ``None``: it has none, and sends and hears all. *resolver*: where the host answers its DNS."""
+    The guest may send frames from *mac*, and of each family those from *ipv4* and *ipv6* (addresses and networks;
+    ``None``: from all, as its own are unknown). *dhcp*: IPv4 addresses that the host's DHCP gives it are permitted too.
+    *not_from*: addresses of the host that are never a guest's. Without *secure*, all frames pass.
+
+    *switched*: the tap is in Open vSwitch, and OVN filters; the host's own network stack takes nothing from it.
+    *groups*: sorted ids of the security groups that limit what it sends and receives; ``None``: no limit. *resolver*:
+    the address where the host answers its DNS."""
 
     tap: str
     mac: str
@@ -156,15 +167,16 @@ class Port:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those and networks of both families that are known to be its own."""
+        """Return the known addresses and networks of the NIC, of both families."""
         return (*(self.ipv4 or ()), *(self.ipv6 or ()))
 
 
 @dataclass(frozen=True)
 class GroupRule:
-    """What a port may hear (ingress) or send (egress), of IP *version* 4 or 6. *protocol*: its number. *least*, *most*:
-    ports of the end where the connection goes to, or type and code of ICMP. From or to addresses of the network
-    *prefix*, or of ports that have the security group *group*. ``None`` is any."""
+    """Traffic that a port may receive (ingress) or send (egress), of IP *version* 4 or 6.
+
+    *protocol*: its number. *least*, *most*: ports of the end that the connection goes to, or type and code of ICMP. The
+    other end has an address of the network *prefix*, or a port with the security group *group*. ``None`` is any."""
 
     direction: str
     version: int
@@ -177,7 +189,7 @@ class GroupRule:
 
 @dataclass(frozen=True)
 class PortGroup:
-    """A security group, with the addresses of the ports that have it: *members*."""
+    """A security group, with the addresses of its ports: *members*."""
 
     id: str
     rules: tuple[GroupRule, ...] = ()
@@ -186,10 +198,12 @@ class PortGroup:
 
 @dataclass(frozen=True)
 class PortFilter:
-    """What an agent has its host filter: its *ports*, whose taps alone have names that begin with *prefix*; no others
-    of that prefix may send. *bridges*: those of networks that the agent makes. *open_ports*: what guests reach of the
-    host besides DHCP, DNS and the metadata service, such as ``tcp/3142``. *groups*: security groups that ports have, or
-    that rules of these name. *metadata*: how the devices of the metadata service begin."""
+    """All that an agent has its host filter.
+
+    *ports*: the only taps with names that begin with *prefix* that may send. *bridges*: of networks that the agent
+    makes. *open_ports*: services of the host that guests reach next to DHCP, DNS and the metadata service, such as
+    ``tcp/3142``. *groups*: security groups of the ports, and groups named by their rules. *metadata*: the prefix of the
+    names of the metadata service's devices."""
 
     prefix: str
     ports: frozenset[Port] = frozenset()
@@ -200,13 +214,13 @@ class PortFilter:
 
 
 def tap_prefix(state_dir: Path) -> str:
-    """How the taps of the agent that works in *state_dir* begin: a machine may have several agents."""
+    """Return the prefix of the taps of the agent that works in *state_dir*: a machine may have several agents."""
     return f"mt{_letters(str(state_dir), 4)}"
 
 
 def tap_name(state_dir: Path, server: str, mac: str) -> str:
-    """The tap of a server's NIC: known before there is one, and the same at each start; 15 characters, as Linux takes
-    no more."""
+    """Return the name of the tap of a server's NIC. It is known before the tap exists, and the same at each start; 15
+    characters, the limit of Linux."""
     return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
 
 
@@ -215,62 +229,68 @@ def _letters(text: str, count: int) -> str:
 
 
 class HypervisorNetworks(Protocol):
-    """See the head of this file."""
+    """The part of ``LocalHypervisor`` for networks."""
 
     def bridges(self) -> frozenset[str]:
-        """Names of the bridges of the host."""
+        """Return the names of the bridges of the host."""
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
-        """The bridge of that name as Open vSwitch has it, and whether ovn-controller looks after it; never raises."""
+        """Return the state of that bridge in Open vSwitch, and whether ovn-controller manages it; never raises."""
 
     def filter_switch(self, bridge: str) -> None:
-        """Have that bridge drop router advertisements that OVN has marked, from now on, also when Open vSwitch or
-        ovn-controller has begun anew. Returns at once."""
+        """Have that bridge drop router advertisements that OVN has marked, from now on, also after a restart of Open
+        vSwitch or ovn-controller. Return immediately."""
 
     def switch_unfiltered(self) -> str:
-        """Why they are not dropped; "": they are, or nobody has asked for it."""
+        """Return why marked router advertisements are not dropped; "" if they are, or if no caller has asked
+        for that."""
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Set virtual function *number* of the network device *card*, in the words of ip-link(8): ``trust``,
-        ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` where its driver cannot."""
+        """Set virtual function *number* of the network device *card*, with the words of ip-link(8): ``trust``,
+        ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` when its driver cannot."""
 
-    def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
-        """Have Open vSwitch have the network device as *wanted*; ``None``: not at all. Raises ``HypervisorError``."""
+    def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
+        """Set the port of the network device in Open vSwitch as *desired*; ``None``: remove it. Raises
+        ``HypervisorError``."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Device ("" without one) and network of the host's IPv4 routes, the default ones excepted, and of its
+        """Return device ("" without one) and network of the host's IPv4 routes, except default routes, and of its
         addresses."""
 
     def networks(self) -> dict[str, NetworkSeen]:
-        """All libvirt networks by name."""
+        """Return all libvirt networks by name."""
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define, autostart and start. ``Conflict`` when the name is taken by one that is not ours."""
+        """Define, autostart and start a network. Raises ``Conflict`` when a network of that name exists that is not
+        ours."""
 
     def remove_network(self, name: str) -> None:
-        """Stop and undefine a network of ours. Not ours: ``Conflict``. Gone: fine."""
+        """Stop and undefine a network of ours. Raises ``Conflict`` when it is not ours. A missing one is no error."""
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Have DHCP of a network of ours give *mac* this address, which nobody else gets. Network gone: fine."""
+        """Have DHCP of a network of ours give *mac*, and no other client, this address. A missing network is
+        no error."""
 
     def release(self, network: str, mac: str) -> None:
-        """Undo ``reserve``, and end the lease of *mac*; fine when there is none."""
+        """Undo ``reserve``, and end the lease of *mac*; no error when there is none."""
 
     def leases(self, network: str) -> list[Lease]:
-        """DHCP leases of a libvirt network, newest last."""
+        """Return the DHCP leases of a libvirt network, newest last."""
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """The taps of a domain of ours, or of all; none of what does not run."""
+        """Return the taps of a domain of ours, or of all our domains; none for a domain that does not run."""
 
-    def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
-        """Have the kernel filter as *wanted*, all at once; without ports and bridges nothing is left of it. *before*:
-        what is loaded, so that only what differs has to be told. What DHCP gave is kept."""
+    def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
+        """Have the kernel filter as *desired*, in one step; without ports and bridges, remove the filter.
+
+        *loaded*: the filter that is loaded, so that only the difference is sent. Addresses learned from DHCP are kept.
+        """
 
     def filters_ports(self, prefix: str) -> bool:
-        """Whether the filter of that prefix is there: a reload of the host's own firewall may have flushed it."""
+        """Return whether the filter of that prefix exists: a reload of the host's own firewall may have flushed it."""
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, from a thread of its own, when filters may have been removed, until ``close``."""
+        """Call *listener*, from a separate thread, when filters may have been removed, until ``close``."""
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Tell the filter of addresses (tap, address) that DHCP gave before it was loaded."""
+        """Add addresses (tap, address) to the filter that DHCP gave before it was loaded."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Power sync: documents follow what guests and people do to domains. After a start of agent, libvirt or host it
-finishes what a crash cut short and starts the servers that ran.
+"""Power sync: documents follow the power changes that guests and operators make to domains. After a start of agent,
+libvirt or host it finishes operations that a crash cut short, and starts the servers that ran.
 
-The agent never fights the user: a guest that powers itself off is off, and its document says so and why (Nova's
-SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After a
-reboot of the host, servers that ran run again, unless their document says otherwise. Those of a cloud wait for its word
-first (``HELD``): the cloud may have evacuated them.
+The agent never fights the user. A guest that powers itself off stays off, and its document says so and why (Nova's
+SHUTOFF). A guest whose QEMU died is crashed; it is started again only if its document or a setting says so. After a
+reboot of the host, servers that ran run again, unless their document says otherwise. Servers of a cloud first wait for
+the cloud's permission (``HELD``): the cloud may have evacuated them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.migrations import moving
+from magnetar_agent.migrations import migration_of_server
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.servers import quiesce, verbs
@@ -31,9 +31,9 @@ from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
 from magnetar_core.operations import RUNNING as IN_HAND
-from magnetar_core.operations import Operation, now
+from magnetar_core.operations import Operation, utc_timestamp
 from magnetar_core.power import CRASHED, LIVE, OFF
-from magnetar_core.server_plan import volume_items
+from magnetar_core.server_plan import volume_block_devices
 
 from . import hypervisor as hv
 from .boot import boot_id
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A server that crashes more often than this within CRASH_SPAN seconds stays crashed.
+#: A server that crashes more than CRASHES times within CRASH_SPAN seconds stays crashed.
 CRASHES, CRASH_SPAN = 3, 300.0
 REASONS = {
     "guest": "The guest shut itself down.",
@@ -55,22 +55,23 @@ REASONS = {
     "rebooted": "The host was rebooted.",
 }
 CRASHED_BY = ("failed", "panic")
-#: Kinds that have content, and note in ``made`` (but for images) that it is there.
+#: Kinds that have content, and (except images) note in ``made`` that it is there.
 CONTENT = ("image", "volume", "volume_snapshot")
-#: Seconds between two looks whether a server is free whose event has to wait.
+#: Seconds between two checks whether a server with a waiting event is free.
 AGAIN = 0.2
 #: Seconds between two checks for a cancel while an operation waits for another one.
 LOOK = 0.5
 
 
 class PowerSync:
-    """A thread that handles events of domains one after the other and updates the documents."""
+    """The thread that handles events of domains in order and updates the documents."""
 
     def __init__(self, drivers: Drivers) -> None:
         self.host, self.drivers = drivers.host, drivers
         self._todo: queue.SimpleQueue[hv.DomainEvent | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
-        #: Events of servers that an operation is changing, which may wait for its guest. They are handled afterwards.
+        #: Events of servers that an operation is changing; the operation may wait for its guest. They are handled
+        #: afterwards.
         self._later: list[hv.DomainEvent] = []
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
@@ -78,7 +79,8 @@ class PowerSync:
         self.settled = threading.Event()
 
     def hold(self) -> None:
-        """After a boot of the host, before anything starts: servers of a cloud that ran wait for its word."""
+        """Mark servers of a cloud that ran as held until the cloud decides. Called after a boot of the host, before any
+        start."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
             if CLOUD in document.state and not document.deleting and (
                     document.state.get("unfinished") or _resumes(document)):
@@ -100,27 +102,30 @@ class PowerSync:
             self._thread.join(5)
 
     def _event(self, event: hv.DomainEvent) -> None:
-        if event.what != "agent":  # which guests can have happen thousands of times a second
+        if event.what != "agent":  # such events can come thousands of times a second from guests
             self.host.changes.tell(event.uuid)
         if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
             self._todo.put(event)
 
     def _run(self) -> None:
         while (todo := self._next()) is not None:
-            self._busy = True
-            try:
-                if isinstance(todo, hv.DomainEvent):
-                    self._follow_if_free(todo)
-                else:
-                    self.settle()
-            except MagnetarError as error:
-                log.warning("following %s: %s", todo, error)
-            except Exception:
-                log.exception("following %s", todo)
-            self._busy = not self._todo.empty()
+            self._handle(todo)
+
+    def _handle(self, todo: hv.DomainEvent | str) -> None:
+        self._busy = True
+        try:
+            if isinstance(todo, hv.DomainEvent):
+                self._follow_if_free(todo)
+            else:
+                self.settle()
+        except MagnetarError as error:
+            log.warning("following %s: %s", todo, error)
+        except Exception:
+            log.exception("following %s", todo)
+        self._busy = not self._todo.empty()
 
     def _next(self) -> hv.DomainEvent | str | None:
-        """Return the next event: a new one, or one that had to wait for its server."""
+        """Return the next event: a new event, or an event that had to wait for its server."""
         while True:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)
@@ -130,19 +135,21 @@ class PowerSync:
                     self._todo.put(event)
 
     def idle(self) -> bool:
-        """Whether all events so far have been handled."""
+        """Return whether all events so far have been handled."""
         return not self._busy and self._todo.empty() and not self._later
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Write into the document of server *id* which power state its domain has, unless the agent is changing it."""
+        """Write the power state of its domain into the document of server *id*, unless the agent is changing the
+        server."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):
             self._follow(id, reason)
 
     def _follow_if_free(self, event: hv.DomainEvent) -> None:
-        """As ``follow``, or later where somebody is changing the server: no guest holds up the others' events."""
+        """Call ``follow``, or postpone the event while an operation is changing the server: no guest delays others'
+        events."""
         if self.host.documents.get("server", event.uuid) is None:
             return
         with self.host.locks.hold_if_free("server", event.uuid) as is_free:
@@ -156,7 +163,7 @@ class PowerSync:
         domain = self.host.hypervisor.domain(id)
         if document is None or domain is None or not domain.owned or document.deleting:
             return
-        if document.state.get("unfinished") or moving(self.host, document):
+        if document.state.get("unfinished") or migration_of_server(self.host, document):
             return
         if document.state.get(HELD) and domain.state not in LIVE:
             return
@@ -171,7 +178,7 @@ class PowerSync:
         self._write(document, domain.state, reason, crashed)
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
-        """It runs again: forget why it stopped."""
+        """Remove the stop reason from the document of a server that runs again."""
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
@@ -179,17 +186,17 @@ class PowerSync:
 
     def _write(self, document: Document, state: str, reason: str, crashed: bool) -> None:
         document.want["power"] = OFF if crashed or state == CRASHED else state
-        document.state["reason"] = REASONS.get(reason, "") + ("" if reason not in REASONS else f" ({now()})")
+        document.state["reason"] = REASONS.get(reason, "") + ("" if reason not in REASONS else f" ({utc_timestamp()})")
         document.state["crashed"] = crashed
         if state in LIVE and reason not in REASONS:
             document.state.pop("reason")
-        document.updated_at = now()
+        document.updated_at = utc_timestamp()
         self.host.documents.write(document)
         log.info("server %s is %s: %s", document.name, "crashed" if crashed else state, reason,
                  extra={"server": document.id})
 
     def _restart(self, document: Document, reason: str) -> bool:
-        """Start a crashed server again where that is wanted, unless it crashes too often."""
+        """Start a crashed server again when its document or a setting says so, unless it crashes too often."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         if tpm.is_away(document.want):
@@ -205,15 +212,16 @@ class PowerSync:
             return False
         times.append(time.monotonic())
         self.host.hypervisor.destroy(document.id)
-        verbs.settle(self.host, document, partial(self.host.documents.write, document))
-        tpm.start(self.host, document)
+        verbs.prepare_for_start(self.host, document, partial(self.host.documents.write, document))
+        tpm.start_guest(self.host, document)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})
         return True
 
     # The whole host -----------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
+        """Finish what a crash cut short, then follow or restore power. Called after a start of agent, libvirt
+        or host."""
         rebooted = self._rebooted()
         quiesce.thaw_left(self.host)
         later = self._finish()
@@ -221,7 +229,7 @@ class PowerSync:
             for network in self.host.documents.list("network"):
                 self._again(Network, network, {})
         for document in self.host.documents.list("server"):
-            if any(one.id == document.id for one in later):
+            if any(waiting.id == document.id for waiting in later):
                 continue  # its power state is set when the rest is finished
             if rebooted:
                 self._after_reboot(document)
@@ -234,8 +242,8 @@ class PowerSync:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """Finish what a crash cut short: images of disks, then deletions, then what was being made or changed. Returns
-        what may take hours: only servers that need it wait for it."""
+        """Finish what a crash cut short: images of disks, then deletions, then creations and changes. Return the
+        documents that may take hours: only servers that need them wait."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -251,7 +259,7 @@ class PowerSync:
         return later
 
     def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
-        """Finish one change now, or return it when that may take long."""
+        """Finish one change now, or return its document when that may take long."""
         if kind is Migration:
             self._in_background(document, [])
         elif _lasts(document):
@@ -266,44 +274,44 @@ class PowerSync:
             if document is None or not document.state.get("imaging"):
                 return
             try:
-                snapshot.clear(self.host, document)
+                snapshot.clear_snapshot(self.host, document)
             except MagnetarError as error:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish *later* in the background; each waits for those before it that its document refers to."""
+        """Finish *later* in the background; each document waits for earlier documents that it refers to."""
         begun: dict[str, Operation] = {}
-        busy = {one.key for one in self.host.operations.list()
-                if one.name == "settle" and one.status == IN_HAND}
+        busy = {operation.key for operation in self.host.operations.list()
+                if operation.name == "settle" and operation.status == IN_HAND}
         for document in later:
-            if document.id not in busy:  # else libvirt was away for a moment, and the operation still runs
+            if document.id not in busy:  # otherwise libvirt was away for a moment, and the operation still runs
                 text = json.dumps(document.want)
                 needed = [operation for id, operation in begun.items() if id in text]
                 begun[document.id] = self._in_background(document, needed)
 
     def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
-        """As ``_again`` after *needed* have ended, as an operation that is listed and can be cancelled."""
+        """Finish *document* after *needed* have ended, as an operation that is listed and can be cancelled."""
         def finish(operation: Operation) -> None:
-            for one in needed:  # begun before, so they already have threads
-                while not one.wait(LOOK):
+            for earlier in needed:  # they began earlier, so they already have threads
+                while not earlier.wait(LOOK):
                     operation.raise_if_cancelled()
             self._ensure(BY_NOUN[document.kind], document, {}, operation)
 
         return self.host.operations.start("settle", finish, kind=document.kind, key=document.id, caller="agent")
 
     def _after_reboot(self, document: Document) -> None:
-        wanted = document.want["power"]
-        if moving(self.host, document):
+        desired_power = document.want["power"]
+        if migration_of_server(self.host, document):
             return  # its migration decides where it starts
         if document.state.get(HELD):
             log.info("server %s starts when its cloud says so", document.name, extra={"server": document.id})
             return
         if _resumes(document):
-            self._again(Server, document, {"power": wanted})
-        elif wanted in LIVE:
+            self._again(Server, document, {"power": desired_power})
+        elif desired_power in LIVE:
             with self.host.locks.hold("server", document.id):
                 now_wanted = self.host.documents.get("server", document.id)
-                if now_wanted is not None and now_wanted.want["power"] == wanted and not now_wanted.deleting:
+                if now_wanted is not None and now_wanted.want["power"] == desired_power and not now_wanted.deleting:
                     self._write(now_wanted, OFF, "rebooted", False)
 
     def _again(self, kind: type[Kind], document: Document, want: dict[str, object] | None) -> None:
@@ -312,13 +320,16 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
-        """Have what is documented be so, with *want*; ``None``: absent. What was removed since it was listed is left
-        alone: an ensure of it would make a new one, for which nothing says what it is to be."""
+        """Ensure the documented resource with *want*; ``None``: absent.
+
+        A resource that was removed since it was listed is skipped: an ensure would make a new one without its fields.
+        """
         try:
             if want is None:
-                reconcile.ensure(self.drivers, kind, document.id, None, Permissions.defaults(), False, operation)
+                reconcile.ensure_resource(self.drivers, kind, document.id, None, Permissions.defaults(), False,
+                                          operation)
             else:
-                reconcile.revise(self.drivers, kind, document.id, lambda _document: want, False, operation)
+                reconcile.revise_resource(self.drivers, kind, document.id, lambda _document: want, False, operation)
         except NotFound as error:
             if self.host.documents.get(kind.noun, document.id) is not None:
                 log.warning("%s %s cannot be put right now: %s", document.kind, document.name, error)
@@ -346,17 +357,17 @@ class PowerSync:
 
 
 def _resumes(document: Document) -> bool:
-    """Whether it starts again by itself after a boot of the host: not where only its user can open its TPM."""
+    """Return whether it starts by itself after a boot of the host; not if only its user can open its TPM."""
     return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
 
 
 def _lasts(document: Document) -> bool:
-    """Whether finishing it may take hours: content is loaded or copied, a volume swapped, or a server made, which may
-    need content."""
+    """Return whether finishing it may take hours: content is loaded or copied, a volume is swapped, or a server is
+    made, which may need content."""
     state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "volume_attachment":
         return bool(document.want.get("replaces"))
     if document.kind == "server":
         return replaced or bool({"making", "rebuild"} & set(state)) or (
-            bool(volume_items(document.want)) and not state.get("volumes_made"))
+            bool(volume_block_devices(document.want)) and not state.get("volumes_made"))
     return document.kind in CONTENT and (replaced or not state.get("made"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Unix sockets: to listen on, which only a group may use; to connect to, in folders that others may write."""
+"""Unix sockets: bound ones only for a group, and connections in folders that others may write."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def bound(path: Path, gid: int = -1) -> socket.socket:
-    """A socket bound to *path*, mode 0660, of group *gid* (-1: the process's). Raises ``OSError``.
+def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
+    """Return a socket bound to *path*, mode 0660, of group *gid* (-1: the process's). Raises ``OSError``.
 
-    Until the group is right only the owner may use it. Linux takes the mode from the socket's own inode (unix(7)); by
-    the umask it would be every thread's meanwhile, and of two threads that do so at once one might keep the other's.
+    Only the owner may use it until the group is set. Linux takes the mode from the socket's own inode (unix(7)). A
+    changed umask would apply to all threads meanwhile, and of two threads that change it one might keep the other's.
     """
-    found = socket.socket(socket.AF_UNIX)
+    unix_socket = socket.socket(socket.AF_UNIX)
     try:
-        os.fchmod(found.fileno(), 0o600)
-        found.bind(str(path))
+        os.fchmod(unix_socket.fileno(), 0o600)
+        unix_socket.bind(str(path))
         os.chown(path, -1, gid)
         path.chmod(0o660)
     except OSError:
-        found.close()
+        unix_socket.close()
         raise
-    return found
+    return unix_socket
 
 
 @contextmanager
-def itself(path: Path) -> Iterator[str]:
-    """A name to connect to the socket at *path* by: of that very socket, and never of where a link leads, since who may
-    write the folder could send root anywhere. Raises ``OSError``."""
-    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+def pin_socket_path(path: Path) -> Iterator[str]:
+    """Yield a path to connect to the socket at *path*: that very socket, and never the target of a link, because a user
+    who may write the folder could send root anywhere. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not stat.S_ISSOCK(os.fstat(held).st_mode):
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             raise OSError(errno.ENOTSOCK, "it is no socket")
-        yield f"/proc/self/fd/{held}"
+        yield f"/proc/self/fd/{descriptor}"
     finally:
-        os.close(held)
+        os.close(descriptor)

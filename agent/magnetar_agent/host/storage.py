@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks, and the parts of ``LocalHypervisor`` about them and about storage pools of libvirt (LVM, RBD)."""
+"""Disks, and the parts of ``LocalHypervisor`` for them and for storage pools of libvirt (LVM, RBD)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-#: ``progress(done_bytes, total_bytes)``; it raises ``Cancelled`` when the operation was cancelled.
+#: ``progress(done_bytes, total_bytes)``; raises ``Cancelled`` when the operation was cancelled.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Where a disk lies that QEMU reaches by a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE), and the
-    unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's)."""
+    """The location of a disk that QEMU reaches over a *protocol* (nbd, rbd): its *name* there (an export, POOL/IMAGE),
+    and the unix *socket* or *hosts* ``(name, port)`` that serve it; for cephx *user* and *secret* (uuid of libvirt's).
+    """
 
     protocol: str
     name: str
@@ -28,7 +29,7 @@ class NetworkSource:
 
 @dataclass(frozen=True)
 class CephImage:
-    """A snapshot of an RBD image in the cluster *fsid*, and who reads it: the *user* of Ceph, whose keyring lies beside
+    """A snapshot of an RBD image in the cluster *fsid*, and its reader: the *user* of Ceph, whose keyring is next to
     the file *conf*, with *timeout* seconds to reach the cluster."""
 
     conf: Path
@@ -42,8 +43,8 @@ class CephImage:
 
 @dataclass(frozen=True)
 class DiskKey:
-    """What a disk is encrypted with (LUKS): the uuid *id* by which libvirt knows it, and the passphrase *secret*, which
-    is never seen in a definition, nor in a log."""
+    """The encryption key of a disk (LUKS): the uuid *id* that libvirt knows it by, and the passphrase *secret*, which
+    never appears in a definition or a log."""
 
     id: str
     secret: str = field(default="", repr=False, compare=False)
@@ -51,7 +52,7 @@ class DiskKey:
 
 @dataclass(frozen=True)
 class Backing:
-    """The file *path* that a qcow2 disk stands on; it stands alone itself. *format* is raw or qcow2."""
+    """The backing file *path* of a qcow2 disk; it has no backing file itself. *format* is raw or qcow2."""
 
     path: Path
     format: str
@@ -62,11 +63,14 @@ class Disk:
     """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
 
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
-    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
-    *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them. *packed*
-    (ring), *iommu* (whether the guest maps for it what it may reach) and *limits* (see ``hardware.limits``) follow from
-    the server's hardware; they are not seen. With *key* it is encrypted: with the *format* raw it is LUKS with that
-    inside, and what a qcow2 holds is encrypted by LUKS."""
+    its position among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
+    *backing* it has no backing file, regardless of its header. *place*: bus and address, once libvirt has assigned
+    them.
+
+    *packed* (ring), *iommu* (whether the guest maps the memory that the disk may reach) and *limits* (see
+    ``hardware.limits``) follow from the server's hardware; they are not read back from the domain. With *key* it is
+    encrypted: with the *format* raw it is LUKS with a raw disk inside, and the content of a qcow2 is encrypted by LUKS.
+    """
 
     path: Path
     target: str
@@ -90,8 +94,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it. *encrypted*:
-    of a qcow2, whether what it holds is."""
+    """The facts that a disk file of ours states about itself. *backing* is only a name, and a guest may have written
+    it. *encrypted*: of a qcow2, whether its content is encrypted."""
 
     format: str
     virtual_size: int
@@ -101,15 +105,15 @@ class DiskSeen:
 
 @dataclass(frozen=True)
 class PoolContent:
-    """What lies in a storage pool: its *size*, and how QEMU reaches it."""
+    """A volume in a storage pool: its *size*, and how QEMU reaches it."""
 
     size: int
     disk: Disk
 
 
 class Mirror(NamedTuple):
-    """A disk of a running domain that is being copied to the disk *path* (as ``Disk.path``): *done* of *total*, in
-    units of the hypervisor's own. *ready*: both hold the same, and what the guest writes goes to both."""
+    """A copy of a disk of a running domain to the disk *path* (as ``Disk.path``): *done* of *total*, in units of the
+    hypervisor. *ready*: both disks hold the same, and the guest's writes go to both."""
 
     path: Path
     done: int
@@ -126,8 +130,10 @@ class SharedFolder(NamedTuple):
 
 @dataclass(frozen=True)
 class Export:
-    """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
-    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest."""
+    """A disk that is served at the unix *socket* under *name*.
+
+    With *stand_in* it is served as it is while a domain of this host still writes to it, and clients' writes are lost:
+    enough for a QEMU that waits for an incoming guest."""
 
     id: str
     name: str
@@ -138,9 +144,9 @@ class Export:
 
 @dataclass(frozen=True)
 class Injection:
-    """What is written into the file system of a guest, which lies in the *partition* of its disk (from 1; 0: the disk
-    has none; -1: where an operating system is found): root's *password*, as a hash of crypt(5), a *key*, a line of
-    root's authorized_keys, *metadata*, for /meta.js, and *files* (path, content in base64)."""
+    """Data to write into a guest's file system in the *partition* of its disk (from 1; 0: the disk has none; -1: where
+    an operating system is found): root's *password*, as a hash of crypt(5), a *key*, a line of root's authorized_keys,
+    *metadata*, for /meta.js, and *files* (path, content in base64)."""
 
     partition: int
     password: str | None = field(default=None, repr=False)
@@ -149,137 +155,141 @@ class Injection:
     files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def named(self) -> dict[str, Any]:
-        """What there is to write, by name."""
-        given = {"password": self.password, "key": self.key, "metadata": dict(self.metadata), "files": self.files}
-        return {name: value for name, value in given.items() if value}
+        """Return the parts to write, by name."""
+        parts = {"password": self.password, "key": self.key, "metadata": dict(self.metadata), "files": self.files}
+        return {name: value for name, value in parts.items() if value}
 
 
 class RbdPool(Protocol):
-    """A pool of Ceph, whose RBD images other hosts reach as well. A *base* is an image that others are clones of: it is
-    complete, and stays as it is, from ``protect`` on. Every call raises ``HypervisorError`` where the cluster does not
-    do it, or does not answer."""
+    """A pool of Ceph, whose RBD images other hosts reach as well. A *base* is an image with clones: it is complete, and
+    immutable from ``protect`` on. Every call raises ``HypervisorError`` when the cluster refuses or does not answer."""
 
     def source(self, name: str) -> NetworkSource:
-        """How QEMU reaches the image *name*, whether it is there or not."""
+        """Return how QEMU reaches the image *name*, whether it exists or not."""
 
     def names(self) -> list[str]:
-        """Of all images."""
+        """Return the names of all images."""
 
     def size(self, name: str) -> int | None:
-        """Bytes of an image; ``None`` when there is none."""
+        """Return the bytes of an image; ``None`` when there is none."""
 
     def make(self, name: str, size: int) -> None:
-        """Make an empty one. Raises ``Conflict`` when one is there."""
+        """Make an empty image. Raises ``Conflict`` when it exists."""
 
     def clone(self, base: str, name: str) -> None:
-        """Make one that holds what *base* holds, copied when it is written to. Raises ``Conflict`` when one is there.
-        """
+        """Make a copy-on-write clone of *base*. Raises ``Conflict`` when it exists."""
 
     def grow(self, name: str, size: int) -> None:
-        """Grow it; never shrinks."""
+        """Grow an image; never shrinks."""
 
     def remove(self, name: str) -> None:
-        """Remove it; gone is fine. An image that a QEMU has open is waited for, as Ceph takes half a minute to notice
-        that one has died."""
+        """Remove an image; a missing one is no error. Wait for an image that a QEMU has open, as Ceph takes half a
+        minute to notice that the QEMU has died."""
 
     def is_base(self, name: str) -> bool:
-        """Whether it is a base."""
+        """Return whether the image is a base."""
 
     def protect(self, name: str) -> None:
-        """Make it a base; it may be one."""
+        """Make the image a base; it may already be one."""
 
     def remove_base(self, name: str) -> None:
-        """Remove what is a base, or was to become one, unless it has clones; gone is fine."""
+        """Remove a base, or an unfinished one, unless it has clones; a missing one is no error."""
 
 
 class HypervisorStorage(Protocol):
-    """See the head of this file. Every call raises ``Conflict`` when there is no pool of that name, or it does not run.
+    """The part of ``LocalHypervisor`` for storage pools. Every call raises ``Conflict`` when there is no pool of that
+    name, or it does not run.
     """
 
     def check_pool(self, pool: str) -> None:
-        """Nothing but that."""
+        """Raise ``Conflict`` when there is no pool of that name, or it does not run."""
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
-        """All that lies there, by name."""
+        """Return all volumes of the pool, by name."""
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """One of them, looked for again when libvirt does not know it: another host may have made it."""
+        """Return one volume. Refresh the pool when libvirt does not know it: another host may have made it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make one that is raw. Raises ``Conflict`` when one is there, and ``NoSpace``."""
+        """Make a raw volume. Raises ``Conflict`` when it exists, and ``NoSpace``."""
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
+        """Grow a volume, also while a domain uses it; ``resize`` tells the domain. Raises ``NoSpace``; never
+        shrinks."""
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Remove it; gone is fine. *wipe*: how many bytes at its beginning are overwritten by zeros before, 0 for all
-        of them, ``None`` for none."""
+        """Remove a volume; a missing one is no error. *wipe*: the number of bytes at its beginning to overwrite with
+        zeros first; 0 for all, ``None`` for none."""
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """Bytes that it has as a whole, and those that are free."""
+        """Return the pool's total and free bytes."""
 
     def rbd_pool(self, pool: str) -> RbdPool:
-        """The pool of Ceph behind a pool of type rbd."""
+        """Return the pool of Ceph behind a pool of type rbd."""
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Size and content of an RBD image, which libvirt need not know. Raises ``HypervisorError`` where it is not
-        there, cannot be read, or the cluster is another one."""
+        """Return size and content of an RBD image, which libvirt need not know. Raises ``HypervisorError`` when it does
+        not exist, cannot be read, or the cluster is another one."""
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """As ``pool_room``, of what can be stored in the pool of Ceph, as it was within the last minute."""
+        """Return total and free bytes that the pool of Ceph can store, at most a minute old."""
 
 
 class HypervisorDisks(Protocol):
-    """The part of ``LocalHypervisor`` about disks that are files, and copies of disks in use."""
+    """The part of ``LocalHypervisor`` for disks that are files, and for copies of disks in use."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
-        which is the guest's: its raw disk may hold any header."""
+        """Return the facts of a disk file of this *format*; ``None`` when it is missing. The format is never detected
+        from the content, which is the guest's: its raw disk may hold any header."""
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
-        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below; a qcow2 with one
-        has its content encrypted, but for what it has from *backing*. The file is *flushed*, or the caller does it with
-        all that it makes (``Task.note``); its name is when the caller flushes the folder."""
+        """Make an empty disk or an overlay on *backing*, complete or not at all.
+
+        *label* asks for a swap or ext4 (``swap`` or a file system label) signature. *key*: of a disk of the format
+        luks, here and below; a qcow2 with one has its content encrypted, except the data of *backing*. The file is
+        *flushed*, or the caller flushes it with all that it makes (``Task.note``); its name is on disk when the caller
+        flushes the folder."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy and convert, complete or not at all; sparse; flushed to disk. The *key* opens the source, where that is
-        encrypted, and the copy, which is a qcow2 or of the format luks, is encrypted with it."""
+        """Copy and convert, complete or not at all; sparse; flushed to disk. The *key* opens the source, if that is
+        encrypted; the copy, a qcow2 or of the format luks, is encrypted with it."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Have the keys of encrypted disks, and the *secret* of its TPM, ready for a domain that comes running, until
+        """Give libvirt the keys of encrypted disks and the *secret* of the TPM for an incoming running domain, until
         ``take_back_keys``."""
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Have the secret of the domain's TPM, and the keys with these *ids*, no more; fine where there are none."""
+        """Remove the secret of the domain's TPM and the keys with these *ids*; missing ones are no error."""
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises.
-        *blank*: where the source has zeros it reads as zeros, so they are not written."""
+        """Copy into an existing raw disk in a storage pool; flushed, but incomplete when it raises. *blank*: the disk
+        reads as zeros where the source has zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Write a swap or ext4 signature (as of ``make_disk``) into a raw disk that is there; flushed."""
+        """Write a swap or ext4 signature (as in ``make_disk``) into an existing raw disk; flushed."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow a disk of a stopped domain."""
 
-    def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
-        """Write into the file system on a disk that nobody uses, as often as one likes. The names (``Injection.named``)
-        of what could not be written, to why, all of them where no Linux is found: words for its user. *kvm*: whether
-        guests run under it. Raises ``HypervisorError`` where the host cannot do it, or it took too long."""
+    def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
+        """Write into the file system of a disk that is not in use. It may be repeated.
+
+        Return the names (``Injection.named``) of the parts that could not be written, each with the reason for its
+        user; all of them when no Linux is found. *kvm*: whether guests run under KVM. Raises ``HypervisorError`` when
+        the host cannot do it, or it took too long."""
 
     def lacks_injection(self) -> str:
-        """What the host lacks for ``inject``; "" where it lacks nothing."""
+        """Return what the host lacks for ``inject``; "" if nothing."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,
-        into a disk of *format* that stands alone, encrypted with the *key*. ``finish_copy`` makes it *path*."""
+        """Begin to copy the disk *target* of an active domain, as it is at this instant, with its backing files, into a
+        disk of *format* without a backing file, encrypted with the *key*. ``finish_copy`` makes it *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Abort a copy that nobody waits for, and remove its file; fine when there is none."""
+        """Abort a copy that no caller waits for, and remove its file; no error when there is none."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Zeros in block devices and files: written where nothing else is to be read, and found where they need not be sent."""
+"""Zeros in block devices and files: written over old data, and detected so that they are not sent."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from contextlib import suppress
 
 #: Bytes of one write, and of one request to the kernel, which cannot be interrupted.
 PIECE, REQUEST = 1 << 20, 1 << 30
-#: ``BLKZEROOUT``: the kernel has the device make zeros where it can, and writes them where not.
+#: ``BLKZEROOUT``: the kernel has the device make zeros where it can, and otherwise writes them.
 _ZEROOUT, _RANGE = 0x127F, struct.Struct("=QQ")
 _ZEROS = bytes(PIECE)
 
 
 def is_zero(data: bytes) -> bool:
-    """Whether there is nothing else in *data*, of ``PIECE`` bytes at most."""
+    """Return whether *data*, of at most ``PIECE`` bytes, holds only zeros."""
     return data == _ZEROS[:len(data)]
 
 
-def size_of(descriptor: int) -> int:
-    """Bytes of an open file or block device."""
+def open_file_size(descriptor: int) -> int:
+    """Return the size in bytes of an open file or block device."""
     return os.lseek(descriptor, 0, os.SEEK_END)
 
 
-def write(descriptor: int, start: int, end: int) -> None:
+def write_zeros(descriptor: int, start: int, end: int) -> None:
     """Have bytes from *start* up to *end* read as zeros. Raises ``OSError``."""
     block = stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while start < end:
         length = min(end - start, REQUEST)
         if block and not (start | length) % 512:
-            with suppress(OSError):  # a device that has none of it is written to
+            with suppress(OSError):  # a device without ``BLKZEROOUT`` is written to
                 fcntl.ioctl(descriptor, _ZEROOUT, _RANGE.pack(start, length))
                 start += length
                 continue

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of images: where it comes from (``sources``), what it is (``content``), where it is kept (``store``)."""
+"""Content of images: its sources (``sources``), its format (``content``), its storage (``store``)."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The content of an image straight out of Ceph, where the image service keeps it there (Nova's enable_rbd_download): it
-does not pass through the control plane then. Whatever goes wrong with it, the image waits for its content as without.
+"""The content of an image read directly from Ceph, if the image service stores it there (Nova's enable_rbd_download).
+It then bypasses the control plane. After any failure the image waits for its content, as it does without Ceph.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The key of a source that waits for its content, and may have it from there.
+#: The key of a source that waits for its content, and may read it from this location.
 FIELD = "location"
-#: What Glance says of an image in Ceph.
+#: Glance's location of an image in Ceph.
 _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})/(?P<pool>{CEPH_NAME})/"
                        f"(?P<name>{CEPH_NAME})/(?P<snapshot>{CEPH_NAME})")
 
 
-def source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """The source of an image whose content a client sends: with the location of *want*'s where this host has content
-    from there, and a checksum says whether it is the right one."""
+def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
+    """Return the source of an image whose content a client sends. It has the location of *want*'s source if this host
+    reads content from there, and a checksum can verify the content."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)
 
 
-def take(task: Task, location: str) -> None:
-    """Take the content in, or have the image wait for it."""
+def take_ceph_image(task: Task, location: str) -> None:
+    """Read the content from Ceph, or have the image wait for an upload."""
     host, document = task.host, task.document
     try:
         with host.hypervisor.export_image(_image(host, document.id, location)) as (size, pieces):
             check_length(size, host.settings.image_max_bytes)
-            with importing.store(host).part(document.id, size) as part:
-                advance = partial(importing.advance, task.operation, size, "download")
+            with importing.image_store(host).part(document.id, size) as part:
+                advance = partial(importing.advance_bytes, task.operation, size, "download")
                 part.fill(pieces, size, host.settings.image_max_bytes, advance)
-                importing.take(host, document, part, importing.UPLOAD, None, task.operation)
+                importing.commit_content(host, document, part, importing.UPLOAD, None, task.operation)
     except (Cancelled, NoSpace, TooLarge):
         raise
     except MagnetarError as error:
@@ -57,15 +57,16 @@ def take(task: Task, location: str) -> None:
 
 
 def _image(host: LocalHost, id: str, location: str) -> CephImage:
-    """Raises ``InvalidField`` for a *location* that is not of the image *id*, or not in the settings' pool: who may
-    write into the image service could name what is not his."""
-    found, settings = _LOCATION.fullmatch(location), host.settings
-    if found is None:
+    """Return the image at *location*. Raises ``InvalidField`` for a *location* that does not belong to the image *id*,
+    or is outside the settings' pool: a user who may write into the image service could name other users' data."""
+    location_match, settings = _LOCATION.fullmatch(location), host.settings
+    if location_match is None:
         raise InvalidField("source.location", "must be rbd://FSID/POOL/IMAGE/SNAPSHOT", location[:200])
-    if found["pool"] != settings.rbd_pool:
+    if location_match["pool"] != settings.rbd_pool:
         raise InvalidField("source.location", f"must be in the pool {settings.rbd_pool!r} of the agent's setting "
                                               "rbd_pool", location)
-    if found["name"] != id:
+    if location_match["name"] != id:
         raise InvalidField("source.location", f"must be of an RBD image with the image's own uuid {id}, as Glance "
                                               "calls it", location)
-    return CephImage(settings.rbd_ceph_conf, str(settings.rbd_user), settings.rbd_connect_timeout, **found.groupdict())
+    return CephImage(settings.rbd_ceph_conf, str(settings.rbd_user), settings.rbd_connect_timeout,
+                     **location_match.groupdict())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Taking in the content of an image, and finding it again by the image's document."""
+"""Import of the content of an image, and lookup of the content by the image's document."""
 
 from __future__ import annotations
 
@@ -19,68 +19,71 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Fields
     from magnetar_core.operations import Operation
 
-#: Names of what is made for an image in its folder; QEMU's tools write it under the second one.
+#: Names of the copy for an image in its folder; QEMU's tools write it under the second one.
 COPIES = ("volume", "volume.part")
 #: The source of an image whose content a client sends.
 UPLOAD = {"upload": True}
 
 
-def store(host: LocalHost) -> ImageStore:
+def image_store(host: LocalHost) -> ImageStore:
     return ImageStore(host.settings.state_dir / "images", host.locks)
 
 
-def stored(document: Document) -> bool:
-    """Whether the content is there: a file of that name is complete, since it was flushed before it got the name."""
+def content_is_stored(document: Document) -> bool:
+    """Return whether the content is stored: a file of that name is complete, since it was flushed before it got the
+    name."""
     file = document.state.get("file")
     return file is not None and Path(file).is_file()
 
 
 def content_of(document: Document) -> tuple[Path, str]:
-    """Path and format (raw, qcow2, iso, aki, ari) of the content that *document* describes. The file never changes; who
-    needs it for longer than the image exists makes a hard link to it. Raises ``Conflict`` where there is none."""
-    if document.deleting or not stored(document):
+    """Return path and format (raw, qcow2, iso, aki, ari) of the content that *document* describes. Raises ``Conflict``
+    when there is none.
+
+    The file never changes. A caller that needs it for longer than the image exists makes a hard link to it."""
+    if document.deleting or not content_is_stored(document):
         raise Conflict(f"Image {document.name!r} has no content on this host yet. Upload it, or wait until it is "
                        "active.")
     return Path(document.state["file"]), str(document.state["disk_format"])
 
 
 def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
-    """As ``content_of``, of the image with uuid *id*."""
+    """Return ``content_of`` for the image with uuid *id*."""
     return content_of(host.documents.get("image", id) or Document("image", id, id, {}))
 
 
-def check_room(host: LocalHost, source: dict[str, Any], freed: int = 0) -> None:
-    """Raises what an upload would end with, where *source* says its size and there is no room for that, also when so
-    many bytes are *freed* before."""
+def check_image_room(host: LocalHost, source: dict[str, Any], freed: int = 0) -> None:
+    """Raise ``TooLarge`` or ``NoSpace`` before an upload when *source* states a size that does not fit, even after so
+    many bytes are *freed*."""
     if length := source.get("size"):
         check_length(length, host.settings.image_max_bytes)
-        store(host).check_room(length, freed)
+        image_store(host).check_room(length, freed)
 
 
-def adopt(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
-    """Make an image of *document* and the disk in *file*, which is moved. The caller holds the lock of its name. A
-    crash in between leaves a document without content (see ``stored``), which the caller removes."""
-    progress = partial(advance, operation, file.stat().st_size, "checksum")
-    with store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
-        take(host, document, part, UPLOAD, None, operation)
+def adopt_disk(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
+    """Make an image from *document* and the disk in *file*, which is moved. The caller holds the lock of its name. A
+    crash in between leaves a document without content (see ``content_is_stored``), which the caller removes."""
+    progress = partial(advance_bytes, operation, file.stat().st_size, "checksum")
+    with image_store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
+        commit_content(host, document, part, UPLOAD, None, operation)
 
 
-def advance(operation: Operation, total: int | None, phase: str, done: int) -> None:
+def advance_bytes(operation: Operation, total: int | None, phase: str, done: int) -> None:
     operation.advance(done, total, "bytes", phase)
 
 
-def check_clear(document: Document | None) -> None:
-    """Raises ``Conflict`` for an image with encrypted content, of which nothing is made but the server itself."""
+def check_not_encrypted(document: Document | None) -> None:
+    """Raise ``Conflict`` for an image with encrypted content: only servers are made from it."""
     if document is not None and image_format.is_encrypted(document.want):
         raise Conflict(f"The content of image {document.name!r} is encrypted, as it is the root disk of a shelved "
                        "server. Nothing is made of it but that server; unshelve it.")
 
 
-def inspected(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
-    """What content for an image of this document is; see ``image_format.inspect``. Raises ``ImageRefused``, also for
-    what this host does not take, or where it is not as claimed."""
+def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
+    """Return the facts of content for an image of this document; see ``image_format.inspect_image``. Raises
+    ``ImageRefused``, also for content that this host does not accept, or that differs from its declaration."""
     claimed = want.get("disk_format")
-    facts = image_format.inspect(head, size, claimed, image_format.is_encrypted(want))
+    facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
     limit = host.settings.image_max_virtual_bytes
     if facts.virtual_size > limit:
         raise ImageRefused(
@@ -93,29 +96,30 @@ def inspected(host: LocalHost, head: bytes, size: int, want: Fields) -> image_fo
 
 
 def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
-    """What the part is, settled on disk. Raises ``ImageRefused`` or ``InvalidField`` unless it is what is wanted."""
+    """Flush the part to disk and return its facts. Raises ``ImageRefused`` or ``InvalidField`` unless it matches
+    *want*."""
     part.check_digests(want.get("checksum"))
-    facts = inspected(host, part.head(), part.size, want)
+    facts = inspect_content(host, part.head(), part.size, want)
     check_boot_fields(want, facts.format)
     part.settle()
     return facts
 
 
-def copies(host: LocalHost, image: str) -> list[Path]:
-    """Where a copy or conversion for the image with this uuid lies while it is made: its name in the image's folder,
-    and the one under which QEMU's tools write it."""
-    return [store(host).path(image, name) for name in COPIES]
+def copy_paths(host: LocalHost, image: str) -> list[Path]:
+    """Return the paths of an unfinished copy or conversion for the image with this uuid: its name in the image's
+    folder, and the temporary name that QEMU's tools write."""
+    return [image_store(host).path(image, name) for name in COPIES]
 
 
-def take(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
-         origin: dict[str, Any] | None, operation: Operation) -> None:
-    """Check what was written and make it the image's content: of a VMDK a qcow2, under the digests of what came.
-    Changes nothing before all checks have passed."""
+def commit_content(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
+                   origin: dict[str, Any] | None, operation: Operation) -> None:
+    """Check the written part and make it the image's content: a VMDK becomes a qcow2, under the digests of the
+    original. Changes nothing before all checks have passed."""
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
     if facts.format == VMDK:
         format = _converted(host, document.id, part, operation)
-    files = store(host)
+    files = image_store(host)
     file = files.path(document.id, part.digests["sha256"])
     want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
     document.state.update(
@@ -124,15 +128,16 @@ def take(host: LocalHost, document: Document, part: ContentPart, source: dict[st
     want.pop("source", None)
     host.hypervisor.permit([part.path])
     with files.still():
-        host.documents.write(document)  # before the file has its name: after a crash that is no orphan
+        host.documents.write(document)  # before the file has its name: after a crash the file is no orphan
         files.commit(document.id, part)
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Have a qcow2 take the place of the VMDK in *part*, whose headers were looked at; returns its format. QEMU's user
-    reads it, and nothing but it. Raises ``TooLarge`` where little becomes much: what is compressed, or in many places
-    at once."""
-    path, written = copies(host, image)
+    """Replace the VMDK in *part*, whose headers were checked, by a qcow2; return its format.
+
+    A process of QEMU's user reads it, with access to no other file. Raises ``TooLarge`` when a small file becomes a
+    large one: compressed data, or data that the headers place several times."""
+    path, written = copy_paths(host, image)
 
     def told(done: int, total: int) -> None:
         if written.exists():
@@ -145,15 +150,15 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
         check_length(path.stat().st_size, host.settings.image_max_bytes)
         part.replace(path)
     finally:
-        for left in (path, written):
-            left.unlink(missing_ok=True)
+        for leftover in (path, written):
+            leftover.unlink(missing_ok=True)
     part.size = part.path.stat().st_size
     part.settle()
     return "qcow2"
 
 
 def check_boot_fields(want: Fields, format: str | None) -> None:
-    """Kernel, ramdisk and command line belong together. *format* ``None``: not known yet."""
+    """Raise ``InvalidField`` unless kernel, ramdisk and command line fit together. *format* ``None``: not known yet."""
     if want.get("kernel") and format in ("iso", "aki", "ari"):
         raise InvalidField("kernel", f"is for disks only, and this image is {format}")
     if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Making an image of a volume that no server has (Cinder's ``os-volume_upload_image``).
+"""An image made from a volume that no server has (Cinder's ``os-volume_upload_image``).
 
-The copy lies in the folder of the image's content until it is that content. After a crash it is made anew; a sweep
-removes it when the image is gone. Content that is lost later is not copied again: the volume may have changed.
+The copy is in the folder of the image's content until it becomes that content. After a crash the copy is made again; a
+sweep removes it when the image is gone. Content that is lost later is not copied again: the volume may have changed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.volumes import attaching, content, finished, holders
+from magnetar_agent.volumes import attaching, content, holders_of_volume, is_content_complete
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import refuse_missing
 
 from . import importing
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
     from magnetar_agent.reconcile.task import Task
 
-#: Formats of such an image, the usual one first.
+#: Formats of such an image, the default first.
 FORMATS = ("qcow2", "raw")
 
 
-def complete(host: LocalHost, want: Fields) -> Fields:
-    """The source with the volume's uuid, and the format. Raises ``InvalidField`` or ``Conflict`` for a volume of which
-    no image can be made."""
+def complete_volume_source(host: LocalHost, want: Fields) -> Fields:
+    """Return the source with the volume's uuid, and the format. Raises ``InvalidField`` or ``Conflict`` when the volume
+    cannot become an image."""
     reference, format = want["source"]["volume"], want.get("disk_format") or FORMATS[0]
     if format not in FORMATS:
         raise InvalidField("disk_format", f"must be {' or '.join(FORMATS)} for an image of a volume", format)
@@ -34,7 +34,7 @@ def complete(host: LocalHost, want: Fields) -> Fields:
         raise InvalidField("checksum", "cannot be given with source.volume: the copy decides", want["checksum"])
     volume = host.documents.standing("volume", reference)
     if volume is None:
-        missing(InvalidField("source.volume", "must name a volume of this host", reference), "volume", reference)
+        refuse_missing(InvalidField("source.volume", "must name a volume of this host", reference), "volume", reference)
         return {"disk_format": format}
     _check(host, volume)
     content.refuse_encrypted(volume, "no image is made of it: the image would hold its content in clear text. In a "
@@ -43,9 +43,9 @@ def complete(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check(host: LocalHost, volume: Document) -> None:
-    if not finished(volume):
+    if not is_content_complete(volume):
         raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
-    if users := sorted(attaching.server_name(host, one) for one in holders(host, volume.id)):
+    if users := sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)):
         raise Conflict(f"Volume {volume.name!r} is attached to {', '.join(users)}, which may write to it. Detach it, "
                        "or make a volume_snapshot of it, of that a volume, and of that the image.")
     size, most = int(volume.state["bytes"]), host.settings.image_max_virtual_bytes
@@ -54,10 +54,10 @@ def _check(host: LocalHost, volume: Document) -> None:
                        f"allows {most} for an image.")
 
 
-def take(task: Task, id: str) -> None:
+def take_volume_image(task: Task, id: str) -> None:
     """Copy the volume, and make the copy the image's content."""
     host, image = task.host, task.document
-    path, part = importing.copies(host, image.id)
+    path, part = importing.copy_paths(host, image.id)
     format = image.want["disk_format"]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -66,10 +66,10 @@ def take(task: Task, id: str) -> None:
             if volume is None or volume.deleting:
                 raise Conflict(f"Volume {id} was removed before the image had its content.")
             _check(host, volume)
-            disk = content.disk(host, volume)
+            disk = content.content_disk(host, volume)
             path.unlink(missing_ok=True)
             host.hypervisor.copy_disk(disk.remote or disk.path, disk.format, path, format, task.operation.advance)
-        importing.adopt(host, image, path, task.operation)
+        importing.adopt_disk(host, image, path, task.operation)
     finally:
-        for left in (path, part):
-            left.unlink(missing_ok=True)
+        for leftover in (path, part):
+            leftover.unlink(missing_ok=True)

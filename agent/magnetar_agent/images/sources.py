@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the content of an image comes from: a file of the host, or an http(s) address."""
+"""Sources of the content of an image: a file of the host, or an http(s) address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ REDIRECTS = 5
 
 
 class Opened:
-    """A source that is open: its *chunks*, its *length* in bytes if known, and what tells a file from a later one."""
+    """An open source: its *chunks*, its *length* in bytes if known, and the identity of a file, to detect later
+    changes."""
 
     def __init__(self, chunks: Iterator[bytes], length: int | None, origin: dict[str, Any] | None = None) -> None:
         self.chunks, self.length, self.origin = chunks, length, origin
@@ -34,12 +35,12 @@ class Opened:
 
 @contextmanager
 def open_source(source: dict[str, Any], folders: tuple[Path, ...], limit: int) -> Iterator[Opened]:
-    """Open *source*, ``{"path"}`` or ``{"url"}``; *folders* are those that files may be read from."""
+    """Open *source*, ``{"path"}`` or ``{"url"}``; files may be read only from *folders*."""
     if "path" in source:
         with open_file(source["path"], folders) as file:
             size = os.fstat(file.fileno()).st_size
             _check_length(size, limit, "source.path")
-            yield Opened(iter(partial(file.read, CHUNK), b""), size, origin(source["path"], file))
+            yield Opened(iter(partial(file.read, CHUNK), b""), size, file_origin(source["path"], file))
     else:
         with open_url(source["url"]) as answer:
             text = answer.headers.get("Content-Length", "")
@@ -57,7 +58,7 @@ def _check_length(length: int | None, limit: int, field: str) -> None:
 def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
     """Open the regular file *path* for reading, if it really lies in one of *folders*.
 
-    What is checked is the open file, by its path in /proc: nobody can swap a link between check and use."""
+    The check covers the open file, by its path in /proc: no process can swap a link between check and use."""
     where = ", ".join(map(str, folders)) or "none"
     rule = f"must be a file in one of the agent's image_paths ({where})"
     if not Path(path).is_absolute() or not any(Path(os.path.realpath(path)).is_relative_to(_real(f)) for f in folders):
@@ -82,11 +83,11 @@ def _real(folder: Path) -> Path:
     return Path(os.path.realpath(folder))
 
 
-def origin(path: str, file: BufferedReader) -> dict[str, Any]:
-    """What tells whether the file is still the one that was read: a change alters at least one of these."""
-    seen = os.fstat(file.fileno())
-    return {"path": path, "size": seen.st_size, "mtime_ns": seen.st_mtime_ns, "ctime_ns": seen.st_ctime_ns,
-            "inode": seen.st_ino, "device": seen.st_dev}
+def file_origin(path: str, file: BufferedReader) -> dict[str, Any]:
+    """Return the attributes that identify the file's current content: a change alters at least one of these."""
+    status = os.fstat(file.fileno())
+    return {"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns,
+            "inode": status.st_ino, "device": status.st_dev}
 
 
 def check_url(url: str) -> None:
@@ -103,7 +104,7 @@ def check_url(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows few redirects, and only to addresses that a user may give."""
+    """A redirect handler that follows few redirects, and only to addresses that a user may give."""
 
     max_redirections = REDIRECTS
     max_repeats = REDIRECTS
@@ -115,7 +116,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def open_url(url: str) -> http.client.HTTPResponse:
-    """Begin to load *url*. Raises ``InvalidField`` when the server has no such thing, ``Unreachable`` otherwise."""
+    """Begin to load *url*. Raises ``InvalidField`` when the server has no such resource, ``Unreachable`` otherwise."""
     check_url(url)
     opener = urllib.request.OpenerDirector()  # by hand: build_opener would add file:, ftp: and data:
     for handler in (urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
@@ -137,7 +138,7 @@ def open_url(url: str) -> http.client.HTTPResponse:
 
 
 def _loaded(answer: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
-    """The body as it comes, in pieces of any size, so that a cancel is noticed soon."""
+    """Yield the body as it arrives, in pieces of any size, so that a cancel is noticed soon."""
     try:
         while piece := answer.read1(CHUNK):
             yield piece

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the content of images is kept: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
+"""The storage of images' content: ``<state_dir>/images/<image uuid>/<sha256>``, read-only.
 
 The name is the digest, and a file never changes. Servers keep hard links to it, so their backing files stay right when
 the image is removed, or recreated with other content under the same uuid. Content is written into a ``.part`` file,
-which its writer locks; one that nobody locks was left by a crash. Content that replaces other content waits as
-``.ready`` until the old content is removed.
+which its writer locks; an unlocked part was left by a crash. Content that replaces other content waits as ``.ready``
+until the old content is removed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from magnetar_agent.reconcile.locks import Locks
 
-#: Held by who sweeps, or puts content in place.
+#: The lock of a sweep, and of code that puts content in place.
 SWEEP = ("", "images")
-#: Digests that are kept of all content, so that either tells whether it is the same.
+#: Digests that are stored for all content, so that a checksum of either kind can be compared.
 ALGORITHMS = ("sha256", "sha512")
 _ZEROS = bytes(CHUNK)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-#: Readable by QEMU's user through its group; written by nobody.
+#: Readable by QEMU's user through its group; writable by no user.
 MODE = 0o440
 
 
@@ -49,7 +49,7 @@ class ContentPart:
         self.digests: dict[str, str] = {}
 
     def fill(self, chunks: Iterable[bytes], length: int | None, limit: int, advance: Callable[[int], None]) -> None:
-        """Write all of *chunks*, sparsely. *length* is what was promised; *advance* is told the bytes done."""
+        """Write all of *chunks*, sparsely. *length*: the announced bytes; *advance* is called with the bytes done."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         for chunk in chunks:
             self.size += len(chunk)
@@ -66,7 +66,7 @@ class ContentPart:
         self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Find size and digests of content that is there already; *advance* is told the bytes read."""
+        """Compute size and digests of existing content; *advance* is called with the bytes read."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         while chunk := os.pread(self.descriptor, CHUNK, self.size):
             self.size += len(chunk)
@@ -85,8 +85,8 @@ class ContentPart:
                 view = view[os.write(self.descriptor, view):]
 
     def replace(self, file: Path) -> None:
-        """Have *file* take the place of what was written. It is locked before it has the name of a part, so that no
-        sweep finds it without a writer. Raises ``OSError``, with nothing changed, where it cannot be moved."""
+        """Put *file* in the place of the written content. It is locked before it has the name of a part, so that no
+        sweep finds it without a writer. Raises ``OSError``, with nothing changed, when it cannot be moved."""
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -99,7 +99,7 @@ class ContentPart:
         os.fchown(descriptor, os.geteuid(), os.getegid())
 
     def head(self) -> bytes:
-        """The first bytes, as ``image_format.inspect`` wants them."""
+        """Return the first bytes, as ``image_format.inspect_image`` needs them."""
         return os.pread(self.descriptor, HEAD, 0)
 
     def check_digests(self, checksum: str | None) -> None:
@@ -113,7 +113,7 @@ class ContentPart:
 
 
 def check_length(length: int, limit: int) -> None:
-    """Raises ``TooLarge`` for content that is longer than *limit*."""
+    """Raise ``TooLarge`` for content that is longer than *limit*."""
     if length > limit:
         raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
                        "image_max_bytes in the agent's settings if that is too little.")
@@ -123,25 +123,25 @@ def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
     """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
     if checksum is None:
         return
-    name, _colon, wanted = checksum.partition(":")
-    if digests[name] != wanted:
+    name, _colon, expected = checksum.partition(":")
+    if digests[name] != expected:
         raise ImageRefused(f"checksum: the content has {name}:{digests[name]}, and {checksum} was asked for. It was "
                            "damaged on its way, or is another version.",
                            field="checksum", expected=checksum, found=f"{name}:{digests[name]}")
 
 
 class ImageStore:
-    """The content of all images of a host."""
+    """The store of the contents of all images of a host."""
 
     def __init__(self, root: Path, locks: Locks) -> None:
         self.root, self.locks = root, locks
 
     def path(self, image: str, digest: str) -> Path:
-        """Where content of image *image* with this sha256 is, or would be."""
+        """Return the path of the content of image *image* with this sha256, whether it exists or not."""
         return self.root / image / digest
 
     def check_room(self, length: int, freed: int = 0) -> None:
-        """Raises ``NoSpace`` where there is none for so many bytes when others are *freed*."""
+        """Raise ``NoSpace`` when *length* bytes do not fit, even after *freed* bytes are removed."""
         free = shutil.disk_usage(next(folder for folder in (self.root, *self.root.parents) if folder.exists())).free
         if length > free + freed:
             raise NoSpace(f"The image needs up to {length} bytes, and {free + freed} are free under {self.root}. Free "
@@ -149,7 +149,7 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
+        """Yield a part to fill; it is removed afterwards unless it was committed. A full disk raises ``NoSpace``."""
         folder = self.root / image
         part = None
         try:
@@ -167,11 +167,11 @@ class ImageStore:
                 part.path.unlink(missing_ok=True)
                 os.close(part.descriptor)
             with suppress(OSError):
-                folder.rmdir()  # only when nothing is in it
+                folder.rmdir()  # fails unless it is empty
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """*file*, which nobody else writes, as a part with its digests; it is moved where that is possible."""
+        """Yield *file*, which has no other writer, as a part with its digests; it is moved if that is possible."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:
@@ -186,24 +186,24 @@ class ImageStore:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """The path at which content with this checksum waits until the content that it replaces is removed."""
+        """Return the path where content with this checksum waits until the content that it replaces is removed."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
-        """Put a settled part where ``ready`` says."""
+        """Move a settled part to *path*, a path from ``ready``."""
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Keeps sweeps away while content gets its name and the document is written that names it."""
+        """Keep sweeps away while content gets its name and the document that names it is written."""
         with self.locks.hold(*SWEEP):
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Put a settled part in place, for good. The caller is ``still``, and has noted its path in the document:
-        ``sweep`` knows it by that."""
+        """Put a settled part in place permanently. The caller holds ``still``, and has noted the path in the document,
+        so that ``sweep`` keeps it."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)
@@ -211,13 +211,13 @@ class ImageStore:
         return path
 
     def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
-        """Remove all content but what *keep* says, and parts that nobody writes."""
+        """Remove all content except the paths from *keep*, and all parts without a writer."""
         with self.still():
-            kept = set(keep())
+            kept_paths = set(keep())
             for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
                 with suppress(FileNotFoundError):  # its last part has gone, and the folder with it
                     for path in list(folder.iterdir()):
-                        if path not in kept:
+                        if path not in kept_paths:
                             _remove(path)
                 with suppress(OSError):
                     folder.rmdir()
@@ -239,8 +239,8 @@ def _create(folder: Path) -> ContentPart:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, unless it is a part that somebody writes. A part stays locked until it is gone: who has just made
-    it and waits for the lock then sees that."""
+    """Remove a file, unless it is a part with a writer. A part stays locked until it is gone: a writer that has just
+    made it and waits for the lock then notices the removal."""
     if path.suffix != ".part":
         path.unlink(missing_ok=True)
         return

@@ -2,12 +2,13 @@
 """Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*, names of what is behind it: a unix socket of this host, or a function that gets a connected socket and the
-peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends show
-their certificates; whether the peer may use the agent's API is another matter.
+*doors*, names of the endpoints behind it: a unix socket of this host, or a function that gets a connected socket and
+the peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends
+show their certificates; permission to use the agent's API is separate.
 
 On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
-accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes go both ways as they are.
+accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes pass unchanged in both
+directions.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from magnetar_agent.host.sockets import bound, itself
-from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, from_dict
+from magnetar_agent.host.sockets import bind_unix_socket, pin_socket_path
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, error_from_dict
 
 from .relay import ALPN, TCP, AcceptedEnd, DialledEnd, LocalEnd, common_name
 
@@ -48,7 +49,7 @@ Door = Path | Callable[[socket.socket, str], None]
 
 @dataclass(frozen=True)
 class Offer:
-    """What *peers* may reach here through link *id*."""
+    """The doors that *peers* may reach on this host through link *id*."""
 
     id: str
     peers: frozenset[str]
@@ -84,9 +85,10 @@ class Links:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # Who we are --------------------------------------------------------------------------------------------------
+    # Our identity ------------------------------------------------------------------------------------------------
     def name(self) -> str | None:
-        """The common name of our certificate, by which peers know us; ``None`` when links are not possible here."""
+        """Return the common name of our certificate, which identifies us to peers; ``None`` when links are not possible
+        here."""
         if not (self.settings.listen and self.settings.tls_cert and self.settings.tls_client_ca):
             return None
         try:
@@ -98,41 +100,42 @@ class Links:
         return str(names[-1].value) if names else None
 
     def required(self) -> str:
-        """``name``, or ``Conflict`` saying what to configure."""
-        found = self.name()
-        if found is None:
+        """Return ``name``. Raises ``Conflict`` with the settings that are missing."""
+        name = self.name()
+        if name is None:
             raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
                            "tls_client_ca in /etc/magnetar/agent.yml (the role magnetar.compute.agent does), then "
                            "repeat the call.")
-        return found
+        return name
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Let the peers in from now on. This replaces an offer of the same id, and cuts connections of peers that are
+        """Admit the peers from now on. This replaces an offer of the same id, and cuts connections of peers that are
         not in this one, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
 
     def offered(self, id: str) -> Offer | None:
-        """The offer with this id."""
+        """Return the offer with this id; ``None`` when there is none."""
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:
-        """Let nobody in any more, and cut connections, except at the door *spare*."""
+        """End the offer, and cut its connections, except at the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
         """Take over a TLS connection that asked for a link; called in the server's loop. *admitted* is called when the
-        link is one that is offered to this peer."""
+        link is offered to this peer."""
         end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
         transport.set_protocol(end)
         end.connection_made(transport)
 
     def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
-        """What leads to *door* of link *id*. Raises ``NotFound`` for all that is not offered to this very peer."""
+        """Return a coroutine that connects to *door* of link *id*. Raises ``NotFound`` for everything that is not
+        offered to this peer."""
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
@@ -146,7 +149,7 @@ class Links:
         end = self._local(id, loop, peer, name, accepted=True)
         try:
             if isinstance(door, Path):
-                with itself(door) as name_of_it:
+                with pin_socket_path(door) as name_of_it:
                     await loop.create_unix_connection(lambda: end, name_of_it)
             else:
                 ours, theirs = socket.socketpair()
@@ -161,10 +164,10 @@ class Links:
     def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
         """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
         path.unlink(missing_ok=True)
-        self._run(self._serve(remote, door, path, bound(path, gid)))
+        self._run(self._serve(remote, door, path, bind_unix_socket(path, gid)))
 
     def call(self, remote: LinkAddress, door: str) -> socket.socket:
-        """A socket, connected to *door* of *remote*. Raises ``Unreachable``, or what the other agent says."""
+        """Return a socket, connected to *door* of *remote*. Raises ``Unreachable``, or the other agent's error."""
         ours, theirs = socket.socketpair()
         try:
             self._run(self._join(remote, door, theirs))
@@ -174,18 +177,18 @@ class Links:
         return ours
 
     def connected(self, id: str, door: str) -> bool:
-        """Whether anything is connected to *door* through link *id*."""
+        """Return whether anything is connected to *door* through link *id*."""
         with self._lock:
             return any(end.door == door for end in self._pipes.get(id, ()))
 
     def forwards(self, id: str) -> bool:
-        """Whether there is a listener for link *id*."""
+        """Return whether there is a listener for link *id*."""
         with self._lock:
             return id in self._forwards
 
     def greet(self, remote: LinkAddress) -> None:
-        """Return when the other agent can be reached and both believe the other's certificate. Raises ``Conflict`` when
-        they do not, else as ``call``."""
+        """Return when the other agent is reachable and both accept the other's certificate. Raises ``Conflict`` when
+        they do not, and the errors of ``call``."""
         try:
             self.call(replace(remote, id=""), "").close()
         except NotFound:  # it has answered: there is no link with an empty id
@@ -206,12 +209,12 @@ class Links:
                 path.unlink(missing_ok=True)
 
     def cut(self, id: str) -> None:
-        """Close all that was forwarded or called for link *id*."""
+        """Close all forwarded and called connections of link *id*."""
         self.close_forwards(id)
         self._cut(id)
 
     def close(self) -> None:
-        """End everything."""
+        """Cut all links and stop the event loop."""
         for id in [*self._forwards, *self._pipes]:
             self.cut(id)
         loop, self._loop = self._loop, None
@@ -261,14 +264,14 @@ class Links:
         except (OSError, ssl.SSLError, TimeoutError) as failure:
             far.close()
             why = getattr(failure, "strerror", None) or str(failure) or "no answer in time"
-            # A TLS connection that is closed before an answer is a refused certificate rather than a restart.
+            # A TLS connection that is closed before an answer means a refused certificate rather than a restart.
             lasting = isinstance(failure, (ssl.SSLError, ConnectionResetError))
             raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached over TLS: "
                               f"{why}. Check that it runs, that its port is open to this host, and that both have "
                               "certificates of one CA.", lasting=lasting) from failure
         if error:
             far.close()
-            raise from_dict(error)
+            raise error_from_dict(error)
 
     def _context(self) -> ssl.SSLContext:
         self.required()
@@ -280,11 +283,11 @@ class Links:
         context.set_alpn_protocols([ALPN])
         return context
 
-    # Both --------------------------------------------------------------------------------------------------------
+    # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """A new end on this host; known, so that it can be cut."""
-        end = LocalEnd(loop, lambda gone: self._gone(id, gone), peer, door, accepted)
+        """Return a new end on this host, registered so that it can be cut."""
+        end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
         return end
@@ -324,7 +327,7 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Give the socket to what is behind the door, and close it afterwards."""
+    """Pass the socket to the function behind the door, and close it afterwards."""
     with sock:
         try:
             door(sock, peer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Relays bytes between a TLS connection and a local socket; each end waits when the other is slow."""
+"""A relay of bytes between a TLS connection and a local socket; each end waits when the other is slow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from magnetar_core.errors import MagnetarError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-#: The ALPN name with which a TLS client asks for a link instead of HTTP.
+#: The ALPN name of a TLS client that asks for a link instead of HTTP.
 ALPN = "magnetar-link/1"
-#: Most bytes of a first line, and seconds until it must be here.
+#: The most bytes of a first line, and seconds until it must arrive.
 LINE, PATIENCE = 4096, 10.0
 #: Bytes that may wait in an end before the other end stops reading.
 BUFFER = 1 << 20
-#: Bytes that are read at once.
+#: Bytes of one read.
 SPACE = 1 << 18
-#: Options of TCP connections between agents and to clients. Small writes go out at once: asyncio sees to that only
-#: where a socket was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds without
-#: traffic, and 30 with (ms).
+#: Options of TCP connections between agents and to clients. Small writes are sent immediately: asyncio ensures that
+#: only for a socket that was made with a protocol number. A peer whose host is gone is noticed after 10 + 3 * 5 seconds
+#: without traffic, and after 30 s (in ms below) with traffic.
 TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
@@ -33,20 +33,20 @@ TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
-    """The common name in the verified certificate of the other side; empty when it has shown none."""
+    """Return the common name in the verified certificate of the other side; empty when it has shown none."""
     shown: Any = tls.getpeercert() if tls else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[-1] if names else ""
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One end: what arrives here is written to *other*."""
+    """One end of a relay: bytes that arrive here are written to *other*."""
 
     def __init__(self) -> None:
         self.other: RelayEnd | None = None
         self.transport: asyncio.Transport | None = None
         self.closed = False
-        #: Bytes that came before there was another end.
+        #: Bytes that arrived before there was another end.
         self.early = bytearray()
         self._space = memoryview(bytearray(SPACE))
 
@@ -59,7 +59,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def join(self, other: RelayEnd) -> None:
-        """Make one pipe of this end and *other*, both connected."""
+        """Connect this end and *other*, both open, to one pipe."""
         self.other, other.other = other, self
         for end in (self, other):
             if end.closed:
@@ -73,15 +73,16 @@ class RelayEnd(asyncio.BufferedProtocol):
                 end.came(b"")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where bytes are to be put; one place again and again, as making one costs more than filling it."""
+        """asyncio: return the buffer for the next bytes; always the same one, as making one costs more than
+        filling it."""
         return self._space  # a view: asyncio's TLS fills slices of it
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: so many bytes are there."""
+        """asyncio: *nbytes* bytes have arrived."""
         self.came(self._space[:nbytes])
 
     def came(self, data: bytes | memoryview) -> None:
-        """Bytes for the other end; until there is one, no more are read."""
+        """Pass *data* to the other end; without one, keep it and stop reading."""
         if self.early or not self.other:
             self.early += data
             data = bytes(self.early)
@@ -94,7 +95,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """asyncio: this end is behind; the other one stops reading."""
+        """asyncio: this end is slow; the other one stops reading."""
         if self.other and self.other.transport:
             self.other.transport.pause_reading()
 
@@ -104,15 +105,15 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: what was written to the other end still goes out, then it closes too."""
+        """asyncio: the other end still sends its written data, then it closes too."""
         self.closed = True
         if self.other:
             self.other.close()
 
     def close(self) -> None:
-        """Close once all is written."""
+        """Close once all data is written."""
         self.closed = True
-        if self.transport and not self.transport.is_closing():  # asyncio's TLS cannot abort what was closed twice
+        if self.transport and not self.transport.is_closing():  # asyncio's TLS cannot abort after two closes
             self.transport.close()
 
     def abort(self) -> None:
@@ -124,46 +125,49 @@ class RelayEnd(asyncio.BufferedProtocol):
 
 
 class LocalEnd(RelayEnd):
-    """The end at a socket of this host, of a pipe to *door*, by *peer* if *accepted*; *gone* is called at its end."""
+    """The end of a pipe at a socket of this host; the other end is at another agent.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gone: Callable[[LocalEnd], None], peer: str = "",
+    *peer*: that agent; it opened the pipe if *accepted*, otherwise this host did. *door*: the service that the pipe
+    leads to. *on_closed* is called when the connection ends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_closed: Callable[[LocalEnd], None], peer: str = "",
                  door: str = "", accepted: bool = False) -> None:
         super().__init__()
-        self.loop, self._gone, self.peer, self.door, self.accepted = loop, gone, peer, door, accepted
+        self.loop, self._gone, self.peer, self.door, self.accepted = loop, on_closed, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio."""
+        """asyncio: also report the end to the owner."""
         super().connection_lost(exc)
         self._gone(self)
 
 
 class _TlsEnd(RelayEnd):
-    """A TLS end whose first line is for the agents themselves."""
+    """A TLS end whose first line is a message between the agents."""
 
     _heard = False
 
     def came(self, data: bytes | memoryview) -> None:
-        """Gather the line, then pass bytes on."""
+        """Collect the first line, then pass bytes on."""
         if self._heard:
             super().came(data)
             return
         self.early += data
-        line, newline, rest = bytes(self.early).partition(b"\n")
+        line, newline, remainder = bytes(self.early).partition(b"\n")
         if len(line) > LINE:
             self.abort()
         elif newline:
             self._heard = True
-            self.early = bytearray(rest)
+            self.early = bytearray(remainder)
             self.spoken(line)
 
     def spoken(self, line: bytes) -> None:
-        """The other side has said *line*."""
+        """Handle the first *line* of the other side."""
         raise NotImplementedError
 
 
 class AcceptedEnd(_TlsEnd):
-    """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door; *admitted* is
-    called when it has."""
+    """The end at a peer that has connected to us. *admit(peer, link, door)* returns a coroutine that connects to the
+    door; *admitted* is called when it has returned."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
                  admitted: Callable[[], None]) -> None:
@@ -181,14 +185,14 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """The link and the door that are wanted."""
+        """Read the requested link and door, and connect to the door."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 
     async def _open(self, line: bytes) -> None:
         try:
-            wanted = json.loads(line)
-            end = await self._admit(self.peer, str(wanted["link"]), str(wanted["door"]))
+            request = json.loads(line)
+            end = await self._admit(self.peer, str(request["link"]), str(request["door"]))
         except (ValueError, LookupError, TypeError, RecursionError):
             self.abort()
         except MagnetarError as error:
@@ -213,7 +217,7 @@ class DialledEnd(_TlsEnd):
         self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the certificate must be the peer's, else not a byte is sent."""
+        """asyncio: the certificate must be the peer's; otherwise nothing is sent."""
         super().connection_made(transport)
         for option in TCP:
             transport.get_extra_info("socket").setsockopt(*option)
@@ -231,7 +235,7 @@ class DialledEnd(_TlsEnd):
         self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """The answer to our first line."""
+        """Read the answer to our first line."""
         try:
             error = json.loads(line).get("error")
         except (ValueError, AttributeError):
@@ -243,7 +247,7 @@ class DialledEnd(_TlsEnd):
             self.answered.set_result(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio."""
+        """asyncio: an open request for the answer fails."""
         super().connection_lost(exc)
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError(None, "it closed the connection"))

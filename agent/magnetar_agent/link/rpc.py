@@ -8,7 +8,7 @@ import json
 import socket
 from typing import Any, Self
 
-from magnetar_core.errors import InvalidRequest, Unreachable, from_dict
+from magnetar_core.errors import InvalidRequest, Unreachable, error_from_dict
 
 #: Longest line.
 LINE = 64 << 20
@@ -34,60 +34,60 @@ class Rpc:
         self._sock.close()
 
     def send(self, line: dict[str, Any]) -> None:
-        """Send a line."""
+        """Send *line* as JSON; it may wait in a buffer until ``flush``."""
         self.write(json.dumps(line).encode() + b"\n")
         self.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """The next line; ``None`` when the other side has closed the connection."""
+        """Return the next line; ``None`` when the other side has closed the connection."""
         line = self._file.readline(LINE)
         if not line.endswith(b"\n"):
             return None
-        found = json.loads(line)
-        if not isinstance(found, dict):
+        message = json.loads(line)
+        if not isinstance(message, dict):
             raise InvalidRequest("The other agent said something that makes no sense.")
-        return found
+        return message
 
     def call(self, op: str, **line: Any) -> dict[str, Any]:
-        """Send a line and return the answer. Raises what the other side answers, or ``Unreachable``."""
+        """Send a line and return the answer. Raises the error that the other side answers, or ``Unreachable``."""
         self.send({"op": op, **line})
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """The answer to what was sent."""
+        """Return the answer to the last line."""
         try:
-            found = self.receive()
+            reply = self.receive()
         except OSError as error:
-            raise lost(error) from error
-        if found is None:
-            raise lost(None)
-        if "error" in found:
-            raise from_dict(found["error"])
-        return found
+            raise lost_connection_error(error) from error
+        if reply is None:
+            raise lost_connection_error(None)
+        if "error" in reply:
+            raise error_from_dict(reply["error"])
+        return reply
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send raw bytes."""
         try:
             self._file.write(data)
         except OSError as error:
-            raise lost(error) from error
+            raise lost_connection_error(error) from error
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send buffered bytes."""
         try:
             self._file.flush()
         except OSError as error:
-            raise lost(error) from error
+            raise lost_connection_error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Exactly *count* bytes."""
+        """Return exactly *count* bytes."""
         data = self._file.read(count)
         if len(data) < count:
-            raise lost(None)
+            raise lost_connection_error(None)
         return data
 
 
-def lost(error: OSError | None) -> Unreachable:
-    """The other agent does not answer any more."""
+def lost_connection_error(error: OSError | None) -> Unreachable:
+    """Return the error for a connection that the other agent no longer answers."""
     why = f" ({error.strerror})" if error and error.strerror else ""
     return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")

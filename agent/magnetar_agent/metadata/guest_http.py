@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HTTP/1.1 with guests, who are hostile: a small server for GET, HEAD and one POST, with limits for everything.
+"""HTTP/1.1 for guests, which may be hostile: a small server for GET, HEAD and one POST, with limits for everything.
 
-Who asks is told by the address that the connection came to (``steering``). No header says anything but Content-Length,
-Connection, Transfer-Encoding (refused) and Expect: X-Forwarded-For, X-Instance-ID and the like are not read.
+The address that a connection came to identifies the guest (``steering``). The server reads no headers except
+Content-Length, Connection, Transfer-Encoding (refused) and Expect: X-Forwarded-For, X-Instance-ID and the like are
+ignored.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from .paths import GuestPaths, PathContent, is_password
 
 #: Bytes of a request's head, and of a password (Nova's MAX_SIZE: four columns of 255).
 HEAD, MOST_PASSWORD = 8192, 1020
-#: Connections of one guest and of all.
+#: Most connections of one guest, and of all.
 OF_GUEST, OF_ALL = 16, 1000
-#: Seconds that a request may take to arrive, an idle connection stays, an answer may take to be read.
+#: Seconds that a request may take to arrive, that an idle connection stays, and that an answer may take to be read.
 ARRIVE, IDLE, READ = 5.0, 15.0, 30.0
 
-#: Called with the address that a connection came to and the path: what that guest may read; ``None``: no such guest.
+#: Called with the address that a connection came to; returns the paths of that guest; ``None``: no such guest.
 Find = Callable[[str], Awaitable[GuestPaths | None]]
-#: Called with the address and a password; the status of the answer and its text.
+#: Called with the address and a password; returns status and text of the answer.
 Leave = Callable[[str, str], Awaitable[tuple[int, str]]]
 
 
 class BadHead(Exception):
-    """A request that is not answered but with this status, and its connection closed."""
+    """A malformed request: it is answered with this status, and its connection closed."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -39,7 +40,7 @@ class BadHead(Exception):
 
 @dataclass(frozen=True)
 class GuestRequest:
-    """What matters of a request's head. *length*: of the body; ``None`` where it has none. *keep*: whether the
+    """The relevant parts of a request's head. *length*: of the body; ``None`` if it has none. *keep*: whether the
     connection stays open."""
 
     method: str
@@ -49,8 +50,8 @@ class GuestRequest:
     expects: bool = False
 
 
-def parse(head: bytes) -> GuestRequest:
-    """The head of a request, up to the empty line. Raises ``BadHead``."""
+def parse_request_head(head: bytes) -> GuestRequest:
+    """Parse the head of a request, up to the empty line. Raises ``BadHead``."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not (
@@ -68,8 +69,8 @@ def parse(head: bytes) -> GuestRequest:
     size = fields.get("content-length")
     if size is not None and not (size.isascii() and size.isdigit() and len(size) < 12):
         raise BadHead(400, "Content-Length must be a number.")
-    said = fields.get("connection", "").lower()
-    keep = said != "close" and (words[2] == "HTTP/1.1" or said == "keep-alive")
+    connection = fields.get("connection", "").lower()
+    keep = connection != "close" and (words[2] == "HTTP/1.1" or connection == "keep-alive")
     return GuestRequest(words[0], _path(words[1]), None if size is None else int(size), keep,
                         fields.get("expect", "").lower() == "100-continue")
 
@@ -83,14 +84,14 @@ def _path(target: str) -> str:
 
 
 class GuestHttp:
-    """Answers connections of guests in an event loop."""
+    """The server of guests' connections, in an event loop."""
 
     def __init__(self, find: Find, leave: Leave) -> None:
         self._find, self._leave = find, leave
         self._open: Counter[str] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from begin to end; whatever happens, it is over then."""
+        """Serve one connection, and close it in any case."""
         guest = str(writer.get_extra_info("sockname")[0])
         if self._open[guest] >= OF_GUEST or self._open.total() >= OF_ALL:
             writer.transport.abort()
@@ -111,7 +112,7 @@ class GuestHttp:
             writer.close()
 
     async def _answered(self, guest: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer the next request; whether another may follow."""
+        """Answer the next request. Return whether another may follow."""
         try:
             request = await self._request(reader)
             if request is None:
@@ -136,34 +137,34 @@ class GuestHttp:
                 head = first + await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             raise BadHead(431, f"The head of a request has {HEAD} bytes at most.") from None
-        return parse(head[:-4])
+        return parse_request_head(head[:-4])
 
     async def _act(self, guest: str, request: GuestRequest, reader: asyncio.StreamReader,
                    writer: asyncio.StreamWriter) -> tuple[int, PathContent]:
-        known = await self._find(guest)
-        if known is None:
-            return 404, _said(404, "Nobody is known at the place that this came from.")
+        guest_paths = await self._find(guest)
+        if guest_paths is None:
+            return 404, _text_answer(404, "Nobody is known at the place that this came from.")
         if is_password(request.path) and request.method not in ("GET", "HEAD"):
             if request.method != "POST":
-                return 400, _said(400, "GET and POST only are supported.")
-            return await self._password(guest, known, request, reader, writer)
-        found = known.find(request.path)
-        if found is None:
-            return 404, _said(404, "There is nothing at this path.")
+                return 400, _text_answer(400, "GET and POST only are supported.")
+            return await self._password(guest, guest_paths, request, reader, writer)
+        content = guest_paths.find(request.path)
+        if content is None:
+            return 404, _text_answer(404, "There is nothing at this path.")
         if request.method not in ("GET", "HEAD"):
-            return 405, _said(405, "This can only be read.")
+            return 405, _text_answer(405, "This can only be read.")
         if request.length:
             raise BadHead(400, "A request that reads has no body.")
-        return 200, found
+        return 200, content
 
-    async def _password(self, guest: str, known: GuestPaths, request: GuestRequest, reader: asyncio.StreamReader,
+    async def _password(self, guest: str, guest_paths: GuestPaths, request: GuestRequest, reader: asyncio.StreamReader,
                         writer: asyncio.StreamWriter) -> tuple[int, PathContent]:
         if request.length is None:
             raise BadHead(411, "Send a Content-Length.")
-        if known.password:
-            return 409, _said(409, "There is a password already.")
+        if guest_paths.password:
+            return 409, _text_answer(409, "There is a password already.")
         if request.length > MOST_PASSWORD:
-            return 400, _said(400, f"Request is too large: a password has {MOST_PASSWORD} bytes at most.")
+            return 400, _text_answer(400, f"Request is too large: a password has {MOST_PASSWORD} bytes at most.")
         if request.expects:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         async with asyncio.timeout(ARRIVE):
@@ -171,14 +172,14 @@ class GuestHttp:
         try:
             password = body.decode()
         except UnicodeDecodeError:
-            return 400, _said(400, "A password is text: encode what was encrypted in base64.")
+            return 400, _text_answer(400, "A password is text: encode what was encrypted in base64.")
         if "\0" in password:
-            return 400, _said(400, "A password is text: encode what was encrypted in base64.")
+            return 400, _text_answer(400, "A password is text: encode what was encrypted in base64.")
         status, why = await self._leave(guest, password)
-        return status, _said(status, why) if why else PathContent(b"")
+        return status, _text_answer(status, why) if why else PathContent(b"")
 
 
-def _said(status: int, why: str) -> PathContent:
+def _text_answer(status: int, why: str) -> PathContent:
     return PathContent(f"{status} {HTTPStatus(status).phrase}\n\n{why}\n".encode())
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's end of the process that speaks with guests (``process``), and who starts it.
+"""The agent's side of the process that speaks with guests (``process``), and its start.
 
-Where systemd is, that is a unit of its own, ``magnetar-metadata.service``, with fewer rights than the agent's: systemd
-listens at a socket which only root may use, and starts the unit when the agent connects. Elsewhere the agent starts the
-process itself. Either way the process gets one connection for commands, and over it one for its questions.
+With systemd it is a separate unit, ``magnetar-metadata.service``, with fewer rights than the agent's: systemd listens
+at a socket that only root may use, and starts the unit when the agent connects. Otherwise the agent starts the process
+itself. Either way the process gets one connection for commands, and over it one for its questions.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from magnetar_core.errors import HypervisorError
 from . import messages
 from .messages import Message
 
-#: Where the agent's unit says at which socket systemd listens for it.
+#: Variable of the agent's unit with the socket at which systemd listens.
 SOCKET_VARIABLE = "MAGNETAR_METADATA_SOCKET"
 UNIT = "magnetar-metadata.service"
-#: Seconds that the process may take to start, and to do a command.
+#: Seconds that the process may take to start, and to run a command.
 ANSWERS = 60.0
 #: Seconds that it may take to end.
 ENDS = 5.0
-#: Of SO_PEERCRED: pid, uid, gid.
+#: Fields of SO_PEERCRED: pid, uid, gid.
 _PEER = struct.Struct("3i")
 
 
 def peer_is_root(end: socket.socket) -> bool:
-    """Whether root is at the other end of a unix socket, or else this process's own user."""
+    """Return whether root, or this process's own user, is at the other end of a unix socket."""
     _pid, uid, _gid = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return uid in (0, os.geteuid())
 
 
-def begin() -> GuestProcess:
-    """Have the process started, and wait until it is ready. ``HypervisorError``: it does not start."""
+def start_guest_process() -> GuestProcess:
+    """Start the process, and wait until it is ready. Raises ``HypervisorError`` if it does not start."""
     path = os.environ.get(SOCKET_VARIABLE)
     return UnitProcess(path) if path else ChildProcess()
 
 
 class GuestProcess:
-    """The process, as whoever started it."""
+    """The process, however it was started."""
 
     def __init__(self, commands: socket.socket) -> None:
         self.commands = commands
@@ -54,19 +54,20 @@ class GuestProcess:
         self.questions, theirs = socket.socketpair()
         try:
             with theirs:
-                messages.send(self.commands, {"do": "begin"}, theirs.fileno())
-            said = messages.receive(self.commands)[0]
+                messages.send_message(self.commands, {"do": "begin"}, theirs.fileno())
+            reply = messages.receive_message(self.commands)[0]
         except (EOFError, OSError, ValueError) as error:
-            said = {"failed": f"The process of the metadata service does not start: {error}."}
-        if "ready" not in said:
+            reply = {"failed": f"The process of the metadata service does not start: {error}."}
+        if "ready" not in reply:
             self.end()
-            raise HypervisorError(str(said.get("failed")))
+            raise HypervisorError(str(reply.get("failed")))
 
-    def tell(self, do: str, **given: Any) -> tuple[Message, int | None]:
-        """A command and its answer. ``HypervisorError`` when it could not, or the process is gone."""
+    def tell(self, do: str, **arguments: Any) -> tuple[Message, int | None]:
+        """Send a command and return its answer. Raises ``HypervisorError`` if the command failed, or the process is
+        gone."""
         try:
-            messages.send(self.commands, {"do": do, "with": given})
-            answer, descriptor = messages.receive(self.commands)
+            messages.send_message(self.commands, {"do": do, "with": arguments})
+            answer, descriptor = messages.receive_message(self.commands)
         except (EOFError, OSError, ValueError) as error:
             raise HypervisorError(f"The process of the metadata service is gone: {error}.") from None
         if "failed" in answer:
@@ -74,13 +75,13 @@ class GuestProcess:
         return answer, descriptor
 
     def gone(self) -> bool:
-        """Whether it has ended, or says what nobody has asked for."""
+        """Return whether the process has ended, or has sent an unexpected message."""
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
         return bool(poll.poll(0))
 
     def end(self) -> None:
-        """End it; its namespaces and devices go with it."""
+        """End the process; its namespaces and devices go with it."""
         self.commands.close()
         with contextlib.suppress(OSError):
             self.questions.shutdown(socket.SHUT_RDWR)
@@ -88,12 +89,12 @@ class GuestProcess:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait for its end, and bring it about if need be."""
+        """Wait for its end, and force it if need be."""
         raise NotImplementedError
 
 
 class ChildProcess(GuestProcess):
-    """Started by the agent itself: with the agent's sandbox, as nobody."""
+    """A process that the agent itself started, with the agent's sandbox and the user ``nobody``."""
 
     def __init__(self) -> None:
         commands, theirs = socket.socketpair()
@@ -112,10 +113,10 @@ class ChildProcess(GuestProcess):
 
 
 class UnitProcess(GuestProcess):
-    """Started by systemd, as a user and in a sandbox of its own; *path*: where systemd listens."""
+    """A process that systemd started, with its own user and sandbox; *path*: where systemd listens."""
 
     def __init__(self, path: str) -> None:
-        self._wait()  # for one of an agent that was killed
+        self._wait()  # the unit of a killed agent may still run
         commands = socket.socket(socket.AF_UNIX)
         try:
             commands.settimeout(ANSWERS)
@@ -128,7 +129,8 @@ class UnitProcess(GuestProcess):
         super().__init__(commands)
 
     def _wait(self) -> None:
-        """systemd ends it by force if it does not go by itself. Without systemd its connection is all there is."""
+        """Stop the unit; systemd kills it if it does not end. Without systemd the end of its connection must suffice.
+        """
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(["systemctl", "stop", "--quiet", UNIT], check=False,  # noqa: S603, S607 (the host's)
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * ENDS)

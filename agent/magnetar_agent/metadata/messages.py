@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Messages between the agent and the process that speaks with guests: a length and JSON, on pairs of unix sockets.
 
-Neither side believes the other more than JSON says. *commands* go one at a time from the agent, each with an answer,
-which may carry a descriptor; *questions* come from the process, with a number that the answer has too.
+Neither side trusts the other beyond JSON. *commands* go one at a time from the agent, each with an answer, which may
+carry a descriptor; *questions* come from the process, with a number that the answer repeats.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import socket
 import struct
 from typing import Any
 
-#: Longest message in bytes: all that a guest is told, in base64, is far below.
+#: Longest message in bytes: all data of a guest, in base64, is far below.
 LONGEST = 64 << 20
 _LENGTH = struct.Struct("!I")
 
 Message = dict[str, Any]
 
 
-def packed(message: Message) -> bytes:
-    """A message as it goes over the socket."""
+def encode_message(message: Message) -> bytes:
+    """Return the bytes of a message on the socket."""
     text = json.dumps(message).encode()
     return _LENGTH.pack(len(text)) + text
 
 
-def send(end: socket.socket, message: Message, descriptor: int | None = None) -> None:
-    """Send a message, and with it a descriptor."""
-    data = packed(message)
+def send_message(end: socket.socket, message: Message, descriptor: int | None = None) -> None:
+    """Send a message, with a descriptor if there is one."""
+    data = encode_message(message)
     if descriptor is None:
         end.sendall(data)
         return
@@ -37,19 +37,20 @@ def send(end: socket.socket, message: Message, descriptor: int | None = None) ->
     end.sendall(data[sent:])
 
 
-def receive(end: socket.socket) -> tuple[Message, int | None]:
-    """The next message and its descriptor, which is the caller's to close. ``EOFError``: the other side is gone."""
+def receive_message(end: socket.socket) -> tuple[Message, int | None]:
+    """Return the next message and its descriptor, which the caller must close. Raises ``EOFError`` if the other side is
+    gone."""
     head, descriptor = _first(end)
     head += _exactly(end, _LENGTH.size - len(head))
-    return json.loads(_exactly(end, length(head))), descriptor
+    return json.loads(_exactly(end, message_length(head))), descriptor
 
 
-def length(head: bytes) -> int:
-    """How long the message is whose first four bytes are *head*."""
-    found: int = _LENGTH.unpack(head)[0]
-    if found > LONGEST:
+def message_length(head: bytes) -> int:
+    """Return the length of the message with *head* as its first four bytes. Raises ``EOFError`` if it is too long."""
+    size: int = _LENGTH.unpack(head)[0]
+    if size > LONGEST:
         raise EOFError("a message is too long")
-    return found
+    return size
 
 
 def _first(end: socket.socket) -> tuple[bytes, int | None]:
@@ -60,10 +61,10 @@ def _first(end: socket.socket) -> tuple[bytes, int | None]:
 
 
 def _exactly(end: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        part = end.recv(min(size - len(found), 1 << 20))
+    received = bytearray()
+    while len(received) < size:
+        part = end.recv(min(size - len(received), 1 << 20))
         if not part:
             raise EOFError("the other side is gone")
-        found += part
-    return bytes(found)
+        received += part
+    return bytes(received)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The password that a guest leaves for its user, encrypted with the user's public key (os-server-password).
+"""The password that a guest posts for its user, encrypted with the user's public key (os-server-password).
 
-It stands in the server's document (``state["password"]``), goes along when the server moves, and is told to clouds by
-``watch``. A guest leaves it once; after it was cleared, it may leave another.
+It is in the server's document (``state["password"]``), moves with the server, and ``watch`` reports it to clouds. A
+guest posts it once; after it was cleared, it may post another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PASSWORD = "password"  # noqa: S105 (a key)
 PATIENCE = 20.0
 
 
-def leave(host: LocalHost, id: str, password: str) -> tuple[int, str]:
-    """Keep the *password* of server *id*: status of the answer and, where it is refused, the reason."""
+def store_posted_password(host: LocalHost, id: str, password: str) -> tuple[int, str]:
+    """Store the *password* of server *id*. Return the status of the answer and, if it is refused, the reason."""
     begun = time.monotonic()
     with host.locks.hold("server", id):
         document = host.documents.get("server", id)
@@ -36,7 +36,7 @@ def leave(host: LocalHost, id: str, password: str) -> tuple[int, str]:
     return 200, ""
 
 
-def clear(host: LocalHost, document: Document) -> None:
-    """Forget the password; whoever calls holds the server's lock."""
+def clear_posted_password(host: LocalHost, document: Document) -> None:
+    """Forget the password. The caller holds the server's lock."""
     if document.state.pop(PASSWORD, None):
         host.documents.write(document)

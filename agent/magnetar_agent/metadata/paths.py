@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a path that a guest asks for to what it is told. Pure.
+"""The answers for the paths that a guest asks for. Pure.
 
-``guest_data.tree`` has whole documents; here are the listings, and EC2's one path for each element (MD-10 to MD-13,
-MD-40 to MD-44, MD-52), as Nova has them: listings end without a newline, and a slash at a path's end says nothing.
+``guest_data.metadata_tree`` has whole documents; this module adds the listings, and EC2's path for each element, as
+Nova has them: listings end without a newline, and a slash at a path's end has no meaning.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _JSON, _TEXT = "application/json", "text/plain; charset=UTF-8"
 
 @dataclass(frozen=True)
 class PathContent:
-    """What a path answers with."""
+    """The answer for a path."""
 
     body: bytes
     type: str = _TEXT
 
 
-def tokens(path: str) -> list[str]:
-    """The parts of a path in normal form; paths below no known folder are EC2's."""
+def path_parts(path: str) -> list[str]:
+    """Return the parts of a path in normal form; paths below no known folder are EC2's."""
     parts = posixpath.normpath("/" + path.lstrip("/")).split("/")[1:]
     if parts[0] in ("ec2", "openstack"):
         return parts
@@ -38,14 +38,14 @@ def tokens(path: str) -> list[str]:
 
 
 def is_password(path: str) -> bool:
-    """Whether *path* is where a guest leaves its password, in a version that has it."""
-    parts = tokens(path)
+    """Return whether a guest posts its password at *path*, in a version that has it."""
+    parts = path_parts(path)
     return (len(parts) == 3 and parts[0] == "openstack" and parts[1] in VERSIONS and parts[1] >= SEED
             and parts[2] == PASSWORD)
 
 
 class GuestPaths:
-    """All that one guest may read: *tree* of ``guest_data``, and the *password* that it has left."""
+    """All data that one guest may read: *tree* of ``guest_data``, and the *password* that it has posted."""
 
     def __init__(self, tree: Mapping[str, bytes], password: str = "") -> None:
         self.password = password
@@ -53,8 +53,8 @@ class GuestPaths:
         self._ec2: dict[str, Any] = {}
 
     def find(self, path: str) -> PathContent | None:
-        """What is at *path*; ``None``: nothing."""
-        parts = tokens(path)
+        """Return the content at *path*; ``None`` if there is none."""
+        parts = path_parts(path)
         if parts[0] == "ec2":
             return self._of_ec2(parts[1:])
         if is_password(path):
@@ -65,46 +65,46 @@ class GuestPaths:
         if not parts:
             return _listing(VERSIONS)
         if len(parts) == 1 and parts[0] in VERSIONS:
-            there = {path.split("/")[2] for path in self._tree if path.startswith(f"openstack/{parts[0]}/")}
+            file_names = {path.split("/")[2] for path in self._tree if path.startswith(f"openstack/{parts[0]}/")}
             if parts[0] >= SEED:
-                there.add(PASSWORD)
-            return _listing(tuple(name for name in _ORDER if name in there))
-        found = self._tree.get("/".join(("openstack", *parts)))
-        return None if found is None else PathContent(found, _JSON if parts[-1].endswith(".json") else _TEXT)
+                file_names.add(PASSWORD)
+            return _listing(tuple(name for name in _ORDER if name in file_names))
+        content = self._tree.get("/".join(("openstack", *parts)))
+        return None if content is None else PathContent(content, _JSON if parts[-1].endswith(".json") else _TEXT)
 
     def _of_ec2(self, parts: list[str]) -> PathContent | None:
         if not parts:
             return _listing(EC2_VERSIONS)
         if parts[0] not in EC2_VERSIONS:
             return None
-        found: Any = self._version(parts[0])
+        element: Any = self._version(parts[0])
         for part in parts[1:]:
-            if not isinstance(found, dict) or part not in found or part == "_name":
+            if not isinstance(element, dict) or part not in element or part == "_name":
                 return None
-            found = found[part]
-        return PathContent(_shown(found))
+            element = element[part]
+        return PathContent(_shown(element))
 
     def _version(self, version: str) -> dict[str, Any]:
-        """EC2's documents of a version."""
+        """Return EC2's documents of a version."""
         if version not in self._ec2:
-            known: dict[str, Any] = {"meta-data": json.loads(self._tree[f"ec2/{version}/meta-data.json"])}
+            documents: dict[str, Any] = {"meta-data": json.loads(self._tree[f"ec2/{version}/meta-data.json"])}
             user_data = self._tree.get(f"ec2/{version}/user-data")
-            self._ec2[version] = known if user_data is None else {**known, "user-data": user_data}
-        found: dict[str, Any] = self._ec2[version]
-        return found
+            self._ec2[version] = documents if user_data is None else {**documents, "user-data": user_data}
+        version_documents: dict[str, Any] = self._ec2[version]
+        return version_documents
 
 
 def _listing(names: tuple[str, ...]) -> PathContent:
     return PathContent("\n".join(names).encode())
 
 
-def _shown(found: Any) -> bytes:
-    """An element, or the listing of those below it: with a slash where there is more, public keys as 0=NAME."""
-    if isinstance(found, bytes):
-        return found
-    if isinstance(found, dict):
-        return "\n".join(_entry(name, found[name]) for name in sorted(found) if name != "_name").encode()
-    return "\n".join(map(str, found)).encode() if isinstance(found, list) else str(found).encode()
+def _shown(element: Any) -> bytes:
+    """Return an element, or the listing of its children: with a slash if they have children, public keys as 0=NAME."""
+    if isinstance(element, bytes):
+        return element
+    if isinstance(element, dict):
+        return "\n".join(_entry(name, element[name]) for name in sorted(element) if name != "_name").encode()
+    return "\n".join(map(str, element)).encode() if isinstance(element, list) else str(element).encode()
 
 
 def _entry(name: str, below: Any) -> str:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's part of the metadata service: which tap belongs to which server, and what a guest is told.
+"""The agent's part of the metadata service: it maps taps to servers, and knows the data of each guest.
 
-One thread keeps bridges, table and process as the domains that run need them. It looks at a domain when something
-happens to it, at all of them after a connection to libvirt, and every ``LOOK`` seconds whether the table was flushed or
-the process has died. Another thread answers the process. While no guest runs there is neither process nor device nor
-table.
+One thread keeps bridges, table and process as the running domains need them. It reads a domain's taps after an event,
+all of them after a connection to libvirt, and checks every ``LOOK`` seconds whether the table was flushed or the
+process has died. Another thread answers the process. While no guest runs there is neither process nor device nor table.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.servers import guest_data
 from magnetar_core.errors import HypervisorError, MagnetarError
 
-from . import MOST_TAPS, addresses, guest_process, messages
-from .password import leave
+from . import MOST_TAPS, guest_process, messages, tap_addresses
+from .password import store_posted_password
 from .steering import SteeredTap, Steering
 
 if TYPE_CHECKING:
@@ -39,24 +38,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at table and process.
+#: Seconds between two checks of table and process.
 LOOK = 30.0
-#: Events after which a domain has other taps.
+#: Events that change the taps of a domain.
 _CHANGES = ("started", "stopped", "crashed", "resumed", "detached")
-#: What is to be done: look at the taps of a server, or of all; forget what a guest was told; end.
+#: Tasks: read the taps of a server, or of all; drop cached data of a guest; end.
 TAPS, ALL, DATA, END = "taps", "all", "data", "end"
-#: How many of these are done together.
+#: Most tasks that are done together.
 AT_ONCE = 1000
-#: Seconds in which they gather: the operation that starts a guest ends meanwhile, and no guest asks that early.
+#: Seconds during which tasks gather: the operation that starts a guest ends meanwhile, and no guest asks that early.
 GATHER = 0.02
-#: How many passwords may wait for their servers' locks.
+#: Most passwords that wait for their servers' locks.
 WAITING = 8
 
 
 @dataclass
 class _Gate:
-    """What the service has on a bridge, or beside a tap that Open vSwitch has (*switched*); *mac*: that of the device
-    there, at its other end."""
+    """The service's device on a bridge, or next to a tap of Open vSwitch (*switched*). *mac*: the MAC of its other end.
+    """
 
     bridge: str
     switched: bool = False
@@ -64,18 +63,18 @@ class _Gate:
 
 
 class MetadataService:
-    """See the head of this file."""
+    """The metadata service of a host."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
-        #: What is to be done, and of which server.
+        #: The tasks, each with its server.
         self._todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._ending = threading.Event()
         self._process: GuestProcess | None = None
         self._seal = ""
         self._steering = Steering.of(host.settings.state_dir)
-        #: By the number of a bridge in the kernel; taps by their own.
+        #: Gates by the number of a bridge in the kernel; taps by their own.
         self._gates: dict[int, _Gate] = {}
         self._taps: dict[int, Tap] = {}
         self._steered: dict[int, Tap] = {}
@@ -85,7 +84,7 @@ class MetadataService:
         self.reason = "" if host.settings.metadata_service else "The setting metadata_service is false."
 
     def start(self) -> None:
-        """Follow domains from now on."""
+        """Start the thread, and follow domains from now on."""
         if not self.host.settings.metadata_service:
             return
         self.host.hypervisor.on_event(self._happened)
@@ -95,28 +94,30 @@ class MetadataService:
         self._todo.put((ALL, ""))
 
     def close(self) -> None:
-        """End, and leave nothing on the host."""
+        """Stop the thread, and remove all devices and tables."""
         if self._thread.is_alive():
             self._ending.set()
             self._todo.put((END, ""))
             self._thread.join(20)
 
     def status(self) -> dict[str, Any]:
-        """The field ``metadata_service`` of ``kinds.Host``."""
+        """Return the field ``metadata_service`` of ``kinds.Host``."""
         return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
                 "reason": self.reason}
 
-    # What comes from other threads ----------------------------------------------------------------------------------
+    # Calls from other threads ---------------------------------------------------------------------------------------
     def _happened(self, event: DomainEvent) -> None:
         if event.what in _CHANGES and self.host.documents.look("server", event.uuid):
             self._todo.put((TAPS, event.uuid))
 
     def _written(self, document: Document, removed: bool) -> None:
-        if document.kind == "server":  # also of the first one: a guest may have come running before its document
-            known = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
-            plugged = not removed and known == {nic["mac"] for nic in document.want["networks"]
-                                                if not nic.get("physical_network")}
-            self._todo.put((DATA if plugged else TAPS, document.id))
+        if document.kind == "server":  # also the first write: a guest may have arrived running before its document
+            known_macs = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
+            plugged = not removed and known_macs == {nic["mac"] for nic in document.want["networks"]
+                                                     if not nic.get("physical_network")}
+            # The guest of a server that is being made does not run yet, or libvirt reports its start.
+            same = plugged or (not removed and document.state.get("making"))
+            self._todo.put((DATA if same else TAPS, document.id))
 
     # The thread -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -136,42 +137,43 @@ class MetadataService:
         self._end()
 
     def _keep(self, todo: set[tuple[str, str]]) -> None:
-        """Make things as they have to be now."""
+        """Update devices, table and process for the tasks *todo*; without tasks check them."""
         try:
-            if not todo or any(word != DATA for word, _id in todo):
+            if not todo or any(task_kind != DATA for task_kind, _id in todo):
                 self._see(todo)
                 self._steer(again=not todo)
-            said = ""
+            reason = ""
             self._forget({id for _word, id in todo} - {""})
         except MagnetarError as error:
-            said = error.message
+            reason = error.message
         except Exception as error:  # the thread must live: guests depend on it
             log.exception("the metadata service")
-            said = str(error)
-        if said and said != self.reason:
-            log.warning("guests are not answered by the metadata service now: %s", said)
-        self.reason = said
-        if self._process is not None and (said or self._process.gone()):
-            self._end()  # and begin anew with the next look
+            reason = str(error)
+        if reason and reason != self.reason:
+            log.warning("guests are not answered by the metadata service now: %s", reason)
+        self.reason = reason
+        if self._process is not None and (reason or self._process.gone()):
+            self._end()  # and start again with the next look
             self.reason = self.reason or "The process that speaks with guests has ended; it is started again."
 
     def _forget(self, changed: set[str]) -> None:
-        """Tell the process of which servers something has changed."""
+        """Tell the process to drop the data of *changed* servers."""
         if changed and self._process is not None:
             self._process.tell("forget", servers=sorted(changed))
 
     def _see(self, todo: set[tuple[str, str]]) -> None:
-        """Look at the taps of the domains that something happened to."""
+        """Read the taps of the domains in *todo*."""
         if (ALL, "") in todo:
-            found, kept = self.host.hypervisor.taps(), []
+            taps, unchanged_taps = self.host.hypervisor.taps(), []
         else:
-            changed = {id for word, id in todo if word == TAPS}
-            found = [tap for id in changed for tap in self.host.hypervisor.taps(id)]
-            kept = [tap for tap in self._taps.values() if tap.server not in changed]
-        self._taps = {tap.index: tap for tap in (*kept, *found) if self.host.documents.look("server", tap.server)}
+            changed = {id for task_kind, id in todo if task_kind == TAPS}
+            taps = [tap for id in changed for tap in self.host.hypervisor.taps(id)]
+            unchanged_taps = [tap for tap in self._taps.values() if tap.server not in changed]
+        self._taps = {tap.index: tap for tap in (*unchanged_taps, *taps)
+                      if self.host.documents.look("server", tap.server)}
 
     def _steer(self, again: bool) -> None:
-        """Have the table, the devices and the process as the taps need them; *again*: try bridges that refused."""
+        """Update table, devices and process for the current taps; *again*: retry bridges that failed."""
         now, taps = self._taps, list(self._taps.values())
         if not taps:
             if self._process is not None:
@@ -188,7 +190,7 @@ class MetadataService:
                     self._numbers[index] = self._number(index)
             steered = [tap for tap in taps if self._gates[tap.bridge_index].mac]
             self._process.tell("know", guests={
-                address: tap.server for tap in steered for address in addresses(self._numbers[tap.index])})
+                address: tap.server for tap in steered for address in tap_addresses(self._numbers[tap.index])})
             loaded = self._steering.load([SteeredTap(
                 tap.index, self._numbers[tap.index], self._gates[tap.bridge_index].mac,
                 tap.device if tap.switched else "") for tap in steered], self._seal)
@@ -197,16 +199,17 @@ class MetadataService:
                 self._todo.put((ALL, ""))
 
     def _number(self, index: int) -> int:
-        """A number for a tap that no other has."""
+        """Return a number for a tap that no other tap has."""
         taken = set(self._numbers.values())
-        return next(one for one in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2)) if one not in taken)
+        return next(number for number in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2))
+                    if number not in taken)
 
     def _open(self, taps: Iterable[Tap], again: bool) -> bool:
-        """Be on the bridges of *taps*, and on no others; whether something has changed."""
+        """Put devices on the bridges of *taps*, and on no others. Return whether something has changed."""
         assert self._process is not None
         bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
-        gone = [index for index in self._gates if index not in bridges]
-        for index in gone:
+        obsolete = [index for index in self._gates if index not in bridges]
+        for index in obsolete:
             self._gates.pop(index)
             self._process.tell("close", name=str(index))
             self._steering.detach(index)
@@ -218,7 +221,7 @@ class MetadataService:
             except HypervisorError as error:  # such as a bridge of Open vSwitch; the others are served
                 log.warning("guests on the bridge %s are not answered by the metadata service: %s",
                             bridges[index].bridge, error)
-        return bool(gone or new)
+        return bool(obsolete or new)
 
     def _join(self, process: GuestProcess, index: int, gate: _Gate) -> None:
         _answer, namespace = process.tell("make", name=str(index))
@@ -234,11 +237,11 @@ class MetadataService:
 
     def _begin(self) -> None:
         self._seal = "02:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5))
-        self._process = process = guest_process.begin()
+        self._process = process = guest_process.start_guest_process()
         threading.Thread(target=self._answer, args=(process,), name="metadata-answers", daemon=True).start()
 
     def _end(self) -> None:
-        """End the process, and remove what is on the host."""
+        """End the process, and remove its devices and tables from the host."""
         process, self._process = self._process, None
         gates = list(self._gates)
         self._gates, self._steered, self._numbers = {}, {}, {}
@@ -250,17 +253,17 @@ class MetadataService:
                 self._steering.detach(index)
             self._steering.unload()
 
-    # What the process asks ------------------------------------------------------------------------------------------
+    # Questions of the process ---------------------------------------------------------------------------------------
     def _answer(self, process: GuestProcess) -> None:
         sending = threading.Lock()
 
         def send(answer: Message) -> None:
             with sending, contextlib.suppress(OSError):
-                messages.send(process.questions, answer)
+                messages.send_message(process.questions, answer)
 
         def keep(question: Message) -> None:
             try:
-                status, why = leave(self.host, str(question["of"]), str(question["password"]))
+                status, why = store_posted_password(self.host, str(question["of"]), str(question["password"]))
             except MagnetarError as error:
                 log.warning("a guest's password is not kept: %s", error)
                 status, why = 503, "Try again later."
@@ -270,7 +273,7 @@ class MetadataService:
 
         while True:
             try:
-                question, _none = messages.receive(process.questions)
+                question, _none = messages.receive_message(process.questions)
             except (EOFError, OSError, ValueError):
                 return
             if "about" in question:
@@ -281,12 +284,12 @@ class MetadataService:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
     def _told(self, id: str) -> Message:
-        """What the guest of server *id* may read: equal contents go once."""
+        """Return the data that the guest of server *id* may read; equal contents are sent once."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}
         try:
-            tree = guest_data.tree(self.host, document)
+            tree = guest_data.guest_metadata_tree(self.host, document)
         except MagnetarError as error:
             log.warning("the guest of server %s cannot be told what it is: %s", document.name, error)
             return {}

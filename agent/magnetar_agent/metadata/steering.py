@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How requests of guests come to the metadata service: what the kernel is told (``ip`` and ``nft``).
+"""The way of guests' requests to the metadata service: the kernel's rules, for ``ip`` and ``nft``.
 
 On each bridge with guests is one end of a pair of devices; the other end is in a network namespace of the service, so
-the host has no address more, and no port. A table of family bridge does the rest, by the number of the tap that a
+the host gets no further address, and no port. A table of family bridge does the rest, by the number of the tap that a
 packet comes in from, which no guest chooses and the kernel never uses again:
 
-* what goes to 169.254.169.254, port 80, is led to the bridge's own device, also on its way to a router;
-* there its destination becomes the address of the tap (``metadata.addresses``), by which the service knows the guest;
+* packets to 169.254.169.254, port 80, are led to the bridge's own device, also on their way to a router;
+* there the destination becomes the address of the tap (``metadata.tap_addresses``), which identifies the guest to the
+  service;
 * an answer from that address leaves at that tap, or not at all, whatever a neighbour says about itself by ARP;
 * nothing else comes to the device or from it: no other port, no guest that is not the agent's, no other host.
 
-A tap that Open vSwitch has is on no bridge of the kernel's. It has a device, and a namespace, for itself, and a table
-of family netdev takes what is for the service off the tap before Open vSwitch has it, and puts answers back there.
-(Where ovs-vswitchd forwards by itself it hears of the packets all the same; the network service's rules drop them.)
+A tap of Open vSwitch is on no bridge of the kernel's. It has its own device and namespace, and a table of family netdev
+takes packets for the service off the tap before Open vSwitch gets them, and puts answers back there. (If ovs-vswitchd
+itself forwards, it sees the packets all the same; the network service's rules drop them.)
 
-The namespace lets in only what bears the *seal*, a MAC address that the table writes: without the table nobody is
+The namespace lets in only packets with the *seal*, a MAC address that the table writes: without the table no guest is
 answered.
 """
 
@@ -29,15 +30,15 @@ from pathlib import Path
 
 from magnetar_core.errors import HypervisorError
 
-from . import ADDRESS, ADDRESS6, PORT, TAPS, TAPS6, addresses
+from . import ADDRESS, ADDRESS6, PORT, TAPS, TAPS6, tap_addresses
 
 #: The name of a device's other end, within a namespace.
 INNER = "guests"
-#: New connections of one guest: a second, and at once.
+#: New connections of one guest: per second, and in a burst.
 RATE, BURST = 500, 1000
-#: Where the kernel shows devices.
+#: The kernel's folder of devices.
 DEVICES = Path("/sys/class/net")
-#: Those of nftables that have a table.
+#: Families of nftables that have a table.
 FAMILIES = ("bridge", "netdev")
 #: Seconds that ``ip`` or ``nft`` may take.
 TIMEOUT = 20.0
@@ -45,58 +46,64 @@ TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class Steering:
-    """Names of an agent's *table*, which each family has, and of its devices, which begin with *device*: a machine may
-    have several agents."""
+    """The name of an agent's *table*, which each family has, and the prefix *device* of its devices: a machine may have
+    several agents."""
 
     table: str
     device: str
 
     @classmethod
     def of(cls, state_dir: Path) -> Steering:
-        """Those of the agent that works in *state_dir*."""
+        """Return the names for the agent that works in *state_dir*."""
         mark = hashlib.sha256(bytes(state_dir)).hexdigest()[:6]
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
-        """Replace the tables, each all at once. False: a tap of Open vSwitch's is gone meanwhile, so of these none is
-        steered."""
-        run(["nft", "-f", "-"], rules(self, [tap for tap in taps if not tap.switched], seal))
+        """Replace the tables, each in one transaction. Return False if a tap of Open vSwitch is gone meanwhile, so that
+        none of these is steered."""
+        bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
+        if not switched:  # one process is enough
+            run_network_program(["nft", "-f", "-"], bridged + switched_rules(self, (), seal))
+            return True
+        run_network_program(["nft", "-f", "-"], bridged)
         try:
-            run(["nft", "-f", "-"], switched_rules(self, switched, seal))
+            run_network_program(["nft", "-f", "-"], switched_rules(self, switched, seal))
         except HypervisorError:
             if all((DEVICES / tap.switched).exists() for tap in switched):
                 raise
-            run(["nft", "-f", "-"], switched_rules(self, (), seal))
+            run_network_program(["nft", "-f", "-"], switched_rules(self, (), seal))
             return False
         return True
 
     def loaded(self) -> bool:
-        """Whether the tables are there: a reload of the host's own firewall may have flushed them."""
-        return all(_ran(["nft", "-t", "list", "table", family, self.table]).returncode == 0 for family in FAMILIES)
+        """Return whether the tables exist: a reload of the host's own firewall may have flushed them."""
+        tables = _ran(["nft", "list", "tables"]).stdout.splitlines()
+        return all(f"table {family} {self.table}" in tables for family in FAMILIES)
 
     def unload(self) -> None:
         """Remove the tables, if there are any."""
-        run(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
+        run_network_program(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
 
     def attach(self, bridge: str | None, index: int, namespace: int) -> None:
         """Put a device on *bridge*, or on none; its other end goes to the *namespace* (a descriptor)."""
         device = f"{self.device}{index}"
         self.detach(index)
-        # On no bridge, the host itself must not have it as a link of its own.
+        # On no bridge, the host itself must not use it as a link of its own.
         place = f"master {bridge}" if bridge else "addrgenmode none"
-        run(["ip", "-batch", "-"], f"link add {device} type veth peer name {INNER} netns /proc/self/fd/{namespace}\n"
-            f"link set {device} {place}\nlink set {device} up\n", (namespace,))
+        run_network_program(["ip", "-batch", "-"],
+                            f"link add {device} type veth peer name {INNER} netns /proc/self/fd/{namespace}\n"
+                            f"link set {device} {place}\nlink set {device} up\n", (namespace,))
 
     def detach(self, index: int) -> None:
-        """Remove the device on the bridge with this number, if it is there."""
+        """Remove the device on the bridge with this number, if there is one."""
         _ran(["ip", "link", "delete", f"{self.device}{index}"])
 
 
 @dataclass(frozen=True)
 class SteeredTap:
-    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge.
-    *switched*: the device, where Open vSwitch has it."""
+    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge
+    (*gate*). *switched*: the tap's device, if Open vSwitch has it."""
 
     index: int
     number: int
@@ -104,9 +111,9 @@ class SteeredTap:
     switched: str = ""
 
 
-def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """The table for ``nft``; it replaces the one from before."""
-    found = [(tap.index, *addresses(tap.number), tap.gate) for tap in taps]
+def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
+    """Return the bridge table for ``nft``; it replaces the former one."""
+    steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
         (f"arp operation request arp daddr ip {to[0]} accept", "arp operation reply accept"),
@@ -118,20 +125,20 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
     ]
     return "\n".join((
         _without("bridge", names.table), f"table bridge {names.table} {{",
-        _set("set taps", "iface_index", (str(index) for index, *_rest in found)),
-        _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in found)),
-        _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in found)),
-        _set("map own6", "iface_index : ipv6_addr", (f"{index} : {six}" for index, _four, six, _gate in found)),
-        _set("set back", "ipv4_addr . iface_index", (f"{four} . {index}" for index, four, _six, _gate in found)),
-        _set("set back6", "ipv6_addr . iface_index", (f"{six} . {index}" for index, _four, six, _gate in found)),
+        _set("set taps", "iface_index", (str(index) for index, *_rest in steered)),
+        _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in steered)),
+        _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in steered)),
+        _set("map own6", "iface_index : ipv6_addr", (f"{index} : {six}" for index, _four, six, _gate in steered)),
+        _set("set back", "ipv4_addr . iface_index", (f"{four} . {index}" for index, four, _six, _gate in steered)),
+        _set("set back6", "ipv6_addr . iface_index", (f"{six} . {index}" for index, _four, six, _gate in steered)),
         "set new { type iface_index; flags dynamic, timeout; timeout 10s; size 65536; }",
         "chain steer { type filter hook prerouting priority -300; policy accept;",
-        # Where bridged packets pass the host's own rules (br_netfilter), libvirt's masquerading would have them else.
+        # If bridged packets pass the host's own rules (br_netfilter), libvirt's masquerading would take them otherwise.
         f"ip daddr {to[0]} tcp dport {PORT} notrack ether daddr set iif map @gate",
         f"ip6 daddr {to[1]} tcp dport {PORT} notrack", f'iifname "{names.device}*" notrack', "}",
         "chain pass { type filter hook forward priority -300; policy accept;",
         f'oifname "{names.device}*" goto into', f'iifname "{names.device}*" goto out', "}",
-        # What the service's own devices and the host say to one another: nothing.
+        # The service's own devices and the host exchange no packets.
         "chain host { type filter hook input priority -300; policy accept;", f'iifname "{names.device}*" drop', "}",
         "chain own_host { type filter hook output priority -300; policy accept;",
         f'oifname "{names.device}*" drop', "}",
@@ -143,16 +150,16 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
 
 
 def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """The table of family netdev for ``nft``; it replaces the one from before."""
-    found = [_without("netdev", names.table), f"table netdev {names.table} {{"]
+    """Return the table of family netdev for ``nft``; it replaces the former one."""
+    lines = [_without("netdev", names.table), f"table netdev {names.table} {{"]
     target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
     for tap in taps:
-        device, (four, six) = f"{names.device}{tap.index}", addresses(tap.number)
+        device, (four, six) = f"{names.device}{tap.index}", tap_addresses(tap.number)
         to, back = f'fwd to "{device}"', f'fwd to "{tap.switched}"'
-        asked = (f"tcp flags & (syn | ack) == syn limit rate over {RATE}/second burst {BURST} packets drop",
-                 f"ether saddr set {seal} ether daddr set {tap.gate}")
-        found += [
-            f"chain of_{tap.index} {{", *asked, f"ip daddr {ADDRESS} ip daddr set {four} {to}",
+        request_rules = (f"tcp flags & (syn | ack) == syn limit rate over {RATE}/second burst {BURST} packets drop",
+                         f"ether saddr set {seal} ether daddr set {tap.gate}")
+        lines += [
+            f"chain of_{tap.index} {{", *request_rules, f"ip daddr {ADDRESS} ip daddr set {four} {to}",
             f"ip6 daddr {ADDRESS6} ip6 daddr set {six} {to}", "drop", "}",
             f'chain from_{tap.index} {{ type filter hook ingress device "{tap.switched}" priority -300; policy accept;',
             f"arp operation request arp daddr ip {ADDRESS} {to}", f"arp operation reply ether daddr {tap.gate} {to}",
@@ -165,21 +172,21 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
             f"icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} {back}",
             f"tcp sport {PORT} ip saddr {four} ip saddr set {ADDRESS} {back}",
             f"tcp sport {PORT} ip6 saddr {six} ip6 saddr set {ADDRESS6} {back}", "}"]
-    return "\n".join((*found, "}", ""))
+    return "\n".join((*lines, "}", ""))
 
 
 def _without(family: str, table: str) -> str:
-    """Whether there was one or not, there is none."""
+    """Return the commands that remove a table, whether it exists or not."""
     return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 
 def _set(name: str, type: str, elements: Iterable[str]) -> str:
-    there = ", ".join(elements)
-    return f"{name} {{ type {type}; {f'elements = {{ {there} }}' if there else ''} }}"
+    element_text = ", ".join(elements)
+    return f"{name} {{ type {type}; {f'elements = {{ {element_text} }}' if element_text else ''} }}"
 
 
-def inside(seal: str) -> tuple[str, str]:
-    """What ``ip -batch`` and ``nft`` are told within a namespace of the service, once its device is there."""
+def namespace_setup(seal: str) -> tuple[str, str]:
+    """Return the input of ``ip -batch`` and of ``nft`` within a namespace of the service, once its device is there."""
     links = (
         "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
         f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",
@@ -191,19 +198,20 @@ def inside(seal: str) -> tuple[str, str]:
     return "\n".join(links) + "\n", "\n".join(rules)
 
 
-# Doing it -----------------------------------------------------------------------------------------------------------
-def run(words: Sequence[str], given: str = "", descriptors: Sequence[int] = ()) -> str:
-    """What a program prints; what it complains of is in the error."""
-    done = _ran(words, given, descriptors)
+# Running programs ---------------------------------------------------------------------------------------------------
+def run_network_program(words: Sequence[str], input_text: str = "", descriptors: Sequence[int] = ()) -> str:
+    """Run a program and return its output. Raises ``HypervisorError`` with its error output if it fails."""
+    done = _ran(words, input_text, descriptors)
     if done.returncode:
         raise HypervisorError(f"{words[0]} refuses what the metadata service needs: {done.stderr.strip()[:500]}")
     return done.stdout
 
 
-def _ran(words: Sequence[str], given: str = "", descriptors: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
+def _ran(words: Sequence[str], input_text: str = "",
+         descriptors: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 (a list of ours; no shell)
-            list(words), input=given, check=False, capture_output=True, text=True, timeout=TIMEOUT,
+            list(words), input=input_text, check=False, capture_output=True, text=True, timeout=TIMEOUT,
             pass_fds=tuple(descriptors))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HypervisorError(f"The metadata service needs {words[0]}, which cannot be run: {error}.") from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Console logs of a migrating server: virtlogd starts a new one now and then, also while the server migrates.
 
-``console.log`` is what the guest writes to; a full one becomes ``console.log.0``, that one ``console.log.1``, and the
-oldest goes. So a log is known by its inode, and held open while it may still be read.
+The guest writes to ``console.log``; a full one becomes ``console.log.0``, that one ``console.log.1``, and the oldest is
+removed. So a log is identified by its inode, and held open while it may still be read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from magnetar_agent.link.rpc import Rpc
 
-from .transfer import send
+from .transfer import send_file_frames
 
 LOG = "console.log"
 
@@ -28,23 +28,23 @@ class Logs:
         self._sent = 0
 
     def close(self) -> None:
-        """Nothing of them is read any more."""
+        """Close all logs."""
         while self._open:
             os.close(self._open.pop())
 
     def send(self, talk: Rpc) -> None:
-        """All that there are, each as a file of its own."""
-        found = self._look()
-        for number, log in reversed(list(enumerate(found))):
+        """Send all logs, each as its own file."""
+        logs = self._look()
+        for number, log in reversed(list(enumerate(logs))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
     def send_rest(self, talk: Rpc) -> None:
-        """What the guest wrote since, behind what the target has; it goes before the guest runs there, so that all is
-        in its order. What was rotated meanwhile gets into one file there."""
-        known = None if self._last is None else os.fstat(self._last).st_ino
+        """Send what the guest wrote since, to be appended to the target's log before the guest runs there: so the order
+        is kept. Logs that were rotated meanwhile are merged into one file there."""
+        last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():
-            if os.fstat(log).st_ino == known:
+            if os.fstat(log).st_ino == last_inode:
                 break
             newer.append(log)
         if self._last is not None and os.fstat(self._last).st_size > self._sent:  # it may be gone from the folder
@@ -53,15 +53,15 @@ class Logs:
             self._file(talk, LOG, log, 0, True)
 
     def _look(self) -> list[int]:
-        """The logs, newest first, each once, though they may change their names meanwhile."""
-        found: dict[int, int] = {}
+        """Return the logs, newest first, each once, though they may change their names meanwhile."""
+        by_inode: dict[int, int] = {}
         first = self._opened(self.place / LOG)
         numbers = [int(path.suffix[1:]) for path in self.place.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]
         rotated = [self._opened(self.place / f"{LOG}.{number}") for number in range(max(numbers, default=-1) + 2)]
         for log in (first, *rotated):
             if log is not None:
-                found.setdefault(os.fstat(log).st_ino, log)
-        return list(found.values())
+                by_inode.setdefault(os.fstat(log).st_ino, log)
+        return list(by_inode.values())
 
     def _opened(self, path: Path) -> int | None:
         try:
@@ -72,6 +72,6 @@ class Logs:
 
     def _file(self, talk: Rpc, name: str, log: int, offset: int, append: bool) -> None:
         talk.send({"op": "file", "name": name, "offset": offset, "append": append, "mode": 0o600})
-        size = send(talk, Path(f"/proc/self/fd/{log}"), offset, lambda _count: None)
+        size = send_file_frames(talk, Path(f"/proc/self/fd/{log}"), offset, lambda _count: None)
         talk.result()
         self._last, self._sent = log, size

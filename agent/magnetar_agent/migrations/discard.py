@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's half of a migration ends without a word to the other host: for a server that is deleted, wherever it is.
+"""The end of a migration on one host without asking the other host: for a server that is deleted in any case.
 
-An abort finds out first where the server is, and so needs the other host; a deletion does not care. Nothing starts or
-runs on for it, and it needs no room on the disk.
+An abort finds out first where the server is, and so needs the other host; a deletion does not. It neither starts nor
+resumes a guest, and needs no space on the disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import folder
+from magnetar_agent.servers import server_folder
 from magnetar_agent.servers.disks import rbd_images
 from magnetar_core.errors import MagnetarError, NotFound
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 EVENT = "discard"
 
 
-def discard(host: LocalHost, key: str) -> None:
-    """End migration *key* here. What this host has of the server as a server stays, and can be deleted; what had only
-    come goes. May be done twice; one that has ended stays as a record. Raises ``NotFound``."""
-    found = host.documents.find("migration", key)
-    if found is None:
+def discard_migration(host: LocalHost, key: str) -> None:
+    """End migration *key* here. A server of this host stays, and can be deleted; a copy that has not arrived is
+    removed. Repeating it is safe; a migration that has ended stays as a record. Raises ``NotFound``."""
+    migration = host.documents.find("migration", key)
+    if migration is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
-    with host.locks.hold("migration", found.id):
-        document = host.documents.get("migration", found.id)
+    with host.locks.hold("migration", migration.id):
+        document = host.documents.get("migration", migration.id)
         if document is None or document.state.get("left") or document.state.get("settled"):
             return
         {"source": _at_source, "target": _at_target}[document.want["side"]](host, document)
@@ -42,20 +42,21 @@ def discard(host: LocalHost, key: str) -> None:
 
 
 def _at_source(host: LocalHost, document: Document) -> None:
-    """The server's mark means nothing without the half, so it need not be written."""
+    """End the source's part. The server's mark means nothing without the migration, so it need not be removed."""
     host.links.cut(document.id)
     host.progress.pop(document.id, None)
     id = document.want["server"]
     with host.locks.hold("server", id):
         server = host.documents.get("server", id)
         if server is None:
-            volumes.forget(host, id)
+            volumes.forget_attachments(host, id)
         elif server.state.get(MARK) == document.id:
             with suppress(MagnetarError):
                 host.hypervisor.stray(id)
-            volumes.revoke(host, id)
-            if rbd_images.are_wanted(server.want) and document.state.get("tried") and not is_here(host, document):
-                # Nobody asks where it is: what may be the target's by now is not removed with what is left here.
+            volumes.revoke_sharing(host, id)
+            if rbd_images.uses_rbd_images(server.want) and document.state.get("tried") and not is_here(host, document):
+                # Where the server is remains unknown: disks that the target may own must not be removed with its
+                # remains here.
                 rbd_images.hand_over(server)
                 host.documents.write(server)
 
@@ -66,8 +67,8 @@ def _at_target(host: LocalHost, document: Document) -> None:
     with host.locks.hold("server", id):
         if host.documents.get("server", id) is None:
             target.remove_copy(host, document)
-            volumes.forget(host, id)
+            volumes.forget_attachments(host, id)
         else:
-            for note in folder(host, id).glob(f"*{NOTE}"):
+            for note in server_folder(host, id).glob(f"*{NOTE}"):
                 note.unlink(missing_ok=True)
         shutil.rmtree(target.run_folder(host, document.id), ignore_errors=True)

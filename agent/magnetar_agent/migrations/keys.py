@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of a server that moves: of its encrypted disks, and the secret of its TPM where its host keeps that.
+"""Keys of a server that moves: of its encrypted disks, and the secret of its TPM if its host keeps that.
 
-They go over the link, and are sealed at the target as its own. A guest that goes on running is opened there by libvirt,
-which the source's libvirt asks: so libvirt has them in its memory, from when the files are there until the source has
-done what it began. They are lent to the talk with the source: one that ends late leaves what a later one was lent.
+They go over the link, and the target seals them with its own key. In a live migration libvirt opens disks and TPM on
+the target at the request of the source's libvirt: so libvirt holds the keys in its memory, from when the files are
+there until the source has finished. They are lent to one connection of the source: when an old connection ends late,
+the keys of a later one stay.
 """
 
 from __future__ import annotations
@@ -21,38 +22,38 @@ if TYPE_CHECKING:
     from magnetar_agent.link.rpc import Rpc
     from magnetar_agent.reconcile.documents import Document, Fields
 
-#: The lock of what libvirt has of a server's keys, and to whom they are lent.
+#: The lock for the keys in libvirt, and for the record of the connection that they are lent to.
 LENT = "lent keys"
 
 
-def leave(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """What is sent of them."""
-    return {"key": encryption.leave(host, server), "tpm_secret": tpm.leave(host, server)}
+def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
+    """Return the keys to send."""
+    return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
-def arrive(host: LocalHost, server: Fields, sent: Fields) -> None:
-    """Seal what was *sent* with a *server*, parts of a document."""
-    encryption.arrive(host, server, sent.get("key"))
-    tpm.arrive(host, server, sent.get("tpm_secret"))
+def import_server_keys(host: LocalHost, server: Fields, sent: Fields) -> None:
+    """Seal the keys that were *sent* with a *server*, parts of a document."""
+    encryption.import_disk_key(host, server, sent.get("key"))
+    tpm.import_tpm_secret(host, server, sent.get("tpm_secret"))
 
 
-def lend(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | None:
-    """Let libvirt open what comes of a guest that goes on running, until *talk* ends. Returns the key of its disks."""
-    own = encryption.of(host, server)
-    secret = tpm.secret(host, server, None)
-    if own or secret:
+def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | None:
+    """Give libvirt the keys of an incoming live guest, until *talk* ends. Return the key of its disks."""
+    disk_key = encryption.open_disk_key(host, server)
+    secret = tpm.open_tpm_secret(host, server, None)
+    if disk_key or secret:
         with host.locks.hold(LENT, server.id):
             host.lent_keys[server.id] = talk
-            host.hypervisor.lend_keys(server.id, [own] if own else [], secret)
-    return own
+            host.hypervisor.lend_keys(server.id, [disk_key] if disk_key else [], secret)
+    return disk_key
 
 
-def take_back(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
-    """libvirt has no keys of the *server* (its uuid) any more that were lent to *talk*, or, without one, to a process
-    before this one; fine where it had none, or is away: it forgets them."""
+def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
+    """Remove the keys of the *server* (its uuid) from libvirt that were lent to *talk*, or, without one, to an earlier
+    process. Without keys nothing happens; a stopped libvirt has forgotten them."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return
         host.lent_keys.pop(server, None)
         with suppress(MagnetarError):
-            host.hypervisor.take_back_keys(server, [encryption.name_of(server)])
+            host.hypervisor.take_back_keys(server, [encryption.disk_key_uuid(server)])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The source's half: mark the server, send it, and remove it once the target has settled. Every verb may be done twice.
+"""The source of a migration: mark the server, send it, and remove it once the target has settled. Every verb may be
+repeated.
 
-A marked server is left alone by everything else (``refuse_while_it_moves``), also after a restart of the agent, until
-it is known where it is.
+Nothing else changes a marked server (``refuse_while_it_moves``), also after a restart of the agent, until it is known
+where the server is.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host import hypervisor as hv
 from magnetar_agent.host.boot import boot_id
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.reconcile.documents import Document
-from magnetar_agent.servers import MIB, folder, spec, verbs
+from magnetar_agent.servers import MIB, server_folder, spec, verbs
 from magnetar_agent.servers.disks import logical_volumes, own_disks
 from magnetar_agent.servers.hardware import pci, placement, tpm
 from magnetar_agent.servers.nics import nics
@@ -32,17 +33,18 @@ from magnetar_core.errors import (
     HypervisorError,
     InvalidField,
     MagnetarError,
+    NotFound,
     TimedOut,
     Unreachable,
 )
 from magnetar_core.hardware.merge import SECURITY
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
-from magnetar_core.server_plan import hardware
+from magnetar_core.server_plan import server_hardware
 
 from . import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, keys, refuse_while_it_moves, volumes
 from .console_logs import LOG, Logs
 from .source_cleanup import RUN, guest_runs, is_here, restore_server, server_task, target_address
-from .transfer import send, stored
+from .transfer import send_file_frames, stored_bytes
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -50,87 +52,89 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 log = logging.getLogger(__name__)
-
-#: Files that no guest writes to; those of a rescue begin with ``rescue.``.
+#: Files that no guest writes to; the files of a rescue begin with ``rescue.``.
 READ = ("base", "kernel", "ramdisk", "config.iso")
+#: Name of the event that completes a live migration which does not converge, as Nova's force complete.
+FORCE_COMPLETE = "force_complete"
 
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
-    """The server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` for what cannot go, before
+    """Return the server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` if it cannot go, before
     anything is done."""
-    found = host.documents.get("server", want["server"])
-    if found is None or found.deleting:
+    server = host.documents.get("server", want["server"])
+    if server is None or server.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
-    refuse_while_it_moves(host, found, id)
-    if found.state.get("unfinished"):
-        raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
+    refuse_while_it_moves(host, server, id)
+    if server.state.get("unfinished"):
+        raise Conflict(f"Server {server.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
     if (want.get("downtime_steps") is None) != (want.get("downtime_delay") is None):
         raise InvalidField("downtime_steps", "must come with downtime_delay, and downtime_delay with it")
     if want.get("downtime_steps") and want["max_downtime"] is None:
         raise InvalidField("downtime_steps", "must come with max_downtime, which the steps lead to")
-    there = target_address("", want)
-    volumes.check_attachments(host, found, want)
-    domain = host.hypervisor.domain(found.id)
+    target = target_address("", want)
+    volumes.check_attachments(host, server, want)
+    domain = host.hypervisor.domain(server.id)
     power = domain.state if domain else OFF
     if power == SUSPENDED:
-        raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
+        raise Conflict(f"Server {server.name!r} is suspended, and its saved memory cannot go to another host. Resume "
                        "or stop it first.")
     if want["type"] == "live":
-        _check_live(found, power)
-    host.links.greet(there)
-    return found
+        _check_live(server, power)
+    host.links.greet(target)
+    return server
 
 
-def _check_live(found: Document, power: str) -> None:
-    """Raises ``Conflict`` for a server that does not go live."""
+def _check_live(server: Document, power: str) -> None:
+    """Raise ``Conflict`` for a server that cannot move live."""
     if power not in LIVE:
-        raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
+        raise Conflict(
+            f"Server {server.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
-    nics.check_live(found, power)
-    if found.want.get("rescue"):
-        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
+    nics.check_nics_live(server, power)
+    if server.want.get("rescue"):
+        raise Conflict(f"Server {server.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
-    if tpm.is_away(found.want):
-        raise Conflict(f"Server {found.name!r} has a TPM whose secret this host does not keep (hardware.{SECURITY}: "
-                       f"{tpm.security(found.want)}), so no other host could open it now. Ask for type cold.")
+    if tpm.is_away(server.want):
+        raise Conflict(f"Server {server.name!r} has a TPM whose secret this host does not keep (hardware.{SECURITY}: "
+                       f"{tpm.tpm_security(server.want)}), so no other host could open it now. Ask for type cold.")
 
 
-def manifest(host: LocalHost, server: Document) -> Fields:
-    """What the target must know to say yes or no; no secrets in it."""
+def build_manifest(host: LocalHost, server: Document) -> Fields:
+    """Return the facts that the target needs for its decision; it has no secrets."""
     domain, want = host.hypervisor.domain(server.id), server.want
-    place = folder(host, server.id)
+    place = server_folder(host, server.id)
     power = domain.state if domain else OFF
     disks = []
-    for name in spec.written(want):
-        seen = own_disks.seen(host, server, name)
-        if seen:
+    for name in spec.guest_written_files(want):
+        disk_info = own_disks.inspect_own_disk(host, server, name)
+        if disk_info:
             backing = spec.root_backing(want, server.state, place) if name == "disk" else None
-            # "backed" is what earlier agents go by.
-            disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
+            # Earlier agents read "backed".
+            disks.append({"name": name, "format": disk_info.format, "virtual_size": disk_info.virtual_size,
                           "backed": backing is not None})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
-        "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
+        "vcpus": want["flavor"]["vcpus"], "hardware": server_hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
         "root_format": want["root_format"],
-        "rbd": own_disks.told(host, server, spec.written(want)),
-        "volumes": volumes.describe(host, server),
+        "rbd": own_disks.describe_shared_disks(host, server, spec.guest_written_files(want)),
+        "volumes": volumes.describe_volumes(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
                      if path.is_file() and not path.is_symlink()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
         "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
-        "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
-        # Earlier agents would have the guest keep their addresses, live, or its NICs that are devices of the host.
+        "host_id": host.hypervisor.host()["id"], "datapath": spec.switch_datapath(host, want["networks"]),
+        # Earlier agents would keep the devices' addresses, or the NICs that are devices of the host, in a live guest.
         "moves_devices": True, "pulls_nics": True,
     }
 
 
-def claim(task: Task) -> None:
-    """Mark the server, so that nothing but this migration changes it."""
+def claim_server(task: Task) -> None:
+    """Mark the server, so that only this migration changes it."""
     _mark(task)
     task.document.state["claimed"] = True
     task.keep()
@@ -149,9 +153,9 @@ def _mark(task: Task) -> Document:
         return server
 
 
-# The way ----------------------------------------------------------------------------------------------------------
-def move(task: Task) -> None:
-    """Send the server; after this it is the target's. A failure that leaves the guest here gives it back."""
+# The move ---------------------------------------------------------------------------------------------------------
+def move_server(task: Task) -> None:
+    """Send the server; after this it is the target's. A failure that leaves the guest here restores it."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)
@@ -161,7 +165,7 @@ def move(task: Task) -> None:
         document.state["moved"] = True
         task.keep()
     except MagnetarError as error:
-        # Where the guest is for sure here it is given back at once; else a repetition finds out.
+        # If the guest is certainly here it is restored immediately; otherwise a repetition finds out.
         lost = isinstance(error, HypervisorDown) or document.state.get("decided")
         if not lost and (not isinstance(error, Unreachable) or is_here(task.host, document)):
             restore_server(task)
@@ -171,27 +175,30 @@ def move(task: Task) -> None:
         task.host.links.cut(document.id)
 
 
-def state(path: Path, migration: str, run: str) -> str:
-    """A text that changes whenever the content of the server's file at *path* may have changed.
+def file_state(path: Path, migration: str, run: str) -> str:
+    """Return a text that changes whenever the content of the server's file at *path* may have changed.
 
-    Of what a guest writes to that is also another for each *run* of it and each boot of the host, whose crash may have
-    kept what was written and lost the time of it; and for each change of the owner, as libvirt makes them when a guest
-    starts. What is only read has hard links that come and go, and changes the time of the inode."""
-    found = path.stat()
-    known = [migration, found.st_ino, found.st_size, found.st_mtime_ns]
+    For files that a guest writes to, it also changes with each *run* of the guest and each boot of the host: a crash
+    may have kept the data and lost its time. It changes with each change of the owner, too, as libvirt makes when a
+    guest starts. Read-only files have hard links that come and go, which change the time of the inode, so that does not
+    count.
+    """
+    file_stat = path.stat()
+    parts = [migration, file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns]
     if path.name not in READ and not path.name.startswith("rescue."):
-        known += [found.st_ctime_ns, run, boot_id()]
-    return " ".join(map(str, known))
+        parts += [file_stat.st_ctime_ns, run, boot_id()]
+    return " ".join(map(str, parts))
 
 
 class Throughput:
-    """Estimates the time left from the bytes per second so far."""
+    """An estimate of the time left from the bytes per second so far."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def seconds_left(self, done: int, remaining: int) -> int | None:
-        """``None`` while nothing has come yet. Called with each look, *done* and *remaining* in bytes."""
+        """Return the seconds left; ``None`` while nothing has come yet. Call it with each look, *done* and *remaining*
+        in bytes."""
         clock = time.monotonic()
         if self._first is None or done <= self._first[1]:
             self._first = clock, done
@@ -212,8 +219,8 @@ class _Move:
 
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document
-        self.server = server = _mark(task)  # it was given back where the end of that could not be written
-        self.place = folder(task.host, server.id)
+        self.server = server = _mark(task)  # an earlier attempt may have removed the mark
+        self.place = server_folder(task.host, server.id)
         self.remote = target_address(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
         self.logs, self.throughput = Logs(self.place), Throughput()
@@ -230,9 +237,9 @@ class _Move:
                 self._arrive(talk)
 
     def _arrive(self, talk: Rpc) -> None:
-        """The guest is off here for good: from now on the server belongs to the target."""
-        if not self.live:  # else it was done before the guest went
-            nics.leave(server_task(self.task, self.server))
+        """Give the server to the target: the guest is off here for good."""
+        if not self.live:  # in a live migration it was done before
+            nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True
         self.task.keep()
         volumes.serve_disks(self.host, self.server.id)
@@ -249,17 +256,17 @@ class _Move:
         if RUN not in self.document.state:
             self._ran()
         if not self.live:
-            tpm.copy(self.host, self.server)
+            tpm.copy_tpm_state(self.host, self.server)
         else:
-            nics.leave(server_task(self.task, self.server))
+            nics.release_source_nics(server_task(self.task, self.server))
         states = self._states()
-        lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
+        lent = volumes.share_volumes(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=[] if own_disks.are_shared(self.server.want) else
                         self.document.want["manifest"]["disks"], volumes=lent,
-                        **keys.leave(self.host, self.server),
+                        **keys.export_server_keys(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))
@@ -271,7 +278,7 @@ class _Move:
             self._migrate(talk, plan)
 
     def _ran(self) -> None:
-        """The guest may have written to its disks since the last attempt: draw another id of its run."""
+        """Draw another id of the guest's run: it may have written to its disks since the last attempt."""
         self.document.state[RUN] = uuid.uuid4().hex
         self.task.keep()
 
@@ -286,31 +293,35 @@ class _Move:
         self.server.want["power"] = power
 
     def _wake(self) -> None:
-        """After an earlier attempt whose end libvirt did not see, the guest may still stand still. By now the target
-        has let go of its copy, so it may run here."""
+        """Resume a guest that is still paused after an earlier attempt whose end libvirt did not see. The target has
+        dropped its copy before, so the guest may run here."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
-        """The files to send, small ones first, each with its ``state``."""
-        # libvirt copies the disks of a running guest; everything else in the folder is sent as it is, also what says
-        # that an RBD image is complete.
-        left = spec.written(self.server.want) if self.live and not own_disks.are_shared(self.server.want) else ()
-        links = set(spec.written(self.server.want)) if logical_volumes.are_wanted(self.server.want) else ()
-        found = [path for path in self.place.iterdir()
+        """Return the files to send, small ones first, each with its ``file_state``."""
+        # libvirt copies the disks of a running guest; all other files in the folder are sent as they are, also those
+        # that mark an RBD image as complete.
+        libvirt_copied = spec.guest_written_files(self.server.want) if self.live and not own_disks.are_shared(
+            self.server.want) else ()
+        links = set(spec.guest_written_files(self.server.want)) if logical_volumes.uses_logical_volumes(
+            self.server.want) else ()
+        paths = [path for path in self.place.iterdir()
                  if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())
-                 and path.name not in left and not path.name.startswith(LOG)
+                 and path.name not in libvirt_copied and not path.name.startswith(LOG)
                  and path.suffix not in (".part", ".at", ".new", ".link")]
-        found.sort(key=lambda path: (stored(path), path.name))
-        return {path.name: state(path, self.document.id, self.document.state[RUN]) for path in found}
+        paths.sort(key=lambda path: (stored_bytes(path), path.name))
+        return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
-    def _send(self, talk: Rpc, kept: Fields, states: dict[str, str]) -> None:
-        """*kept*: how many bytes the target has of each, ``None``: all. An earlier agent, which would go by the name
-        alone, tells none, and gets everything."""
-        size = {name: stored(self.place / name) for name in states}
-        there = sum(size[name] if kept.get(name, 0) is None else min(kept.get(name, 0), size[name]) for name in states)
-        counted, throughput, rate = _Counted(sum(size.values()), there), Throughput(), self.document.want["bandwidth"]
+    def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
+        """Send the files. *present*: how many bytes of each the target has, ``None``: all. An earlier agent, which
+        would go by the name alone, reports none, and gets everything."""
+        size = {name: stored_bytes(self.place / name) for name in states}
+        bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
+                            for name in states)
+        counted, throughput, rate = _Counted(sum(size.values()),
+                                             bytes_present), Throughput(), self.document.want["bandwidth"]
 
         began, limit = time.monotonic(), self._limit()
 
@@ -325,18 +336,18 @@ class _Move:
 
         sent(0)
         for name, content in states.items():
-            offset = kept.get(name, 0)
+            offset = present.get(name, 0)
             if offset is None:
                 continue
             path = self.place / name
             talk.send({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
                       "state": content})
-            send(talk, path, offset, sent, rate * MIB if rate else None)
+            send_file_frames(talk, path, offset, sent, rate * MIB if rate else None)
             talk.result()
 
     def _limit(self) -> int | None:
-        """Seconds that the files of a cold migration may take: a guest that is off can neither pause nor run on. A live
-        one has its limit in ``hv.MigrationParams``."""
+        """Return how many seconds the files of a cold migration may take: pause or post-copy do not apply to a guest
+        that is off. A live migration has its limit in ``hv.MigrationParams``."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit
@@ -344,8 +355,8 @@ class _Move:
     def _migrate(self, talk: Rpc, plan: Fields) -> None:
         want, links, native = self.document.want, self.host.links, self.document.state[NATIVE]
         run = Path(plan["run"])
-        make_folder(run.parent)
-        make_folder(run, 0o750)
+        make_state_folder(run.parent)
+        make_state_folder(run, 0o750)
         self.host.hypervisor.permit([run])
         try:
             group = run.stat().st_gid
@@ -379,7 +390,8 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _gone(self, talk: Rpc) -> bool:
-        """The guest's QEMU has ended here. If it is complete at the target, it goes on there at once."""
+        """Give the server to the target if its copy is complete: the guest's QEMU has ended here, and the guest
+        continues there immediately. Return whether it has arrived."""
         if not talk.call("look")["arrived"]:
             return False
         self.logs.send_rest(talk)
@@ -394,3 +406,20 @@ class _Move:
     def _say(self, phase: str, done: int, total: int, **more: Any) -> None:
         self.host.progress[self.document.id] = {"phase": phase, "done": done, "total": total, **more}
         self.task.operation.advance(done, total, phase=phase)
+
+
+def force_live_migration(host: LocalHost, key: str) -> None:
+    """Switch migration *key* to post-copy if it allows that and memory flows already; otherwise pause the guest. The
+    target resumes it, or the source if the migration fails. Repeating it is safe. Raises ``NotFound``, or ``Conflict``
+    for a migration that is not running from here."""
+    document = host.documents.find("migration", key)
+    if document is None:
+        raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
+    want = document.want
+    if want["side"] != "source" or want["type"] != "live" or document.id not in host.progress:
+        raise Conflict(f"Migration {document.id} is no live migration that is under way from this host. Look at its "
+                       "status with migration_info.")
+    domain = host.hypervisor.domain(want["server"])
+    if domain is not None and domain.state == RUNNING and not (
+            want.get("post_copy") and host.hypervisor.post_copy(want["server"])):
+        host.hypervisor.pause(want["server"])

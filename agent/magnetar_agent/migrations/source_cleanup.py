@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The source after a migration: find out where the server is, remove what is left of one that has moved, and restore
-one that stays. Every verb may be done twice."""
+"""The source after a migration: find out where the server is, remove the remains of a server that has moved, and
+restore a server that stays. Every verb may be repeated."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from magnetar_agent.servers.disks import rbd_images
 from magnetar_agent.servers.hardware import tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
-from . import AGENT, MARK, moving, volumes
+from . import AGENT, MARK, migration_of_server, volumes
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Note of the source's half: an id of the guest's run that wrote its disks; another one whenever it may have run.
+#: Note of the source's migration: an id of the guest's run that wrote its disks; it is renewed whenever the guest may
+#: have run.
 RUN = "run"
 
 
 def target_address(id: str, want: Fields) -> LinkAddress:
-    """The link to the target's agent."""
+    """Return the link to the target's agent."""
     host, _colon, port = (want.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField("address", "must be host:port", want.get("address"))
@@ -42,20 +43,20 @@ def target_address(id: str, want: Fields) -> LinkAddress:
 
 
 def is_here(host: LocalHost, document: Document) -> bool:
-    """Whether the server of a migration is certainly here: its guest is active, or it is off and the target was never
-    told to take it. While the guest is active here, the target's copy never runs."""
+    """Return whether the server of a migration is certainly here: its guest is active, or it is off and the target was
+    never told to take it. While the guest is active here, the target's copy never runs."""
     if guest_runs(host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """A task on the server of a migration's *task*."""
+    """Return a task on the server of a migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
-def leave(task: Task) -> None:
-    """Remove what is left here of a server that has moved to the target."""
+def clean_up_source(task: Task) -> None:
+    """Remove the remains of a server that has moved to the target."""
     host, id = task.host, task.document.want["server"]
     with host.locks.hold("server", id):
         server = host.documents.get("server", id)
@@ -66,13 +67,13 @@ def leave(task: Task) -> None:
             rbd_images.hand_over(server)
             verbs.erase(server_task(task, server))
             host.documents.remove(server)
-    volumes.release(host, id, task.document.want["peer"])
-    task.document.state["left"] = now()
+    volumes.release_source_volumes(host, id, task.document.want["peer"])
+    task.document.state["left"] = utc_timestamp()
     task.keep()
 
 
-def recover(task: Task) -> None:
-    """Abort: the server stays here. Raises ``NotRemovable`` when it has moved already."""
+def recover_source(task: Task) -> None:
+    """Abort the migration: the server stays here. Raises ``NotRemovable`` if it has moved already."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
@@ -92,7 +93,7 @@ def recover(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to drop what it has received."""
+    """Tell the target to drop the server's files and disks."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "
@@ -101,7 +102,7 @@ def _drop(task: Task) -> None:
 
 
 def guest_runs(host: LocalHost, document: Document) -> bool:
-    """Whether the guest of a migration's server is active here."""
+    """Return whether the guest of a migration's server is active here."""
     domain = host.hypervisor.domain(document.want["server"])
     return domain is not None and domain.state in LIVE
 
@@ -109,8 +110,8 @@ def guest_runs(host: LocalHost, document: Document) -> bool:
 def _start(host: LocalHost, server: Document) -> None:
     try:
         if not server.state.get(HELD):
-            function_settings.apply(host, server)  # what it has may have been as usual since
-            tpm.start(host, server)
+            function_settings.apply_function_settings(host, server)  # its functions may have had their defaults since
+            tpm.start_guest(host, server)
     except MagnetarError as error:
         log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
     server.state.pop("unfinished", None)
@@ -124,23 +125,24 @@ def restore_server(task: Task) -> None:
         host.hypervisor.stray(document.want["server"])
     with host.locks.hold("server", document.want["server"]):
         server = host.documents.get("server", document.want["server"])
-        if server is not None and moving(host, server) in (None, document.id):  # else it was given back before
+        # otherwise it was restored before
+        if server is not None and migration_of_server(host, server) in (None, document.id):
             domain = host.hypervisor.domain(server.id)
             if domain and domain.state == PAUSED and server.want["power"] == RUNNING:
                 host.hypervisor.resume(server.id)
             starts = domain and domain.state == OFF and server.want["power"] == RUNNING
             server.state.pop(MARK, None)
-            if starts:  # after a crash the agent would take it for a guest that powered itself off
+            if starts:  # after a crash the agent would think that the guest powered itself off
                 server.state["unfinished"] = True
                 document.state.pop(RUN, None)
                 task.keep()
             host.documents.write(server)
-            volumes.revoke(host, server.id)
+            volumes.revoke_sharing(host, server.id)
             tpm.forget_copy(host, server)
             if starts:
                 _start(host, server)
             else:
-                nics.put_back(server_task(task, server))
+                nics.restore_nics(server_task(task, server))
     for name in ("claimed", "tried", "decided", "unfinished"):
         document.state.pop(name, None)
     document.want["phase"] = "prepared"

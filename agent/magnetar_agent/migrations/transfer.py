@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files of a migration, sent in frames between the lines of JSON (``link.rpc``).
 
-A frame is offset, length and half of a SHA-256 of the data (for which CPUs have instructions), so that a byte which
+A frame is offset, length and half of a SHA-256 of the data (CPUs have instructions for that hash), so that a byte that
 changed on its way is noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent,
-nor zeros of a logical volume, which has no holes.
-An interrupted file is resumed after the last byte that is on the receiver's disk, as long as its content is the same:
-the sender tells the state of the content, the receiver notes it, and throws away what came of another state.
+nor zeros of a logical volume, which has no holes. An interrupted file is resumed after the last byte that is on the
+receiver's disk, as long as its content is the same: the sender sends the state of the content, the receiver notes it,
+and removes data of another state.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ PART, NOTE = ".part", ".part.at"
 
 
 # Sending --------------------------------------------------------------------------------------------------------
-def send(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
-    """Send the file *path* from *offset* on; returns its size. *sent(bytes)* after each frame; *rate* is bytes/s."""
+def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
+    """Send the file *path* from *offset* on; return its size. *sent(bytes)* is called after each frame; *rate* is
+    bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
         device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
-        for start, data in pieces(file.fileno(), offset):
-            if device and zeros.is_zero(data):  # it has no holes, and what it does not say reads as zeros there
+        for start, data in data_pieces(file.fileno(), offset):
+            if device and zeros.is_zero(data):  # it has no holes, and the receiver writes zeros where nothing is sent
                 sent(len(data))
                 continue
             talk.write(_FRAME.pack(start, len(data), _digest(data)))
@@ -49,29 +50,29 @@ def send(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: 
             sent(len(data))
             if rate:
                 time.sleep(max(0.0, began + total / rate - time.monotonic()))
-        size = zeros.size_of(file.fileno())
+        size = zeros.open_file_size(file.fileno())
     talk.write(_FRAME.pack(size, 0, _digest(b"")))
     talk.flush()
     return size
 
 
-def stored(path: Path) -> int:
-    """Bytes that the file takes; of a logical volume all."""
-    found = path.stat()
-    if not stat.S_ISBLK(found.st_mode):
-        return found.st_blocks * 512
+def stored_bytes(path: Path) -> int:
+    """Return the bytes that the file takes on disk; for a logical volume all."""
+    file_stat = path.stat()
+    if not stat.S_ISBLK(file_stat.st_mode):
+        return file_stat.st_blocks * 512
     with path.open("rb") as file:
-        return zeros.size_of(file.fileno())
+        return zeros.open_file_size(file.fileno())
 
 
-def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Offset and data of all of a file that is no hole, from *offset* on. A block device has none, and cannot be asked.
-    """
-    size, device = zeros.size_of(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
+def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and data of the parts of a file that are not holes, from *offset* on. A block device is read in
+    full: it has no holes, and SEEK_DATA does not work on it."""
+    size, device = zeros.open_file_size(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while offset < size:
         try:
             start = offset if device else os.lseek(descriptor, offset, os.SEEK_DATA)
-        except OSError:  # nothing but a hole is left
+        except OSError:  # only a hole is left
             return
         end = size if device else os.lseek(descriptor, start, os.SEEK_HOLE)
         while start < end:
@@ -85,8 +86,8 @@ def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 # Receiving ------------------------------------------------------------------------------------------------------
 def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | None:
-    """How many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown *state* are
-    thrown away. *linked*: its names are links to a logical volume, which stays."""
+    """Return how many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown
+    *state* are removed. *linked*: its names are links to a logical volume, which stays."""
     part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
     of, sure = _noted(note)
     if state is not None and of == state:
@@ -105,21 +106,22 @@ def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | 
 
 
 def _noted(note: Path) -> tuple[str | None, int]:
-    """The state of the content that is here, and how many bytes of it are sure."""
+    """Return the state of the content that is here, and how many bytes of it are flushed."""
     try:
-        said = json.loads(note.read_bytes())
-        return said["state"], int(said["sure"])
+        content = json.loads(note.read_bytes())
+        return content["state"], int(content["sure"])
     except (OSError, ValueError, TypeError, KeyError):  # an earlier agent noted the bytes only
         return None, 0
 
 
-def receive(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
-            linked: bool = False) -> int:
-    """Receive a file as ``send`` sends it; it gets its name when all of it is on the disk. Returns its size.
+def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
+                        linked: bool = False) -> int:
+    """Receive a file from ``send_file_frames``; it gets its name when all of it is on the disk. Return its size.
 
-    *append*: the frames are written behind what another process writes to the file at *path*. *state*: of its content,
-    noted before the first byte and kept when it is whole; without it nothing is resumed. *linked*: it is written to the
-    logical volume to which the incomplete name leads, and what does not come is made to read as zeros."""
+    *append*: the frames are appended to the file at *path*, which another process writes, too. *state*: of its content,
+    noted before the first byte and kept when the file is complete; without it nothing is resumed. *linked*: the data is
+    written to the logical volume behind the incomplete name, with zeros where nothing is sent.
+    """
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     if not append:
@@ -127,7 +129,7 @@ def receive(talk: Rpc, path: Path, offset: int, append: bool = False, state: str
     try:
         place = _Place(path, part, _inode(part) if linked else None, os.open(part, os.O_WRONLY | how, 0o640), append)
     except FileNotFoundError:
-        raise _gone(path) from None
+        raise _lost_file(path) from None
 
     def sure(count: int) -> None:
         if append:
@@ -146,10 +148,10 @@ def receive(talk: Rpc, path: Path, offset: int, append: bool = False, state: str
 
 
 def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None]) -> int:
-    if not place.append and zeros.size_of(place.descriptor) < offset:
-        raise _gone(place.path)
+    if not place.append and zeros.open_file_size(place.descriptor) < offset:
+        raise _lost_file(place.path)
     sure(offset)
-    # What is behind *offset* stays: it is of the same state, and an earlier attempt may still note that it is sure.
+    # Data behind *offset* stays: it is of the same state, and an earlier attempt may still note that it is flushed.
     size = _frames(talk, place, sure, offset)
     if not place.append and place.link is None:
         os.ftruncate(place.descriptor, size)
@@ -163,8 +165,8 @@ def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None])
 
 @dataclass
 class _Place:
-    """Where a file is written that is to be called *path*: the open *part*. *link*: what ``_inode`` said of that, where
-    it is a link to a logical volume, which a later attempt may write to as well."""
+    """An open file that is written as *part* and will be named *path*. *link*: the result of ``_inode`` for *part* if
+    that is a link to a logical volume, which a later attempt may write to as well."""
 
     path: Path
     part: Path
@@ -173,16 +175,16 @@ class _Place:
     append: bool
 
     def write(self, data: bytes, start: int, end: int) -> None:
-        """Write *data* at *start*; up to *end* all is written."""
+        """Write *data* at *start*; the bytes before *end* are written already."""
         if self.append:
             os.write(self.descriptor, data)
         elif self.link is None:
             os.pwrite(self.descriptor, data, start)
         else:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX)  # so that nothing of this comes after what a later one writes
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)  # so that none of this comes after a later attempt's data
             try:
                 self.check()
-                zeros.write(self.descriptor, end, start)
+                zeros.write_zeros(self.descriptor, end, start)
                 while data:
                     written = os.pwrite(self.descriptor, data, start)
                     data, start = data[written:], start + written
@@ -190,18 +192,18 @@ class _Place:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def check(self) -> None:
-        """Raise ``HypervisorError`` where a later attempt has begun another."""
+        """Raise ``HypervisorError`` if a later attempt has begun another file."""
         if not (_is_same_file(self.part, self.descriptor) if self.link is None else _inode(self.part) == self.link):
-            raise _gone(self.path)
+            raise _lost_file(self.path)
 
 
 def _inode(link: Path) -> tuple[int, int] | None:
-    """What tells a link from another of the same name."""
+    """Return the identity of a link, which differs for a new link of the same name; ``None`` if there is none."""
     try:
-        found = link.lstat()
+        link_stat = link.lstat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return link_stat.st_ino, link_stat.st_ctime_ns
 
 
 def _note(path: Path, state: str, count: int) -> None:
@@ -210,7 +212,10 @@ def _note(path: Path, state: str, count: int) -> None:
 
 
 def _clear(path: Path, offset: int, linked: bool) -> None:
-    """Nothing of another state may lie there when the new one is noted."""
+    """Remove the complete file at *path*, before the transfer of its new content is noted.
+
+    A transfer from the start (*offset* 0) also removes the note of the former transfer and the part that came of it. A
+    *linked* part stays."""
     path.unlink(missing_ok=True)
     if not offset:
         for end in (NOTE,) if linked else (NOTE, PART):
@@ -219,20 +224,20 @@ def _clear(path: Path, offset: int, linked: bool) -> None:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Whether the file at *path* is still the one that is open; a later attempt may have begun another."""
+    """Return whether the file at *path* is still the open one; a later attempt may have begun another."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def _gone(path: Path) -> HypervisorError:
+def _lost_file(path: Path) -> HypervisorError:
     return HypervisorError(f"What had come of {path.name} is not there any more: another attempt of the migration "
                            "threw it away, or somebody removed it. Repeat the call.")
 
 
 def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
-    """Write what comes; *end*: where what is there ends."""
+    """Write all frames and return the size of the file. *end*: where the data so far ends."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents: what is wanted of each resource. One file each, written atomically, read once at the agent's start.
+"""Documents: the requested fields of each resource. One file each, written atomically, read once at the agent's start.
 
 A document is written before its first step is done, and removed after everything of the resource is gone. So after a
-crash all that is found on the host belongs to a document or is an orphan.
+crash everything that is found on the host belongs to a document or is an orphan.
 
-What only a killed agent must find again, and not a host that lost power, is written beside the file, without fsync: a
-note, ``<id>.json.note``. It holds during this boot, and over the file that it was written over.
+Data that only a killed agent must find again, and not a host that lost power, is written next to the file, without
+fsync: a note, ``<id>.json.note``. It is valid during this boot, and for the file that it was written for.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.boot import boot_id
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Shape of the files of this module; ``UPGRADES`` turns earlier ones into it.
+#: Version of the files' format; ``UPGRADES`` converts earlier ones.
 SCHEMA = 1
-#: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: what is made after it.
+#: Note in a document's ``state`` while the resource is removed for ``on_immutable: recreate``: the ``want`` of its
+#: replacement.
 REPLACEMENT = "replacement"
-#: Note in a document's ``state``: a cloud has asked for the resource, and keeps its own rows of it.
+#: Note in a document's ``state``: a cloud has requested the resource, and keeps its own rows of it.
 CLOUD = "cloud"
-#: Note of a server of a cloud since a boot of its host: it does not start before its cloud asks something of it, for it
-#: may have been evacuated.
+#: Note of a cloud's server since a boot of its host: it does not start before its cloud sends a request for the server,
+#: since it may have been evacuated.
 HELD = "held"
-#: The fields of a document, or a view of them as they are on the host.
+#: The fields of a document, or the same fields as observed on the host.
 Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}
 
@@ -50,7 +51,7 @@ class UnreadableDocument(MagnetarError):
 
 @dataclass
 class Document:
-    """What somebody wants of one resource (*want*, in normal form) and what the agent notes about it (*state*).
+    """The requested fields of one resource (*want*, in normal form) and the agent's notes about it (*state*).
 
     *deleting* is set before the first part of the resource is removed; if the agent dies, its next start finishes that.
     """
@@ -60,18 +61,18 @@ class Document:
     name: str
     want: dict[str, Any]
     state: dict[str, Any] = field(default_factory=dict)
-    created_at: str = field(default_factory=now)
-    updated_at: str = field(default_factory=now)
+    created_at: str = field(default_factory=utc_timestamp)
+    updated_at: str = field(default_factory=utc_timestamp)
     deleting: bool = False
     schema: int = SCHEMA
 
     def copy(self) -> Document:
-        """An independent copy; what is changed in it does not exist until it is written."""
+        """Return an independent copy; changes in it take effect when it is written."""
         return Document(**marshal.loads(marshal.dumps(vars(self))))  # noqa: S302 - ours; deepcopy takes ten times as long
 
 
 class Index:
-    """Uuids of documents by what *keys* says of each."""
+    """An index: uuids of documents by the *keys* of each."""
 
     def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
         self._keys = keys
@@ -79,7 +80,7 @@ class Index:
         self._of: dict[str, frozenset[str]] = {}
 
     def put(self, document: Document) -> None:
-        """This is how the document is now."""
+        """Add the document, or update its keys."""
         keys = frozenset(self._keys(document))
         if self._of.get(document.id) != keys:
             self.drop(document.id)
@@ -88,7 +89,7 @@ class Index:
                 self.ids.setdefault(key, set()).add(document.id)
 
     def drop(self, id: str) -> None:
-        """There is no such document any more."""
+        """Remove the document with this uuid."""
         for key in self._of.pop(id, ()):
             ids = self.ids[key]
             ids.discard(id)
@@ -104,22 +105,25 @@ class Documents:
     """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
 
     def __init__(self, root: Path) -> None:
-        make_folder(root)
         self.root = root / "documents"
         self._lock, self._boot = threading.RLock(), boot_id()
         self._notes: set[str] = set()  # paths
-        #: Those of which the last agent wrote a note, and no more: what they say is there may not be flushed yet.
+        #: Documents with only a note from the last agent: files that they mention may not be flushed yet.
         self.noted: list[Document] = []
         self._listeners: list[Callable[[Document, bool], None]] = []
         self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
         self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
-        for noun, found in self._found.items():
+        self._load(root)
+
+    def _load(self, root: Path) -> None:
+        make_state_folder(root)
+        for noun, documents in self._found.items():
             folder = self.root / noun
-            make_folder(folder, 0o700)
+            make_state_folder(folder, 0o700)
             for path in folder.iterdir():
                 if path.suffix == ".json":
                     document = self._noted(path) or _read(path)
-                    found[document.id] = document
+                    documents[document.id] = document
                     self._indexes[noun]["name"].put(document)
                 elif path.suffix == ".part":
                     path.unlink()  # a write that a crash cut short: it was never acknowledged
@@ -128,23 +132,24 @@ class Documents:
                     path.unlink()
 
     def get(self, kind: str, id: str) -> Document | None:
-        """A copy of the document with this uuid."""
+        """Return a copy of the document with this uuid."""
         with self._lock:
-            found = self._found[kind].get(id)
-            return found.copy() if found else None
+            document = self._found[kind].get(id)
+            return document.copy() if document else None
 
     def look(self, kind: str, id: str) -> Document | None:
-        """As ``get``, the document itself: to be read at once, never changed."""
+        """Return the document itself, as ``get``: read it immediately, never change it."""
         with self._lock:
             return self._found[kind].get(id)
 
     def find(self, kind: str, key: str) -> Document | None:
-        """A copy of the document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
-        found = self.look_for(kind, key)
-        return found.copy() if found else None
+        """Return a copy of the document with *key* as its uuid or otherwise its name. Raises ``Ambiguous`` naming the
+        uuids."""
+        document = self.look_for(kind, key)
+        return document.copy() if document else None
 
     def look_for(self, kind: str, key: str) -> Document | None:
-        """As ``find``, the document itself: to be read at once, never changed."""
+        """Return the document itself, as ``find``: read it immediately, never change it."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
@@ -159,85 +164,91 @@ class Documents:
         return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """As ``find``, without resources that are being deleted: nothing new may refer to those."""
-        found = self.find(kind, key)
-        return None if found is None or found.deleting else found
+        """Return the document as ``find``, unless it is being deleted: nothing new may refer to such a resource."""
+        document = self.find(kind, key)
+        return None if document is None or document.deleting else document
 
     def list(self, kind: str) -> list[Document]:
-        """Copies of all documents of *kind*, by name and then uuid."""
+        """Return copies of all documents of *kind*, by name and then uuid."""
         with self._lock:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
     def peek(self, kind: str) -> tuple[Document, ...]:
-        """All documents of *kind* themselves, in no order: to be read at once, never changed or kept."""
+        """Return all documents of *kind* themselves, in no order: read them immediately, never change or keep them."""
         with self._lock:
             return tuple(self._found[kind].values())
 
     def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
-        """Have ``having`` find documents of *kind* by what *keys* says of each."""
+        """Add the index *name* to documents of *kind*, for ``having``; *keys* returns the keys of each."""
         with self._lock:
             made = self._indexes[kind][name] = Index(keys)
             for document in self._found[kind].values():
                 made.put(document)
 
     def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
-        """The documents themselves of which index *name* says *key*, in no order: to be read at once, as with ``peek``.
-        However many there are of *kind*, this takes as long. Every kind has the index ``name``."""
+        """Return the documents themselves with *key* in index *name*, in no order: read them immediately, as with
+        ``peek``. The time does not depend on the number of documents. Every kind has the index ``name``."""
         with self._lock:
-            found = self._found[kind]
-            return tuple(found[id] for id in self._indexes[kind][name].ids.get(key, ()))
+            documents = self._found[kind]
+            return tuple(documents[id] for id in self._indexes[kind][name].ids.get(key, ()))
 
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
         """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""
         self._listeners.append(listener)
 
     def count(self, kind: str) -> int:
-        """How many documents of *kind* there are."""
+        """Return the number of documents of *kind*."""
         with self._lock:
             return len(self._found[kind])
 
     def write(self, document: Document, durable: bool = True) -> None:
-        """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a
-        loss of power before the next durable write brings back what was there before."""
-        path = f"{self.root}/{document.kind}/{document.id}.json"
+        """Write *document* to disk, then to memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a loss of
+        power before the next durable write brings back the former document."""
+        # In one line: json indents in Python, which takes ten times as long.
+        text = json.dumps(vars(document), sort_keys=True)
         try:
-            # In one line: json indents in Python, which takes ten times as long.
-            text = json.dumps(vars(document), sort_keys=True)
-            if durable:
-                write_atomically(path, text.encode() + b"\n")
-                self._drop_note(path)
-            else:
-                self._note(path, text)
+            self._store(document, text, durable)
         except OSError as error:
             raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
                           f"Free some room under {self.root}.") from error
-        kept = Document(**json.loads(text))  # as the next start will read it
+        stored = Document(**json.loads(text))  # as the next start will read it
         with self._lock:
-            self._found[kept.kind][kept.id] = kept
-            for index in self._indexes[kept.kind].values():
-                index.put(kept)
+            self._found[stored.kind][stored.id] = stored
+            for index in self._indexes[stored.kind].values():
+                index.put(stored)
         self._tell(document, False)
 
     def remove(self, document: Document) -> None:
-        """Forget *document*; it is fine when it is gone already."""
-        path = self.root / document.kind / f"{document.id}.json"
-        path.unlink(missing_ok=True)
-        self._drop_note(str(path))
-        sync_folder(path.parent)
+        """Remove *document*. A missing document is ignored."""
+        self._discard(document)
         with self._lock:
             self._found[document.kind].pop(document.id, None)
             for index in self._indexes[document.kind].values():
                 index.drop(document.id)
         self._tell(document, True)
 
+    def _store(self, document: Document, text: str, durable: bool) -> None:
+        path = f"{self.root}/{document.kind}/{document.id}.json"
+        if durable:
+            write_atomically(path, text.encode() + b"\n")
+            self._drop_note(path)
+        else:
+            self._note(path, text)
+
+    def _discard(self, document: Document) -> None:
+        path = self.root / document.kind / f"{document.id}.json"
+        path.unlink(missing_ok=True)
+        self._drop_note(str(path))
+        sync_folder(path.parent)
+
     def _note(self, path: str, text: str) -> None:
-        """Write *text* as the note of the file at *path*, which is there."""
+        """Write *text* as the note of the existing file at *path*."""
         content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
         write_atomically(f"{path}.note", content.encode(), durable=False)
         self._notes.add(f"{path}.note")
 
     def _noted(self, path: Path) -> Document | None:
-        """What the note of the file at *path* says, where there is one that holds."""
+        """Return the document in the note of the file at *path*; ``None`` without a valid note."""
         note = Path(f"{path}.note")
         try:
             content = json.loads(note.read_bytes())
@@ -246,11 +257,11 @@ class Documents:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         self._notes.add(str(note))
-        self.noted.append(found := _document(content["document"], note))
-        return found
+        self.noted.append(document := _document(content["document"], note))
+        return document
 
     def _drop_note(self, path: str) -> None:
-        """The file at *path* is newer than its note."""
+        """Remove the note of the file at *path*, which is newer."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):
@@ -263,15 +274,16 @@ class Documents:
 
 
 def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
-    """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half, and the
-    new once this returns. Not *durable*: without fsync, so that a process that dies leaves one or the other; after a
-    loss of power there may be half."""
+    """Replace the content of a file. A crash leaves the old content or the new, never a part of it.
+
+    The new content survives a loss of power once the function returns. Without *durable* there is no fsync: a loss of
+    power may then leave a part of the content, but a dying process does not."""
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if mode != 0o600:  # the umask has taken from it
+            if mode != 0o600:  # the umask has removed bits
                 os.fchmod(descriptor, mode)
             file.write(content)
             if durable:
@@ -286,18 +298,18 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
 
 
 def _version(path: Path | str) -> list[int]:
-    """What the file at *path* has and no other of its name: its number, and when it was written, as an editor may keep
-    the number, and a file system give it again."""
-    seen = os.stat(path)  # noqa: PTH116
-    return [seen.st_ino, seen.st_mtime_ns]
+    """Return the identity of the file at *path* among files of that name: its inode and its time of writing, as an
+    editor may keep the inode, and a file system may reuse it."""
+    file_stat = os.stat(path)  # noqa: PTH116
+    return [file_stat.st_ino, file_stat.st_mtime_ns]
 
 
 def sync_folder(folder: Path | str) -> None:
     """Make renames and removals in *folder* durable."""
-    flush(folder, os.O_DIRECTORY)
+    flush_file(folder, os.O_DIRECTORY)
 
 
-def flush(path: Path | str, flags: int = 0) -> None:
+def flush_file(path: Path | str, flags: int = 0) -> None:
     """Make the content of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
@@ -314,7 +326,7 @@ def _read(path: Path) -> Document:
 
 
 def _document(content: Any, path: Path) -> Document:
-    """The document of the *content* of a file, which may be of an earlier schema."""
+    """Return the document with the *content* of a file, which may be of an earlier schema."""
     try:
         while content["schema"] in UPGRADES:
             content = UPGRADES[content["schema"]](content)

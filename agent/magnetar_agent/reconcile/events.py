@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One-shots that are no state, such as a reboot. Done at most once: the request id is on disk before anything is done.
+"""Events: actions that are no state, such as a reboot. An event is done at most once: its request id is on disk before
+anything is done.
 
-A delivery that finds its id with an answer gets that answer; one that finds it without (the agent died in between)
-is told so, since doing it again might do it twice. Actions that know what they have done are carried on instead.
+A repeated request whose id has an answer gets that answer; without an answer (the agent died in between) it gets an
+error, since the action might be done twice. Actions that recognise their own progress are continued instead.
 """
 
 from __future__ import annotations
@@ -14,111 +15,111 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.migrations import discard, force_complete, refuse_while_it_moves
+from magnetar_agent.migrations import discard, refuse_while_it_moves, source
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Kind
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 
 from .documents import write_atomically
-from .reconcile import show
+from .reconcile import show_resource
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
     from magnetar_agent.host.host import LocalHost
     from magnetar_core.operations import Operation
 
-#: It is the name of a file.
+#: Pattern of a request id, which is the name of a file.
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
-#: Those of migrations, which may be done twice and so need no request id.
+#: Events of migrations: they may be repeated and so need no request id.
 OF_MIGRATIONS: Mapping[str, Callable[[LocalHost, str], None]] = {
-    force_complete.EVENT: force_complete.force_complete, discard.EVENT: discard.discard}
+    source.FORCE_COMPLETE: source.force_live_migration, discard.EVENT: discard.discard_migration}
 
 
-def check_name(kind: type[Kind], name: str) -> None:
-    """Raises ``InvalidField`` where there is no event *name* of the *kind*."""
-    known: Mapping[str, Collection[str]] = {"server": ACTIONS, "migration": OF_MIGRATIONS}
-    if name not in known.get(kind.noun, ()):
-        noun = kind.noun if kind.noun in known else "server"
-        raise InvalidField("event", f"must be one of {', '.join(known[noun])}, on a {noun}", name)
+def check_event_name(kind: type[Kind], name: str) -> None:
+    """Raise ``InvalidField`` if there is no event *name* of the *kind*."""
+    events_by_kind: Mapping[str, Collection[str]] = {"server": ACTIONS, "migration": OF_MIGRATIONS}
+    if name not in events_by_kind.get(kind.noun, ()):
+        noun = kind.noun if kind.noun in events_by_kind else "server"
+        raise InvalidField("event", f"must be one of {', '.join(events_by_kind[noun])}, on a {noun}", name)
 
 
-def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
-          operation: Operation) -> dict[str, Any]:
-    """Do the one-shot *name* on resource *key*, once per *request_id*.
+def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
+                  operation: Operation) -> dict[str, Any]:
+    """Do the event *name* on resource *key*, once per *request_id*.
 
-    Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
+    Return ``{"done": true, "resource": …}`` and the action's further fields (``actions``).
     """
-    check_name(kind, name)
+    check_event_name(kind, name)
     if kind.noun == "migration":
         OF_MIGRATIONS[name](drivers.host, key)
-        left = drivers.host.documents.look("migration", key)
-        return {"done": True, "resource": show(drivers, kind, key) if left else None}
+        remaining = drivers.host.documents.look("migration", key)
+        return {"done": True, "resource": show_resource(drivers, kind, key) if remaining else None}
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "
                                          "and not be . or ..")
-    action, given = ACTIONS[name], actions.checked(name, args)
+    action, checked_args = ACTIONS[name], actions.check_event_args(name, args)
     document = drivers.host.documents.find(kind.noun, key)
     if document is None:
         raise NotFound(f"There is no {kind.noun} {key!r} on this host.", kind=kind.noun, key=key)
     journal = _Journal(Path(drivers.host.settings.state_dir) / "events", drivers.host.settings.event_keys_kept)
-    with ExitStack() as held:
-        with operation.waiting() if action.lock != kind.noun else nullcontext():  # for a guest, maybe
-            held.enter_context(drivers.host.locks.hold(action.lock, document.id))
+    with ExitStack() as locks:
+        with operation.waiting() if action.lock != kind.noun else nullcontext():  # it may wait for a guest
+            locks.enter_context(drivers.host.locks.hold(action.lock, document.id))
         again = drivers.host.documents.get(kind.noun, document.id)
         if again is None or again.deleting:
             raise NotFound(f"{kind.noun} {document.name!r} was removed in the meantime.", kind=kind.noun, key=key)
-        # What is secret is not kept, not even as a digest: a password could be guessed from one.
-        plain = {field: value for field, value in given.items() if field not in action.rule.secrets()}
-        entry = {"event": name, "args": plain, "server": document.id, "at": now()}
-        found = journal.ended(request_id, entry, action.again(given))
-        if found is None:
+        # Secrets are not kept, not even as a digest: a password could be guessed from one.
+        plain = {field: value for field, value in checked_args.items() if field not in action.rule.secrets()}
+        entry = {"event": name, "args": plain, "server": document.id, "at": utc_timestamp()}
+        answer = journal.ended(request_id, entry, action.again(checked_args))
+        if answer is None:
             journal.begin(request_id, entry)
             try:
                 refuse_while_it_moves(drivers.host, again)
-                found = action.act(actions.EventCall(drivers, again, given, operation, request_id))
+                answer = action.act(actions.EventCall(drivers, again, checked_args, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done
                 raise
-            journal.end(request_id, entry, found)
-    return {"done": True, **found, "resource": show(drivers, kind, document.id)}
+            journal.end(request_id, entry, answer)
+    return {"done": True, **answer, "resource": show_resource(drivers, kind, document.id)}
 
 
 class _Journal:
-    """Request ids of one-shots, one small file each; the oldest go when there are more than *kept*."""
+    """Request ids of events, one small file each; the oldest are removed when there are more than *max_keys*."""
 
-    def __init__(self, folder: Path, kept: int) -> None:
-        self.folder, self.kept = folder, kept
+    def __init__(self, folder: Path, max_keys: int) -> None:
+        self.folder, self.kept = folder, max_keys
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
-        """What this request answered; ``None`` when it is to be done. Raises ``Conflict`` when its end is unknown and
-        it may not be done *again*, or when it was another request."""
+        """Return the answer of this request; ``None`` if it must be done. Raises ``Conflict`` if its outcome is unknown
+        and it may not be done *again*, or if the id belongs to another request."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / request_id).read_text())
+            recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:
             return None
-        if any(found[name] != entry[name] for name in ("event", "args", "server")):
+        if any(recorded[name] != entry[name] for name in ("event", "args", "server")):
             raise Conflict(f"The request id {request_id} was used for another event. Use a new one.")
-        if not found.get("ended"):
+        if not recorded.get("ended"):
             if again:
                 return None
-            raise Conflict(f"The {entry['event']} of request {request_id} was begun at {found['at']}, and the agent "
+            raise Conflict(f"The {entry['event']} of request {request_id} was begun at {recorded['at']}, and the agent "
                            "stopped before it ended. It is not repeated; look at the server, and use a new request id.")
-        return dict(found.get("answer") or {})
+        return dict(recorded.get("answer") or {})
 
     def begin(self, request_id: str, entry: dict[str, Any]) -> None:
-        """Keep the id before anything is done."""
+        """Write the id before anything is done."""
         write_atomically(self.folder / request_id, json.dumps(entry).encode())
         if not hash(request_id) % 100:
             self._trim()
 
     def end(self, request_id: str, entry: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Note that it is done, with its *answer*."""
-        content = {**entry, "ended": now(), "answer": answer}
+        """Record that the event is done, with its *answer*."""
+        content = {**entry, "ended": utc_timestamp(), "answer": answer}
         write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
@@ -126,6 +127,6 @@ class _Journal:
         (self.folder / request_id).unlink(missing_ok=True)
 
     def _trim(self) -> None:
-        found = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in found[: max(0, len(found) - self.kept)]:
+        paths = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in paths[: max(0, len(paths) - self.kept)]:
             path.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One lock per resource: whoever changes a resource holds its lock, and locks nobody holds do not exist."""
+"""One lock per resource, held while the resource is changed. A lock without holder does not exist."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Held by who chooses what others may not choose too (a MAC, a device name), or removes what others may refer to. It
-#: comes after all other locks: its holder waits for no other lock, no other host and no disk.
+#: Lock for choosing a unique value (a MAC, a device name), and for removing resources that others may refer to. It is
+#: taken after all other locks: its holder waits for no other lock, no other host and no disk.
 CHOICES = ("", "choices")
 
 
 class Locks:
-    """Locks by name, made when first wanted and gone with the last one who wants them; not reentrant."""
+    """Locks by name, made on first use and dropped with their last user; not reentrant."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._held: dict[tuple[str, str], tuple[threading.Lock, list[int]]] = {}
 
     def held(self, kind: str, name: str) -> bool:
-        """Whether somebody holds it, or waits for it, just now."""
+        """Return whether a thread holds the lock, or waits to take it, just now."""
         with self._guard:
             return (kind, name) in self._held
 
     @contextmanager
     def hold_if_free(self, kind: str, name: str) -> Iterator[bool]:
-        """Hold the lock, unless somebody holds it or waits for it; whether it is held. Waits for nobody."""
+        """Hold the lock if no thread holds it or waits to take it. Yield whether it is held. Never waits."""
         with self._guard:
             free = (kind, name) not in self._held
             if free:
@@ -41,7 +41,7 @@ class Locks:
 
     @contextmanager
     def hold(self, kind: str, name: str) -> Iterator[None]:
-        """Hold the lock of *name* of *kind*; waits for it."""
+        """Hold the lock of *name* of *kind*; wait until it is free."""
         with self._guard:
             lock, users = self._held.setdefault((kind, name), (threading.Lock(), [0]))
             users[0] += 1

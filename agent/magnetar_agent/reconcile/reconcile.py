@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``ensure``: the one way to change something. Lock, observe, plan; then apply, or stop there (a dry run). The rules
-are those of ``core.reconcile``, which the cloud follows too.
+"""``ensure_resource``: the one way to change a resource. Lock, observe, plan; then apply, or stop there (a dry run).
+The rules are in ``core.reconcile``, which the cloud follows too.
 
 A ``kill -9`` at any line loses nothing and leaves nothing behind: the document is written before the first step, and
-removed after the last step of a deletion; every verb may be done twice.
+removed after the last step of a deletion; every verb may be repeated.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Cancelled, Conflict, InvalidField, NoSpace, NotFound
 from magnetar_core.fields import Kind
-from magnetar_core.operations import Operation, now
+from magnetar_core.operations import Operation, utc_timestamp
 from magnetar_core.plan import Result, Step
-from magnetar_core.query import fits
-from magnetar_core.reconcile import EMPTY, Change, check_mode, difference, forgotten, freed, given_by, recorded
+from magnetar_core.query import fits_filters
+from magnetar_core.reconcile import (
+    EMPTY,
+    Change,
+    allow_in_use,
+    check_mode,
+    checked_request,
+    field_differences,
+    forget_step,
+    record_step,
+)
 
 from .documents import CLOUD, HELD, REPLACEMENT, Document, Fields
 from .locks import CHOICES
-from .steps import NOTES, cancelled, note_fault, pass_with_power, perform, undo
+from .steps import NOTES, cancelled_change, note_fault, pass_with_power, perform_steps, undo_creation
 from .task import NotRemovable, Task
 
 if TYPE_CHECKING:
@@ -39,9 +48,9 @@ class _Changed(Exception):
     """Another request made the resource while this one waited for its lock: look again."""
 
 
-def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
-           dry_run: bool, operation: Operation) -> Result:
-    """Make the resource *key* (uuid or name) of *kind* be as *want* says; ``None``: absent.
+def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
+                    dry_run: bool, operation: Operation) -> Result:
+    """Make the resource *key* (uuid or name) of *kind* match *want*; ``None``: absent.
 
     *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
     """
@@ -49,20 +58,19 @@ def ensure(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, pe
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
     key = driver.locate(drivers.host, key)
-    given = None if want is None else given_by(kind, key, without_fields_of_clouds(kind, want))
+    requested = None if want is None else checked_request(kind, key, without_fields_of_clouds(kind, want))
     while True:
         try:
             with _claim(drivers, kind, key, operation, dry_run) as document:
-                if given is None:
+                if requested is None:
                     return _remove(drivers.host, driver, document, dry_run, operation)
-                return _Change(drivers.host, driver, key, given, permissions, dry_run, operation).run(document)
+                return _Change(drivers.host, driver, key, requested, permissions, dry_run, operation).run(document)
         except _Changed:
             continue
 
 
 def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
-    """Return *want* without the empty fields that only a cloud has. Raises ``InvalidField`` for one that says
-    something."""
+    """Return *want* without the empty fields that only a cloud has. Raises ``InvalidField`` if one is not empty."""
     for name in sorted(kind.of_clouds & want.keys()):
         if want[name] not in EMPTY:
             raise InvalidField(name, "is for a cloud, and this is the agent of one host. Leave it out, or name a "
@@ -70,21 +78,21 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
     return {name: value for name, value in want.items() if name not in kind.of_clouds}
 
 
-def revise(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
-           operation: Operation) -> Result:
-    """Ensure what *revised* returns for the resource as it is now, under its lock. Raises ``NotFound``."""
+def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
+                    operation: Operation) -> Result:
+    """Ensure the fields that *revised* returns for the current document, under its lock. Raises ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
-        given = given_by(kind, id, revised(document))
+        requested = checked_request(kind, id, revised(document))
         driver, allowed = drivers.of(kind), Permissions.defaults()
-        return _Change(drivers.host, driver, id, given, allowed, dry_run, operation).run(document)
+        return _Change(drivers.host, driver, id, requested, allowed, dry_run, operation).run(document)
 
 
 @contextmanager
 def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
            dry_run: bool) -> Iterator[Document | None]:
-    """Hold the lock of what *key* names, also when it names nothing yet; yields the document or ``None``."""
+    """Hold the lock of *key*, also if there is no such resource yet; yield the document or ``None``."""
     noun = kind.noun
     while True:
         document = drivers.host.documents.find(noun, key)
@@ -99,7 +107,7 @@ def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
 
 
 def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: Operation) -> Document | None:
-    """Finish a deletion that a crash cut short. Returns what is not to go after all."""
+    """Finish a deletion that a crash cut short. Return the document if the resource stays after all."""
     try:
         _remove(drivers.host, drivers.of(kind), document, False, operation)
     except NotRemovable:
@@ -107,66 +115,67 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
     return None
 
 
-def change(drivers: Drivers, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
-           operation: Operation) -> Result:
-    """As ``ensure``, for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions* asks for a
-    rebuild whether fixed fields differ or not; it is the id of the request."""
-    given = given_by(kind, document.id, want)
-    return _Change(drivers.host, drivers.of(kind), document.id, given, permissions, False, operation).run(document)
+def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
+                    permissions: Mapping[str, Any], operation: Operation) -> Result:
+    """Ensure *want* as ``ensure_resource``, for a *document* whose lock the caller holds. The key ``rebuild`` in
+    *permissions*, the id of the request, makes it a rebuild whether fixed fields differ or not."""
+    requested = checked_request(kind, document.id, want)
+    return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
 
 class _Change(Change):
-    """One ensure of something that is to be there, on this host."""
+    """One ensure of a resource that must exist, on this host."""
 
-    def __init__(self, host: LocalHost, driver: Driver, key: str, given: Fields, permissions: Mapping[str, Any],
+    def __init__(self, host: LocalHost, driver: Driver, key: str, requested: Fields, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
-        super().__init__(driver.kind, given, permissions, dry_run)
+        super().__init__(driver.kind, requested, permissions, dry_run)
         self.host, self.driver, self.key, self.operation = host, driver, key, operation
-        #: The lock of choices, held from what is chosen (a MAC, a bridge, a reference) until it is recorded.
+        #: The lock of choices, held from the choice (of a MAC, a bridge, a reference) until it is recorded.
         self.choosing = ExitStack()
 
     def run(self, document: Document | None) -> Result:
-        """Plan it; then do it, or in a dry run stop there."""
-        with ExitStack() as held:
+        """Plan the change; then apply it, unless it is a dry run."""
+        with ExitStack() as locks:
             fresh = document is None
             if document is None:
-                document = self._new(held)
+                document = self._new(locks)
             else:
                 self.check_id(document.id, document.name)
                 self._check_name(document.id, self.given.get("name", document.name))
             with self.choosing:
                 return self._plan(document, fresh)
 
-    def _new(self, held: ExitStack) -> Document:
-        """Draw the uuid, and hold its lock and (where names are unique) its name's."""
+    def _new(self, locks: ExitStack) -> Document:
+        """Draw the uuid, and hold its lock and (if names are unique) its name's."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun
-        # First the name, then the uuid: who asks by name holds the name already.
+        # First the name, then the uuid: a request by name holds the name already.
         if self.driver.unique_names and self.key.lower() != document.name.lower():
-            held.enter_context(self.host.locks.hold(noun, f"new {document.name.lower()}"))
-        held.enter_context(self.host.locks.hold(noun, document.id))
-        there = self.host.documents.get(noun, document.id)
-        if there and self.key.lower() == document.id:
+            locks.enter_context(self.host.locks.hold(noun, f"new {document.name.lower()}"))
+        locks.enter_context(self.host.locks.hold(noun, document.id))
+        existing = self.host.documents.get(noun, document.id)
+        if existing and self.key.lower() == document.id:
             raise _Changed
-        if there:
-            raise Conflict(f"The uuid {document.id} belongs to {noun} {there.name!r}. Use another, or ask by uuid.",
-                           uuids=[there.id])
+        if existing:
+            raise Conflict(f"The uuid {document.id} belongs to {noun} {existing.name!r}. Use another, or ask by uuid.",
+                           uuids=[existing.id])
         self._check_name(document.id, document.name)
         return document
 
     def _check_name(self, id: str, name: str) -> None:
         if not self.driver.unique_names:
             return
-        others = sorted({one.id for one in self.host.documents.having(self.kind.noun, "name", name)} - {id})
-        if others:
-            raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {others[0]}. Choose another name.",
-                           uuids=others)
+        other_ids = sorted({document.id for document in self.host.documents.having(self.kind.noun, "name",
+                                                                                   name)} - {id})
+        if other_ids:
+            raise Conflict(f"The name {name!r} belongs to {self.kind.noun} {other_ids[0]}. Choose another name.",
+                           uuids=other_ids)
 
     def _plan(self, document: Document, fresh: bool) -> Result:
-        known = None if fresh else document.state.get(REPLACEMENT, document.want)
-        wanted = self.wanted(known)
-        want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
+        former = None if fresh else document.state.get(REPLACEMENT, document.want)
+        desired = self.wanted(former)
+        want = self._complete({**desired, "id": document.id} if fresh else desired, None if fresh else document)
         for name in self.kind.passing():
             self.operation.given[name] = want.pop(name, None)
         have = None if fresh else self.driver.observe(self.host, document)
@@ -181,19 +190,19 @@ class _Change(Change):
             noted = self._noted(predicted, policy == "rebuild" or "rebuild" in self.permissions)
             first, have_then = [], have if have is None else {**have, **noted}
         if fresh or first or want != document.want or {"unfinished", "rebuild"} & set(predicted.state):
-            first.append(recorded(self.kind, want.get("name", document.name)))
+            first.append(record_step(self.kind, want.get("name", document.name)))
         planned = list(self.driver.plan(want, have_then))
-        steps, changes = first + planned, self._difference(document, fresh, have, wanted if fresh else want)
+        steps, changes = first + planned, self._difference(document, fresh, have, desired if fresh else want)
         predicted.want, predicted.name = want, want["name"]
         if self.dry_run or not steps:
-            seen = {**(have or {}), **want} if steps else have
-            return self.result(steps, changes, self.driver.show(self.host, predicted, seen))
+            shown = {**(have or {}), **want} if steps else have
+            return self.result(steps, changes, self.driver.show(self.host, predicted, shown))
         self._apply(predicted, fresh, first, planned)
         return self.result(steps, changes, self._shown(predicted))
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
-        """What is done about fixed fields that differ; see ``Change.on_immutable``."""
-        if REPLACEMENT in document.state:  # a crash cut it short after it was decided
+        """Return the policy for fixed fields that differ (``Change.on_immutable``)."""
+        if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
         policy = self.on_immutable(document.name, document.want, want, status)
@@ -202,49 +211,51 @@ class _Change(Change):
         return policy
 
     def _removal(self, document: Document, have: Fields | None) -> list[Step]:
-        """The steps that remove what is recreated."""
+        """Return the steps that remove the old resource before it is recreated."""
         self.driver.release(self.host, document)
-        return list(self.driver.plan(None, have)) or [forgotten(self.kind, document.name)]
+        return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """What the driver's plan has to know of the permissions. It is noted in *document*, so that what a crash cuts
-        short is finished as it was allowed."""
+        """Note the permissions that the driver's plan needs in *document*, so that a change that a crash cuts short is
+        finished as it was allowed. Return them."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
 
-    def _complete(self, wanted: Fields, document: Document | None) -> Fields:
-        """What the driver makes of it. When that will be recorded, it is chosen under one lock, so that two at once
-        never draw the same, and nothing refers to what is being removed."""
+    def _complete(self, desired: Fields, document: Document | None) -> Fields:
+        """Return *desired* as the driver completes it. If it will be recorded, it is chosen under one lock, so that two
+        threads never draw the same, and nothing refers to a resource that is being removed."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
-                want = self.driver.complete(self.host, wanted, document)
+                want = self.driver.complete(self.host, desired, document)
                 want.pop("id", None)
                 if self.dry_run or want == (document and document.want):
                     return want
-            return self._choose(wanted, document)
+            return self._choose(desired, document)
 
-    def _choose(self, wanted: Fields, document: Document | None) -> Fields:
-        """Complete it, and keep others from choosing the same until it is recorded."""
+    def _choose(self, desired: Fields, document: Document | None) -> Fields:
+        """Complete *desired*, and keep other threads from choosing the same until it is recorded."""
         self.choosing.enter_context(self.host.locks.hold(*CHOICES))
-        want = self.driver.complete(self.host, wanted, document)
-        self._check_name(document.id if document else wanted["id"], want["name"])  # one may have got it meanwhile
+        want = self.driver.complete(self.host, desired, document)
+        self._check_name(document.id if document else desired["id"], want["name"])  # another may have taken it
         want.pop("id", None)
         return want
 
-    def _difference(self, document: Document, fresh: bool, have: Fields | None, after: Fields) -> list[dict[str, Any]]:
-        """Of what is and what will be; what the host does not tell is as it was wanted."""
-        return difference(self.kind, None if fresh else {**document.want, **(have or {})}, after)
+    def _difference(self, document: Document, fresh: bool, have: Fields | None,
+                    planned: Fields) -> list[dict[str, Any]]:
+        """Return the differences of current and planned fields. For fields that the host does not report, the former
+        request counts."""
+        return field_differences(self.kind, None if fresh else {**document.want, **(have or {})}, planned)
 
-    def _apply(self, document: Document, fresh: bool, before: list[Step], planned: list[Step]) -> None:
+    def _apply(self, document: Document, fresh: bool, first: list[Step], planned: list[Step]) -> None:
         former = None if fresh else self.host.documents.get(document.kind, document.id)
         task, begun = Task(self.host, document, self.operation), list[str]()
-        document.updated_at = now()
+        document.updated_at = utc_timestamp()
         try:
-            if former and any(step.verb != "record" for step in before):
-                old = [step for step in before if step.verb not in ("record", "forget")]
+            if former and any(step.verb != "record" for step in first):
+                old = [step for step in first if step.verb not in ("record", "forget")]
                 if old:
-                    task = Task(self.host, former.copy(), self.operation)  # a failure is the old one's
+                    task = Task(self.host, former.copy(), self.operation)  # a failure belongs to the old one
                     planned = self._clear(task, document, old, begun)
                 task, document.state = Task(self.host, document, self.operation), {}
             document.state["unfinished"] = True
@@ -253,25 +264,25 @@ class _Change(Change):
             task.keep(durable=not pass_with_power(former, planned))
             self.choosing.close()
             with check_mode(False, self.warnings):
-                perform(self.driver, task, planned, begun)
+                perform_steps(self.driver, task, planned, begun)
             _finished(task)
         except Exception as error:
             self.choosing.close()
             if former is None:
-                undo(self.driver, task)
+                undo_creation(self.driver, task)
             elif isinstance(error, Cancelled):
-                raise cancelled(self.driver, former, task, begun) from error
+                raise cancelled_change(self.driver, former, task, begun) from error
             else:
                 note_fault(task, error)
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Remove what *new* takes the place of, and plan *new*. The removal may take long, and other locks, so others
-        may choose meanwhile; what *new* is to be is completed again after it."""
+        """Remove the resource that *new* replaces, and plan *new*. The removal may take long, and takes other locks, so
+        other threads may choose meanwhile; *new* is completed again after it."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
-        perform(self.driver, task, old, begun)
+        perform_steps(self.driver, task, old, begun)
         new.want = self._choose(dict(new.want), task.document)
         new.name = new.want["name"]
         return list(self.driver.plan(new.want, None))
@@ -282,7 +293,7 @@ class _Change(Change):
 
 
 def _finished(task: Task) -> None:
-    """The change is done. Where that cannot be written, the document says that it is not."""
+    """Record that the change is done. If that cannot be written, the document stays unfinished."""
     document, unfinished = task.document, dict(task.document.state)
     for note in ("unfinished", "making", "fault", *NOTES):
         document.state.pop(note, None)
@@ -298,14 +309,14 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
         return Result([], [], None)
     warnings: list[str] = []
     if not document.deleting:
-        with freed(dry_run, warnings):
+        with allow_in_use(dry_run, warnings):
             driver.release(host, document)
     snapshot = driver.snapshot(host, document)
     have = driver.observe(host, document, snapshot)
     resource = driver.show(host, document, have, snapshot)
     steps = list(driver.plan(None, have))
     named = {name: (have or {}).get(name, value) for name, value in document.want.items() if value not in EMPTY}
-    forget = forgotten(driver.kind, document.name)
+    forget = forget_step(driver.kind, document.name)
     if not dry_run:
         with host.locks.hold(*CHOICES):
             if not document.deleting:
@@ -321,11 +332,11 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
             raise
         host.documents.remove(document)
         driver.sweep(host)
-    return Result([*steps, forget], difference(driver.kind, named, None), resource, warnings)
+    return Result([*steps, forget], field_differences(driver.kind, named, None), resource, warnings)
 
 
-def show(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
-    """One resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
+def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
+    """Return one resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.one(drivers.host, key)
@@ -336,17 +347,17 @@ def show(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
     return driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
 
 
-def collection(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
-    """All resources of *kind* whose fields have, as text, a value of *filters*, by name and then uuid."""
+def list_resources(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
+    """Return the resources of *kind* with fields that have, as text, a value of *filters*, by name and then uuid."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
-        return [one for one in driver.every(drivers.host) if fits(one, filters)]
+        return [resource for resource in driver.every(drivers.host) if fits_filters(resource, filters)]
     snapshot = driver.snapshot(drivers.host)
-    found = []
+    resources = []
     for document in drivers.host.documents.list(kind.noun):
         if "name" in filters and document.name not in filters["name"]:
             continue
         shown = driver.show(drivers.host, document, driver.observe(drivers.host, document, snapshot), snapshot)
-        if fits(shown, filters):
-            found.append(shown)
-    return found
+        if fits_filters(shown, filters):
+            resources.append(shown)
+    return resources

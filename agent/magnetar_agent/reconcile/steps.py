@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Do the steps of a change, and clean up after one that fails or is cancelled. A resource that could not be made leaves
-nothing behind; after a cancel the resource is as it was before, or the next call carries the change on."""
+"""The steps of a change, and the cleanup after a failure or a cancel. A resource that could not be made leaves nothing
+behind; after a cancel the resource is as it was before, or the next call continues the change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from magnetar_agent.drivers import Driver
 from magnetar_core.errors import Cancelled, HypervisorDown, MagnetarError, NoSpace
 from magnetar_core.kinds import Server
-from magnetar_core.operations import Operation, now
+from magnetar_core.operations import Operation, utc_timestamp
 from magnetar_core.plan import Step
 from magnetar_core.power import OFF, PAUSED, RUNNING
 
@@ -22,29 +22,30 @@ from .task import NotRemovable, Task
 
 log = logging.getLogger(__name__)
 
-#: How often a step is done again whose connection to libvirt was lost; seconds in which libvirt must be back, and
+#: How often a step is repeated after its connection to libvirt was lost; seconds until libvirt must be back, and
 #: between two looks.
 REPEATS, RETURN_TIMEOUT, LOOK = 2, 60.0, 0.2
-#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished
-#: as it was allowed.
+#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished as
+#: it was allowed.
 NOTES = ("allow_reboot", "rebuild")
-#: Verbs that lose nothing. After a cancel the agent plans the way back to what was wanted before.
+#: Verbs that lose nothing. After a cancel the agent plans the way back to the former fields.
 TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
-#: Verbs of which nothing is left when the host loses power.
+#: Verbs whose effect is lost when the host loses power.
 PASSING = frozenset({"start", "start_paused", "pause", "resume"})
-#: Verbs that undo what they did when they are cancelled.
+#: Verbs that undo their own work when they are cancelled.
 TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Whether the document *former* is true again when the host loses power before *steps* are done and flushed: their
-    guest is gone then, and nobody was told of them. Not where a guest is restored, whose saved memory goes."""
+    """Return whether the document *former* is true again if the host loses power before *steps* are done and flushed:
+    their guest is gone then, and no caller has been told that they were done. False if a guest is restored: its saved
+    memory is removed."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 
 
-def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
-    """Do *steps* in order with the driver's verbs. Adds to *begun* each verb that may have changed something."""
+def perform_steps(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
+    """Do *steps* in order with the driver's verbs. Add to *begun* each verb that may have changed something."""
     for step in steps:
         task.operation.advance(0, None, phase=step.text)
         log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
@@ -58,8 +59,8 @@ def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> 
 
 
 def _do(driver: Driver, task: Task, step: Step) -> None:
-    """Do one step. Where the connection to libvirt was lost in the middle of a server's step, do it again when libvirt
-    is back: every verb may be done twice."""
+    """Do one step. If the connection to libvirt was lost in the middle of a server's step, repeat it when libvirt is
+    back: every verb may be repeated."""
     for last in (*[False] * REPEATS, True):
         try:
             driver.verbs[step.verb](task, **step.args)
@@ -86,30 +87,30 @@ def note_fault(task: Task, error: Exception) -> None:
     """Note in the document why the change failed; the resource shows it as its fault."""
     code = error.code if isinstance(error, MagnetarError) else "internal"
     message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
-    task.document.state["fault"] = {"code": code, "message": message[:1024], "created": now()}
+    task.document.state["fault"] = {"code": code, "message": message[:1024], "created": utc_timestamp()}
     try:
         task.keep()
     except MagnetarError:
         log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
 
 
-def undo(driver: Driver, task: Task) -> None:
-    """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
-    starts again: its document says that it is being deleted. On a full disk it does not: removing needs no room. So
-    what the verbs have made is flushed (``Task.note``) only where it stays."""
+def undo_creation(driver: Driver, task: Task) -> None:
+    """Remove all parts of a resource that could not be made. Parts that cannot be removed now are removed when the
+    agent starts again: its document says that it is being deleted. On a full disk it does not: removing needs no space.
+    So files that the verbs have made are flushed (``Task.note``) only if the resource stays."""
     host, document = task.host, task.document
     try:
         document.deleting = True
         with suppress(NoSpace):
             host.documents.write(document)
         have = driver.observe(host, document)
-        # An operation of its own: the caller's may be cancelled.
+        # Its own operation: the caller's may be cancelled.
         undoing = Operation("undo", document.kind, document.id, task.operation.request_id, "agent")
         for step in driver.plan(None, have):
             driver.verbs[step.verb](Task(host, document, undoing), **step.args)
         host.documents.remove(document)
         driver.sweep(host)
-    except NotRemovable as error:  # it is finished with the next call, or when the agent starts again
+    except NotRemovable as error:  # the next call, or the next start of the agent, finishes it
         log.warning("%s %s is not undone: %s", document.kind, document.id, error)
         document.deleting = False
         note_fault(task, error)
@@ -117,46 +118,46 @@ def undo(driver: Driver, task: Task) -> None:
         log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
 
 
-def cancelled(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """The error of a change that was cancelled. Where nothing is lost yet, the resource is made as it was before;
-    else the next call carries the change on. The message says which."""
-    what = f"{former.kind} {former.name!r}"
+def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
+    """Return the error of a cancelled change. If nothing is lost yet, restore the resource as it was before; otherwise
+    the next call continues the change. The message says which."""
+    label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
-        return _back(driver, former, task, begun, what)
+        return _back(driver, former, task, begun, label)
     error = Cancelled(f"The operation was cancelled when there was no way back any more (begun: "
-                      f"{', '.join(begun)}). It is carried on with the next call that changes {what}, or when the "
+                      f"{', '.join(begun)}). It is carried on with the next call that changes {label}, or when the "
                       "agent starts again.")
     note_fault(task, error)
     return error
 
 
-def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: str) -> Cancelled:
-    """Make the resource as it was. The document is written first, so that after a crash the agent does not go on with
-    what was cancelled."""
+def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
+    """Restore the resource as it was. The document is written first, so that after a crash the agent does not continue
+    the cancelled change."""
     back = former.copy()
-    if begun:  # what the verbs have noted by now is true
-        own = (REPLACEMENT, "unfinished", "fault", *NOTES)
-        kept = {name: former.state[name] for name in own if name in former.state}
-        noted = {name: value for name, value in task.document.state.items() if name not in own}
-        back.state = {**noted, **kept}
-    # With what is noted and not flushed yet; an operation of its own, as the caller's is cancelled.
+    if begun:  # the verbs' notes so far are true
+        note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)
+        former_notes = {name: former.state[name] for name in note_names if name in former.state}
+        noted = {name: value for name, value in task.document.state.items() if name not in note_names}
+        back.state = {**noted, **former_notes}
+    # Notes that are not flushed yet are kept; the operation is a new one, as the caller's is cancelled.
     going = replace(task, document=back, operation=Operation("go back", back.kind, back.id, caller="agent"))
     try:
         if begun and not former.state.get("unfinished"):
             back.state["unfinished"] = True
             going.keep()
-            perform(driver, going, list(driver.plan(back.want, driver.observe(task.host, back))), [])
+            perform_steps(driver, going, list(driver.plan(back.want, driver.observe(task.host, back))), [])
             del back.state["unfinished"]
         going.keep()
     except Exception as error:
-        log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
+        log.warning("%s is not as it was before a cancelled change", label, exc_info=True)
         note_fault(going, error)
-        return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
+        return Cancelled(f"The operation was cancelled, and {label} is not yet as it was before: {error} This is "
                          "tried again with the next call that changes it, or when the agent starts again.")
     if former.state.get("unfinished"):
-        return Cancelled(f"The operation was cancelled. What was left to do of {what} before it still is: it is "
+        return Cancelled(f"The operation was cancelled. What was left to do of {label} before it still is: it is "
                          "carried on with the next call that changes it, or when the agent starts again.")
     if "stop" in begun:
-        return Cancelled(f"The operation was cancelled; {what} is as it was before. Its guest was asked to shut "
+        return Cancelled(f"The operation was cancelled; {label} is as it was before. Its guest was asked to shut "
                          "down, and may still do so.")
     return Cancelled()

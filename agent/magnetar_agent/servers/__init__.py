@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parts of the server driver: ``resolve`` completes what is wanted, ``spec`` makes a domain of it, ``verbs`` act."""
+"""The parts of the server driver: ``resolve`` completes a request, ``spec`` builds the domain, ``verbs`` act."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ GIB = 2**30
 MIB = 2**20
 
 
-def folder(host: LocalHost, id: str) -> Path:
-    """Where the disks of a server lie."""
-    return _folder(path(host, id))
+def server_folder(host: LocalHost, id: str) -> Path:
+    """Return the folder of the disks of the server *id*."""
+    return _folder(server_path(host, id))
 
 
 @lru_cache(maxsize=256)
 def _folder(path: str) -> Path:
-    """Each step of a server asks for it."""
+    """Return *path* as a ``Path``, cached because each step of a server needs it."""
     return Path(path)
 
 
-def path(host: LocalHost, id: str, *names: str) -> str:
-    """``folder``, or what is in it, as text: lists and batches ask for those of all servers, and a ``Path`` takes ten
-    times as long to make."""
+def server_path(host: LocalHost, id: str, *names: str) -> str:
+    """Return ``server_folder``, or a path in it, as text. Lists and batches need the paths of all servers, and a
+    ``Path`` takes ten times as long to make."""
     return os.path.join(host.settings.state_dir, "servers", id, *names)  # noqa: PTH118
 
 
 def domain_name(id: str) -> str:
-    """Name of the libvirt domain of a server; by uuid, since servers may share a name."""
+    """Return the name of a server's libvirt domain. It has the uuid in it, since servers may share a name."""
     return f"magnetar-{id}"
 
 
 @dataclass
 class DomainsView:
-    """What is seen of the host in one look: domains, and leases of networks when first needed."""
+    """One reading of the host: its domains, and the leases of its networks, read when first needed."""
 
     host: LocalHost
     domains: dict[str, Domain]
@@ -57,36 +57,38 @@ class DomainsView:
     _devices: list[PciDevice] | None = None
 
     def devices(self, look: Callable[[LocalHost], list[PciDevice]]) -> list[PciDevice]:
-        """The PCI devices that servers may have, which *look* finds once for all servers that are shown."""
+        """Return the PCI devices that servers may have. *look* reads them once for all servers that are shown."""
         if self._devices is None:
             self._devices = look(self.host)
         return self._devices
 
     def volumes(self, server: str) -> list[Document]:
-        """The attachments of volumes of *server*, by device: to be read, never changed."""
+        """Return the volume attachments of *server*, sorted by device. The caller must not change them."""
         if self._volumes is None:
             self._volumes = {}
-            for one in self.host.documents.peek("volume_attachment"):
-                self._volumes.setdefault(one.want["server"], []).append(one)
+            for attachment in self.host.documents.peek("volume_attachment"):
+                self._volumes.setdefault(attachment.want["server"], []).append(attachment)
         return sorted(self._volumes.get(server, []), key=by_device)
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
-        """Name of network, bridge, port or physical network to the addresses of its NICs: those that are given to them,
-        and, while the server *runs*, those that DHCP has chosen."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Map each network, bridge, port or physical network to the addresses of its NICs: the fixed ones and, while
+        the server *runs*, those from DHCP leases."""
+        by_network: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
             name = str(nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network"))
             address = str(nic.get("address") or "").partition("/")[0]
-            there = found.setdefault(name, [])
+            network_addresses = by_network.setdefault(name, [])
             if address:
-                there.append({"addr": address, "version": 4, "mac": nic["mac"], "source": "fixed"})
+                network_addresses.append({"addr": address, "version": 4, "mac": nic["mac"], "source": "fixed"})
             if runs and nic.get("network"):
-                there.extend({"addr": lease.address, "version": lease.version, "mac": lease.mac, "source": "lease"}
-                             for lease in self._leased(name).get(nic["mac"], []) if lease.address != address)
-        return {name: addresses for name, addresses in found.items() if addresses}
+                network_addresses.extend({"addr": lease.address, "version": lease.version, "mac": lease.mac,
+                                          "source": "lease"}
+                                         for lease in self._leased(name).get(nic["mac"], [])
+                                         if lease.address != address)
+        return {name: addresses for name, addresses in by_network.items() if addresses}
 
     def _leased(self, network: str) -> dict[str, list[Lease]]:
-        """The leases of *network* by MAC."""
+        """Return the leases of *network* by MAC."""
         if network not in self._leases:
             by_mac: dict[str, list[Lease]] = {}
             for lease in self.host.hypervisor.leases(network):
@@ -95,12 +97,7 @@ class DomainsView:
         return self._leases[network]
 
 
-def seen(host: LocalHost, id: str) -> dict[str, Domain]:
-    """The domain of one server by its uuid, or nothing."""
+def domains_of_server(host: LocalHost, id: str) -> dict[str, Domain]:
+    """Return the domain of one server by its uuid; an empty dict if it has none."""
     domain = host.hypervisor.domain(id)
     return {id: domain} if domain else {}
-
-
-def users(host: LocalHost, network: str) -> list[Document]:
-    """Servers with a NIC on *network*."""
-    return [d for d in host.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one-shots of a server: a row of ``ACTIONS`` has the arguments, the function, and whether it may be done again
-when nobody knows whether it was done."""
+"""The actions of a server. A row of ``ACTIONS`` has the arguments, the function, and whether the action may be repeated
+when its outcome is unknown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.hardware.rows import GUEST_USER
 from magnetar_core.kinds import Server
 from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
-from magnetar_core.server_plan import root_volume
+from magnetar_core.server_plan import root_block_device
 from magnetar_core.values import Boolean, Integer, Nullable, Text, Uuid
 
 from . import admin_password, shares, shutdown, verbs
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EventCall:
-    """What an action works with. Whoever calls holds the action's ``lock``."""
+    """The input of an action. The caller holds the action's ``lock``."""
 
     drivers: Drivers
     document: Document
@@ -55,25 +55,26 @@ class EventCall:
 
     @property
     def host(self) -> LocalHost:
-        """The host that the server is on."""
+        """The host of the server."""
         return self.drivers.host
 
     def state(self) -> str:
-        """The state of the domain."""
+        """Return the state of the domain; ``MISSING`` if there is none."""
         domain = self.host.hypervisor.domain(self.document.id)
         return domain.state if domain else MISSING
 
 
-def reboot(call: EventCall) -> Fields:
-    """Nova's reboot: soft asks the guest, which must run, and falls back to hard; hard works in every state."""
+def reboot_guest(call: EventCall) -> Fields:
+    """Reboot the guest as Nova does: soft asks the guest, which must run, and falls back to hard; hard works in every
+    state."""
     host, document, state = call.host, call.document, call.state()
     if call.args["type"] == "soft":
         if state != RUNNING:
             raise Conflict(f"A soft reboot needs a running server, and {document.name!r} is {state}. Start it, or "
                            "reboot it hard.", power_state=state)
-        before = host.reboots.get(document.id, 0)
+        reboot_count = host.reboots.get(document.id, 0)
         host.hypervisor.reboot(document.id)
-        if _rebooted(host, document, before, call.operation):
+        if _rebooted(host, document, reboot_count, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; it is powered off and on", document.name)
     power_cycle(call)
@@ -81,12 +82,12 @@ def reboot(call: EventCall) -> Fields:
 
 
 def power_cycle(call: EventCall) -> None:
-    """Nova's hard reboot: power off, define the domain anew from the document, and start, with whatever was missing of
-    its disks, volumes and NICs. A saved memory is dropped. What a crash cuts short is finished when the agent starts
-    again; the request's id in the document keeps the plug from being pulled twice."""
+    """Power the server off, define its domain again from the document, and start it (Nova's hard reboot). Missing
+    disks, volumes and NICs are made again; a saved memory is dropped. After a crash the agent finishes the reboot when
+    it starts; the id of the request in the document keeps it from pulling the plug twice."""
     host, document, state = call.host, call.document, call.state()
-    given = call.args.get(tpm.GIVEN)
-    tpm.secret(host, document, given)  # before the plug is pulled
+    tpm_secret = call.args.get(tpm.GIVEN)
+    tpm.open_tpm_secret(host, document, tpm_secret)  # before the plug is pulled
     if document.state.get("power_cycled") != call.request:
         document.want["power"] = RUNNING
         document.state["unfinished"] = True
@@ -96,14 +97,14 @@ def power_cycle(call: EventCall) -> None:
             host.hypervisor.discard_save(document.id)
         document.state["power_cycled"] = call.request
     verbs.define(Task(host, document, call.operation))
-    reconcile.change(call.drivers, Server, document, {"power": RUNNING, tpm.GIVEN: given},
-                     {"on_immutable": "fail", "merge": []}, call.operation)
+    reconcile.change_resource(call.drivers, Server, document, {"power": RUNNING, tpm.GIVEN: tpm_secret},
+                              {"on_immutable": "fail", "merge": []}, call.operation)
 
 
-def _rebooted(host: LocalHost, document: Document, before: int, operation: Operation) -> bool:
-    """Whether the guest rebooted, more often than *before*, within the time that a shutdown may take."""
-    id, deadline = document.id, time.monotonic() + shutdown.seconds(host, document)
-    while host.reboots.get(id, 0) == before:
+def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation: Operation) -> bool:
+    """Return whether the guest rebooted, more often than *reboot_count*, within the time that a shutdown may take."""
+    id, deadline = document.id, time.monotonic() + shutdown.shutdown_seconds(host, document)
+    while host.reboots.get(id, 0) == reboot_count:
         if time.monotonic() >= deadline:
             return False
         operation.raise_if_cancelled()
@@ -112,20 +113,20 @@ def _rebooted(host: LocalHost, document: Document, before: int, operation: Opera
 
 
 class HostCreateImageArgs(CreateImageArgs):
-    """Arguments of making an image on a host, which a cloud may give more."""
+    """Arguments of an image of a server, with the fields that only a cloud sends."""
 
     secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
                         "its encrypted root disk is encrypted with that.", default=None)
 
 
 class HostRebootArgs(RebootArgs):
-    """Arguments of a reboot on a host, which a cloud may give more."""
+    """Arguments of a reboot, with the fields that only a cloud sends."""
 
     tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of a rebuild on a host, which takes more for the guest."""
+    """Arguments of a rebuild, with more data for the guest."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
@@ -138,15 +139,15 @@ class HostRebuildArgs(RebuildArgs):
     keep_volume = Field(Boolean(), "Whether a root disk that is a volume stays as it is.", default=False)
 
 
-def rebuild(call: EventCall) -> Fields:
-    """Nova's rebuild: the root disk is made again from an image. A note in the document, with the id of the request,
-    lets the agent finish it after a crash, and recognise a request that was done."""
+def rebuild_root_disk(call: EventCall) -> Fields:
+    """Make the root disk again from an image (Nova's rebuild). A note in the document, with the id of the request, lets
+    the agent finish the rebuild after a crash, and recognise a request that was done."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
     if (state.get("rebuild") or {}).get("request") == call.request:
-        reconcile.change(call.drivers, Server, document, {tpm.GIVEN: call.args.get(tpm.GIVEN)},
-                         {"on_immutable": "fail", "merge": []}, call.operation)
+        reconcile.change_resource(call.drivers, Server, document, {tpm.GIVEN: call.args.get(tpm.GIVEN)},
+                                  {"on_immutable": "fail", "merge": []}, call.operation)
         return {}
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
@@ -154,21 +155,22 @@ def rebuild(call: EventCall) -> Fields:
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
                **{name: call.args[name] for name in ("preserve_ephemeral", "keep_volume")}}
     want = {name: value for name, value in call.args.items() if name not in allowed}
-    if (root := root_volume(document.want)) and want.get("image"):  # that of its root volume
-        want["block_device_mapping"] = [{**one, "uuid": want["image"]} if one is root else one
-                                        for one in document.want["block_device_mapping"]]
+    if (root := root_block_device(document.want)) and want.get("image"):  # the image of its root volume
+        want["block_device_mapping"] = [{**block_device, "uuid": want["image"]} if block_device is root
+                                        else block_device
+                                        for block_device in document.want["block_device_mapping"]]
         del want["image"]
-    done = reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
+    done = reconcile.change_resource(call.drivers, Server, document, want, allowed, call.operation)
     return {"warnings": done.warnings} if done.warnings else {}
 
 
-def create_image(call: EventCall) -> Fields:
-    """See ``snapshot``."""
-    return snapshot.create(call.host, call.document, call.args, call.operation, call.request)
+def image_root_disk(call: EventCall) -> Fields:
+    """Make an image of the root disk (``snapshot``)."""
+    return snapshot.create_snapshot_image(call.host, call.document, call.args, call.operation, call.request)
 
 
-def crash_dump(call: EventCall) -> Fields:
-    """Nova's trigger_crash_dump."""
+def inject_crash_dump(call: EventCall) -> Fields:
+    """Inject an NMI into the guest (Nova's trigger_crash_dump). Raises ``Conflict`` unless the server runs."""
     state = call.state()
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
@@ -186,39 +188,38 @@ class ChangePasswordArgs(Kind):
                      required=True, secret=True)
 
 
-def change_password(call: EventCall) -> Fields:
-    """Nova's changePassword. The password is kept nowhere, and counts in place of one that was still to be set. The
-    server is not locked while its guest is asked: one that says nothing keeps nobody from it."""
+def change_guest_password(call: EventCall) -> Fields:
+    """Have the guest agent set a password (Nova's changePassword). The password is stored nowhere, and replaces a
+    pending one. The server is not locked meanwhile: a guest that does not answer does not block other calls."""
     user, password = call.args["user"], call.args["password"]
-    with admin_password.instead(call.host, call.document.id, user) as name, call.operation.waiting():
+    with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
     return {}
 
 
 def clear_password(call: EventCall) -> Fields:
-    """Nova's DELETE of os-server-password: forget what the guest has left, which changes nothing in the guest."""
-    password.clear(call.host, call.document)
+    """Remove the password that the guest posted (Nova's DELETE of os-server-password). Nothing changes in the guest."""
+    password.clear_posted_password(call.host, call.document)
     return {}
 
 
-def attach_share(call: EventCall) -> Fields:
-    """Nova's attach of a share: the guest finds it from its next start on. *path* in the answer: the folder."""
+def attach_share_folder(call: EventCall) -> Fields:
+    """Attach a share, as in Nova. The guest sees it from its next start on. Return its folder as ``path``."""
     path = shares.check_attachable(call.host, call.args["share"])
     _change_shares(call, call.args["share"])
     return {"path": str(path)}
 
 
-def detach_share(call: EventCall) -> Fields:
-    """Nova's detach of a share."""
+def detach_share_folder(call: EventCall) -> Fields:
+    """Detach a share, as in Nova."""
     _change_shares(call, None)
     return {}
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Write the document, then define the domain and write the config drive as it says: to do all again does no harm.
-    """
+    """Write the document, then define the domain and write the config drive from it. Repeating all of it is safe."""
     host, document, state = call.host, call.document, call.state()
-    shares.change(document, state, call.args["tag"], share, call.args.get("share_id"))
+    shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)
     if state in (OFF, CRASHED):
         task = Task(host, document, call.operation)
@@ -229,7 +230,7 @@ def _change_shares(call: EventCall, share: str | None) -> None:
 
 
 class TellGuestArgs(Kind):
-    """Arguments of telling a guest what has changed."""
+    """Arguments of new metadata for a guest."""
 
     revision = Field(Integer(0, 2**53), "Counts the changes: what is older than what is known changes nothing.",
                      required=True)
@@ -239,8 +240,8 @@ class TellGuestArgs(Kind):
 
 
 def tell_guest(call: EventCall) -> Fields:
-    """A cloud has renamed the server, or changed its metadata: the metadata service tells it from now on. Nothing else
-    changes, and the config drive is written again with the next build."""
+    """Store a new name or new metadata from the cloud: the metadata service serves them from now on. Nothing else
+    changes; the config drive is written again with the next build. An older revision changes nothing."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:
         document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])
@@ -256,9 +257,9 @@ class ChangeMachineArgs(Kind):
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Have a server that is off be another machine, whatever it is now: who asks has looked. Its disks stay."""
-    reconcile.change(call.drivers, Server, call.document, call.args,
-                     {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
+    """Force another machine type on a server that is off: the caller has checked it. Its disks stay."""
+    reconcile.change_resource(call.drivers, Server, call.document, call.args,
+                              {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}
 
 
@@ -272,9 +273,10 @@ def _always(_args: Fields) -> bool:
 
 @dataclass(frozen=True)
 class EventAction:
-    """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: with which
-    arguments it finds out by itself what of a request was done, or doing it twice is doing it once. *lock*: the kind of
-    the server's lock that is held for all of it; with another one than its own it takes that where it needs it."""
+    """An action. *rule* declares the arguments; *act* runs it and returns further fields of the answer. *again* returns
+    whether a call with these arguments may be repeated: it recognises a finished request, or has the same result twice.
+    *lock*: kind of the server's lock that is held throughout; an action with another kind takes the server's own lock
+    where it needs it."""
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]
@@ -283,20 +285,21 @@ class EventAction:
 
 
 ACTIONS: Mapping[str, EventAction] = {
-    "reboot": EventAction(HostRebootArgs, reboot, again=lambda args: args["type"] == "hard"),
-    "rebuild": EventAction(HostRebuildArgs, rebuild, again=_always),
-    "create_image": EventAction(HostCreateImageArgs, create_image, again=_always),
-    "crash_dump": EventAction(CrashDumpArgs, crash_dump),
-    "change_password": EventAction(ChangePasswordArgs, change_password, again=_always, lock=admin_password.SETTING),
+    "reboot": EventAction(HostRebootArgs, reboot_guest, again=lambda args: args["type"] == "hard"),
+    "rebuild": EventAction(HostRebuildArgs, rebuild_root_disk, again=_always),
+    "create_image": EventAction(HostCreateImageArgs, image_root_disk, again=_always),
+    "crash_dump": EventAction(CrashDumpArgs, inject_crash_dump),
+    "change_password": EventAction(ChangePasswordArgs, change_guest_password, again=_always,
+                                   lock=admin_password.SETTING),
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),
-    "attach_share": EventAction(AttachShareArgs, attach_share, again=_always),
-    "detach_share": EventAction(DetachShareArgs, detach_share, again=_always),
+    "attach_share": EventAction(AttachShareArgs, attach_share_folder, again=_always),
+    "detach_share": EventAction(DetachShareArgs, detach_share_folder, again=_always),
     "change_machine": EventAction(ChangeMachineArgs, change_machine, again=_always),
     "tell_guest": EventAction(TellGuestArgs, tell_guest, again=_always),
 }
 
 
-def checked(name: str, args: Mapping[str, Any]) -> Fields:
-    """The arguments of the action *name*, with defaults."""
+def check_event_args(name: str, args: Mapping[str, Any]) -> Fields:
+    """Return the checked arguments of the action *name*, with defaults."""
     rule = ACTIONS[name].rule
     return {**rule.defaults(), **rule.check(dict(args))}

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The password of a create, a rebuild or a rescue, set by the guest agent of a guest that has one: where the hardware
-says ``guest_agent``, as an image does with ``hw_qemu_guest_agent=yes``.
+"""The password of a create, a rebuild or a rescue, set by the guest agent if the hardware has ``guest_agent``, as from
+an image with ``hw_qemu_guest_agent=yes``.
 
-``document.state["admin_pass"]`` has it from when the config drive is written until it is set: ``{password, until}``,
-the latter in seconds since the epoch. Nobody waits for the guest: libvirt tells when its agent is there, and the one
-thread of ``AdminPasswords`` sets it then. Setting it twice, as after a crash, does no harm.
+``document.state["admin_pass"]`` holds it from the writing of the config drive until the guest agent has set it:
+``{password, until}``, *until* in seconds since the epoch. No operation waits for the guest: libvirt reports when the
+guest agent connects, and the one thread of ``AdminPasswords`` then sets the password. Setting it twice, as after a
+crash, is safe.
 
-A guest agent that is there and says nothing takes 35 s each time. The server is not locked meanwhile, so that it can be
-stopped or removed; when the guest agent has ended, what it did counts only for the note that it was asked for. The same
-goes for a password that somebody asks for later (``instead``), while which the note is *aside*: ``{password, until,
-aside: true}``. It counts again where the guest agent has not done it. Where nobody knows, as after a crash or a move,
-it stays aside until its time is over.
+A guest agent that is connected and does not answer takes 35 s each time. The server is not locked meanwhile, so it can
+be stopped or removed; when the call ends, its result counts only if the note is still the same. The same holds for a
+password that a client asks for later (``override_admin_password``). Meanwhile the note is *aside*: ``{password, until,
+aside: true}``. It counts again if the guest agent fails. If the outcome is unknown, as after a crash or a move, it
+stays aside until its time is over.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magnetar_agent.migrations import moving, refuse_while_it_moves
+from magnetar_agent.migrations import migration_of_server, refuse_while_it_moves
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError, NotFound
 from magnetar_core.power import MISSING, RUNNING
-from magnetar_core.server_plan import hardware
+from magnetar_core.server_plan import server_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,39 +39,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOTE = "admin_pass"
-#: Kind of the locks of servers whose guest agent is setting a password: the later of two counts. It comes before the
-#: server's own: whoever holds that waits for no guest.
+#: Kind of the locks of servers whose guest agent is setting a password: of two, the later password counts. It is taken
+#: before the server's own lock: no holder of that one waits for a guest.
 SETTING = "password"
-#: Word of a note whose password is not to be set now.
+#: Key of a note whose password must not be set now.
 ASIDE = "aside"
-#: Seconds that a guest has for its agent to come up: it may be installed at the first boot.
+#: Seconds that a guest has until its agent connects: it may be installed at the first boot.
 KEPT = 3600.0
-#: How often an agent that is there is asked in vain, and seconds before the second time; then twice as many each time.
-#: It may be starting, and the user may be made by cloud-init after it has started.
+#: Failed attempts after which the password is dropped, and seconds before the second attempt; the delay then doubles.
+#: The agent may be starting, and cloud-init may create the user after the agent has started.
 TRIES, AGAIN = 5, 10.0
-#: Seconds after which a server is looked at whose document was written, or that somebody is changing; and between two
-#: looks that its guest asks for, which opens and closes its agent's channel as it likes.
+#: Seconds until the first look at a server whose document was written, and until the next look at one that is locked;
+#: also the least time between two looks that the guest causes, who opens and closes the agent's channel at will.
 SOON = 1.0
-#: Seconds after a failure that is not the guest's, such as a full disk.
+#: Seconds after a failure outside the guest, such as a full disk.
 LATER = 60.0
-#: What no guest agent takes, as none can be typed.
+#: Characters that no guest agent takes, since they cannot be typed.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def user(document: Document) -> str:
-    """Whose password is meant where nobody says."""
-    return str(hardware(document.want).get("admin_user") or "root")
+def admin_user(document: Document) -> str:
+    """Return the user whose password is set when a request names none."""
+    return str(server_hardware(document.want).get("admin_user") or "root")
 
 
-def told(document: Document) -> None:
-    """The guest has been told the password by its config drive, or has none: what is wanted forgets it, and a note
-    keeps it for the guest agent. The caller writes *document*."""
+def note_admin_password(document: Document) -> None:
+    """Move the password from ``want`` to a note for the guest agent: the config drive has it, or there is none. The
+    caller writes *document*."""
     password = document.want.get("admin_pass")
     if password is None:
         return
     document.want["admin_pass"] = None
-    forget(document)
-    if not hardware(document.want).get("guest_agent"):
+    forget_admin_password(document)
+    if not server_hardware(document.want).get("guest_agent"):
         return
     if _CONTROL.search(password):
         log.warning("server %s: no guest agent takes its password, which has control characters", document.name,
@@ -79,24 +80,25 @@ def told(document: Document) -> None:
     document.state[NOTE] = {"password": password, "until": time.time() + KEPT}
 
 
-def forget(document: Document) -> bool:
-    """Another password counts from now on, or another disk. The caller writes *document*, where this says so."""
+def forget_admin_password(document: Document) -> bool:
+    """Drop the note, since another password or another disk replaces it. Return whether there was one; if so, the
+    caller writes *document*."""
     return document.state.pop(NOTE, None) is not None
 
 
 @contextmanager
-def instead(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
-    """Within, the guest agent of server *id* is asked for another password of a user, by default of the usual one,
-    whose name this says. It counts in place of one that is still to be set for that user. The caller holds the
-    server's lock ``SETTING``, and no other: this takes the server's own before and after. Raises ``Conflict`` where the
-    server does not run or moves, ``NotFound`` where it has gone, also meanwhile."""
+def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
+    """Yield the name of the user while the caller has the guest agent of server *id* set another password; *user_name*
+    defaults to the usual user. A pending password for that user is replaced. The caller holds the server's lock
+    ``SETTING`` and no other: this takes the server's own lock before and after. Raises ``Conflict`` if the server does
+    not run or moves, and ``NotFound`` if it has gone, also meanwhile."""
     with _locked(host, id) as document:
         refuse_while_it_moves(host, document)
         domain = host.hypervisor.domain(id)
         if (state := domain.state if domain else MISSING) != RUNNING:
             raise Conflict(f"A password can be set in a running server only, and {document.name!r} is {state}.",
                            power_state=state)
-        name, usual = user_name or user(document), user(document)
+        name, usual = user_name or admin_user(document), admin_user(document)
         note = document.state.get(NOTE) if name == usual else None
         if note:
             note[ASIDE] = True
@@ -110,12 +112,12 @@ def instead(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
 
 
 def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Forget the *note* that was aside where another password is *set instead*, else have it count again. A server that
-    moves keeps it aside."""
+    """Forget the *note* that was aside if another password was *set instead*; otherwise make it count again. The note
+    of a server that moves stays aside."""
     with _locked(host, id) as document:
-        if note and document.state.get(NOTE) == note and not moving(host, document):
+        if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
-                forget(document)
+                forget_admin_password(document)
             else:
                 del document.state[NOTE][ASIDE]
             host.documents.write(document)
@@ -123,7 +125,7 @@ def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool
 
 @contextmanager
 def _locked(host: LocalHost, id: str) -> Iterator[Document]:
-    """Within, the server is locked. Raises ``NotFound``."""
+    """Hold the lock of the server and yield its document. Raises ``NotFound``."""
     with host.locks.hold("server", id):
         document = host.documents.get("server", id)
         if document is None or document.deleting:
@@ -133,8 +135,7 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 @dataclass
 class _Pending:
-    """A server that is looked at when it is *due*, and was *looked* at last then. *until* and *aside* as in its note.
-    """
+    """A server with a note: when it is *due*, and when it was last *looked* at. *until* and *aside* as in the note."""
 
     until: float
     due: float
@@ -143,13 +144,13 @@ class _Pending:
     looked: float = 0.0
 
     def turn(self, now: float) -> tuple[bool, int, float]:
-        """Its place in the line: of those that are due, guests which let others wait in vain before come last."""
+        """Return the sort key of the server: among the due ones, guests that failed before come last."""
         return (True, 0, self.due) if self.due > now else (False, self.tries, self.due)
 
 
 class AdminPasswords:
-    """A thread that sets passwords when guest agents are there to do it. It sleeps while no server has such a note, and
-    until something happens to one that has."""
+    """A thread that sets passwords when guest agents connect. It sleeps while no server has a note, and until an event
+    of a server that has one."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -158,7 +159,7 @@ class AdminPasswords:
         self._thread = threading.Thread(target=self._run, name="admin passwords", daemon=True)
 
     def start(self) -> None:
-        """Begin, with what an earlier process of the agent left."""
+        """Start the thread, with the notes that an earlier process of the agent left."""
         self.host.documents.listen(self._written)
         for document in self.host.documents.peek("server"):
             self._written(document, False)
@@ -167,16 +168,16 @@ class AdminPasswords:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._changed:
             self._ending = True
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(5)
 
-    # What is told ----------------------------------------------------------------------------------------------------
+    # Listeners -------------------------------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
-        """Listens to documents."""
+        """Update the pending servers when a document changes."""
         if document.kind != "server":
             return
         note = None if removed or document.deleting else document.state.get(NOTE)
@@ -184,25 +185,25 @@ class AdminPasswords:
             if note is None:
                 self._pending.pop(document.id, None)
                 return
-            known = self._pending.get(document.id)
+            pending = self._pending.get(document.id)
             aside = bool(note.get(ASIDE))
-            if known is None or (known.until, known.aside) != (note["until"], aside):
+            if pending is None or (pending.until, pending.aside) != (note["until"], aside):
                 self._pending[document.id] = _Pending(note["until"], time.time() + SOON, aside)
                 self._changed.notify()
 
     def _happened(self, event: DomainEvent) -> None:
-        """Listens to the hypervisor's events."""
+        """Wake the thread on events of the hypervisor."""
         if event.what in ("agent", "resumed", "started"):
             self._wake(event.uuid)
 
     def _wake(self, id: str | None = None) -> None:
-        """Look at the server *id* now; at all without one, since libvirt is back."""
+        """Make the server *id* due now; without one all servers, since libvirt is back."""
         with self._changed:
-            for one in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
-                one.due = min(one.due, one.looked + SOON)
+            for pending in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
+                pending.due = min(pending.due, pending.looked + SOON)
                 self._changed.notify()
 
-    # What is done ----------------------------------------------------------------------------------------------------
+    # The thread ------------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while (id := self._next()) is not None:
             try:
@@ -214,27 +215,28 @@ class AdminPasswords:
                 log.exception("the password of server %s cannot be set now", id)
 
     def _next(self) -> str | None:
-        """The next server to look at, when it is due; ``None`` at the end. It comes again when its time is over, or
-        earlier where somebody says so."""
+        """Wait for the next server that is due and return its id; ``None`` at the end. The server comes again when its
+        time is over, or earlier if it is woken."""
         with self._changed:
             while not self._ending:
                 now = time.time()
-                id = min(self._pending, key=lambda one: self._pending[one].turn(now), default=None)
-                found = None if id is None else self._pending[id]
-                if found and found.due <= now:
-                    found.looked, found.due = now, max(found.until, now + AGAIN)
+                id = min(self._pending, key=lambda server_id: self._pending[server_id].turn(now), default=None)
+                pending = None if id is None else self._pending[id]
+                if pending and pending.due <= now:
+                    pending.looked, pending.due = now, max(pending.until, now + AGAIN)
                     return id
-                self._changed.wait(None if found is None else found.due - now)
+                self._changed.wait(None if pending is None else pending.due - now)
         return None
 
     def _later(self, id: str, seconds: float) -> None:
         with self._changed:
-            if found := self._pending.get(id):
-                found.due = time.time() + seconds
+            if pending := self._pending.get(id):
+                pending.due = time.time() + seconds
 
     def _look(self, id: str) -> None:
-        """Set the password, if the guest's agent is there and nobody changes the server; drop the note when its time is
-        over."""
+        """Set the noted password in the guest, if its agent is connected and no other work holds the server.
+
+        An expired note is removed without that."""
         with ExitStack() as setting:
             with self.host.locks.hold_if_free("server", id) as free:
                 document = self._noted(id) if free else None
@@ -247,7 +249,7 @@ class AdminPasswords:
                                if document.state[NOTE].get(ASIDE)
                                else f"its guest agent was not there within {KEPT / 60:.0f} minutes")
                     return
-                if moving(self.host, document):
+                if migration_of_server(self.host, document):
                     self._later(id, AGAIN)
                     return
                 if document.state[NOTE].get(ASIDE) or not (
@@ -259,11 +261,11 @@ class AdminPasswords:
             try:
                 why = self._ask(document)
             except HypervisorDown:
-                return  # it is looked at when libvirt is back
+                return  # the server is looked at when libvirt is back
         self._settle(id, document.state[NOTE], why)
 
     def _noted(self, id: str) -> Document | None:
-        """The document of a server that has such a note."""
+        """Return the document of a server that has a note; ``None`` otherwise."""
         document = self.host.documents.get("server", id)
         return None if document is None or document.deleting or NOTE not in document.state else document
 
@@ -272,9 +274,9 @@ class AdminPasswords:
         return domain is not None and domain.state == RUNNING
 
     def _ask(self, document: Document) -> str:
-        """Have the guest agent set the password; why it has not, "" where it has. The server is not locked."""
+        """Have the guest agent set the password. Return why it failed, "" on success. The server is not locked."""
         try:
-            self.host.hypervisor.set_password(document.id, user(document), document.state[NOTE]["password"])
+            self.host.hypervisor.set_password(document.id, admin_user(document), document.state[NOTE]["password"])
         except HypervisorDown:
             raise
         except Conflict:
@@ -284,24 +286,24 @@ class AdminPasswords:
         return ""
 
     def _settle(self, id: str, note: Fields, why: str) -> None:
-        """The guest agent that was asked for what is in the *note* has done so, or has not, and *why*. Where somebody
-        changes the server just now it is asked again."""
+        """Record the result of the guest agent for the *note*; *why* it failed, "" on success. A server that is locked
+        just now is tried again."""
         with self.host.locks.hold_if_free("server", id) as free:
             document = self._noted(id) if free else None
             if document is None or document.state[NOTE] != note:
                 self._later(id, SOON)
-            elif moving(self.host, document):
+            elif migration_of_server(self.host, document):
                 self._later(id, AGAIN)
             elif not why:
-                forget(document)
+                forget_admin_password(document)
                 self.host.documents.write(document)
-                log.info("server %s: its guest agent has set the password of %s", document.name, user(document),
+                log.info("server %s: its guest agent has set the password of %s", document.name, admin_user(document),
                          extra={"server": document.id})
-            elif self._runs(id):  # else it was stopped meanwhile
+            elif self._runs(id):  # otherwise it was stopped meanwhile
                 self._in_vain(document, why)
 
     def _in_vain(self, document: Document, why: str) -> None:
-        """Its agent is connected, and has not done it."""
+        """Count a failed attempt of a connected guest agent; after ``TRIES`` drop the note."""
         with self._changed:
             pending = self._pending.get(document.id)
             tries = TRIES if pending is None else pending.tries + 1
@@ -313,8 +315,8 @@ class AdminPasswords:
             self._later(document.id, AGAIN * 2 ** (tries - 1))
 
     def _drop(self, document: Document, why: str) -> None:
-        forget(document)
+        forget_admin_password(document)
         self.host.documents.write(document)
         log.warning("server %s: the password of %s is not set: %s. Its config drive has it, where it has one; else "
-                    "set another one (changePassword)", document.name, user(document), why,
+                    "set another one (changePassword)", document.name, admin_user(document), why,
                     extra={"server": document.id})

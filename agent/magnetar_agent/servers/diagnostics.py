@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server has used, as ``GET /v1/server/KEY/diagnostics`` tells it."""
+"""The resource usage of a server, as ``GET /v1/server/KEY/diagnostics`` returns it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from magnetar_core.power import RUNNING
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
 
-#: Of a server that is off.
+#: Statistics of a server that is off.
 NOTHING: dict[str, Any] = {"virt_type": None, "uptime": None, "cpus": [], "memory": {}, "disks": [], "nics": []}
 
 
-def diagnostics(drivers: Drivers, key: str) -> dict[str, Any]:
-    """The state of the server and what its hypervisor has counted. Raises ``NotFound``, ``Ambiguous``."""
-    shown = reconcile.show(drivers, Server, key)
-    found = drivers.host.hypervisor.statistics(str(shown["id"]))
-    if found is None and shown["power_state"] == RUNNING:  # it has stopped in between
-        shown = reconcile.show(drivers, Server, str(shown["id"]))
-    known = {name: shown[name] for name in ("id", "power_state", "config_drive")}
-    return {**known, **(found or NOTHING)}
+def collect_diagnostics(drivers: Drivers, key: str) -> dict[str, Any]:
+    """Return the state of the server and the counters of its hypervisor. Raises ``NotFound``, ``Ambiguous``."""
+    shown = reconcile.show_resource(drivers, Server, key)
+    statistics = drivers.host.hypervisor.statistics(str(shown["id"]))
+    if statistics is None and shown["power_state"] == RUNNING:  # it has stopped in between
+        shown = reconcile.show_resource(drivers, Server, str(shown["id"]))
+    base_fields = {name: shown[name] for name in ("id", "power_state", "config_drive")}
+    return {**base_fields, **(statistics or NOTHING)}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Have the guest agent freeze the file systems of a guest while a copy of its disks begins (Nova's quiesce and
-unquiesce): what the copy has is then complete, and not as after a power cut.
+"""Quiesce and unquiesce as in Nova: the guest agent freezes the file systems of a guest while a copy of its disks
+begins. The copy is then complete, and not as after a power cut.
 
-A guest that stays frozen can write no more. So which one is frozen is noted first, in a file of its uuid (``FOLDER``),
-without fsync, for a guest does not outlive its host's power; what is noted is thawed when agent or libvirt is back.
+A guest that stays frozen cannot write. So each frozen guest is noted first, in a file named by its uuid (``FOLDER``);
+without fsync, since a guest does not survive a power loss of its host. Noted guests are thawed when agent or libvirt is
+back.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_core.errors import Conflict, NoSpace
 from magnetar_core.power import LIVE, RUNNING
-from magnetar_core.server_plan import hardware
+from magnetar_core.server_plan import server_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The field of ``hardware`` of a server whose disks are copied frozen or not at all.
+#: The field of ``hardware`` of a server whose disks must not be copied unless they are frozen.
 REQUIRED = "require_quiesce"
 #: Folder of the state, and kind of the locks of guests that are frozen.
 FOLDER = "frozen"
 
 
 @contextmanager
-def quiesced(host: LocalHost, server: Document | None) -> Iterator[bool]:
-    """Freeze the file systems of the *server* for the block, which is told whether they are; who has no guest agent, or
-    is paused, is not. Raises ``Conflict`` for a server that requires it, and whose guest lives."""
+def quiesced_guest(host: LocalHost, server: Document | None) -> Iterator[bool]:
+    """Freeze the file systems of the *server* for the block, and yield whether they are frozen. A guest that has no
+    guest agent, or is paused, is not frozen. Raises ``Conflict`` for a live guest whose server requires it."""
     if server is None:
         yield False
         return
     domain = host.hypervisor.domain(server.id)
     state = domain.state if domain else ""
-    required = bool(hardware(server.want).get(REQUIRED))
+    required = bool(server_hardware(server.want).get(REQUIRED))
     with host.locks.hold(FOLDER, server.id):
         frozen = state == RUNNING and _freeze(host, server.id, 1 + required)
         if required and not frozen and state in LIVE:
@@ -60,12 +61,12 @@ def quiesced(host: LocalHost, server: Document | None) -> Iterator[bool]:
 def _freeze(host: LocalHost, id: str, attempts: int) -> bool:
     note = _folder(host) / id
     try:
-        make_folder(note.parent, 0o700)
+        make_state_folder(note.parent, 0o700)
         note.touch(0o600)
     except OSError as error:
         raise NoSpace(f"That a guest is to be frozen cannot be noted: {error.strerror}. Free some room under "
                       f"{host.settings.state_dir}.") from error
-    # One that an agent left frozen when it died is thawed by the first attempt.
+    # The first attempt thaws a guest that an agent left frozen when it died.
     frozen = any(host.hypervisor.freeze(id) for _attempt in range(attempts))
     if not frozen:
         note.unlink(missing_ok=True)
@@ -77,17 +78,18 @@ def _thaw(host: LocalHost, id: str) -> None:
     (_folder(host) / id).unlink(missing_ok=True)
 
 
-def left(host: LocalHost) -> list[str]:
-    """Servers (uuids) that are noted as frozen."""
-    found = _folder(host)
-    return sorted(one.name for one in found.iterdir()) if found.is_dir() else []
+def frozen_servers(host: LocalHost) -> list[str]:
+    """Return the uuids of the servers that are noted as frozen."""
+    folder = _folder(host)
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def thaw_left(host: LocalHost) -> None:
-    """After a start of agent or libvirt: thaw what a killed agent, or one that libvirt did not answer, left frozen."""
-    for id in left(host):
+    """Thaw guests that were left frozen because the agent was killed or libvirt did not answer. Runs after a start of
+    agent or libvirt."""
+    for id in frozen_servers(host):
         with host.locks.hold(FOLDER, id):
-            if (_folder(host) / id).exists():  # else it was being copied just now
+            if (_folder(host) / id).exists():  # otherwise it was being copied just now
                 log.warning("server %s may have been left frozen, and is thawed", id, extra={"server": id})
                 _thaw(host, id)
 

@@ -17,39 +17,40 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 
-def seen(document: Document) -> Fields:
-    """What ``observe`` tells of the disks: *root_bytes*, 0 for none, and *sizes*, the bytes of others by file."""
+def recorded_sizes(document: Document) -> Fields:
+    """Return the disk sizes for ``observe``: *root_bytes*, 0 for none, and *sizes*, the bytes of the other disks by
+    file."""
     return {"root_bytes": document.state.get("root_bytes", 0), "sizes": sizes_of(document.want, document.state)}
 
 
 def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
-    """The *sizes* of ``seen``, of a document's parts."""
+    """Return the *sizes* of ``recorded_sizes`` from the parts of a document."""
     made = state.get("made", [])
-    # A server of an agent that did not note sizes has what its document says: they could not change.
+    # A server of an agent that did not note sizes has those of its document: they could not change.
     return {**{name: size for name, size in disk_sizes(want).items() if name in made},
             **{name: size for name, size in state.get("sizes", {}).items() if size}}
 
 
 def drop_swap(task: Task) -> None:
-    """Remove the swap disk; nothing in it outlives a start."""
+    """Remove the swap disk; nothing in it survives a start."""
     forget_files(task, [SWAP])
 
 
 def grow_ephemeral(task: Task) -> None:
-    """Grow the ephemeral disk to the flavor's size; its file system is the guest's to grow."""
-    sizes = seen(task.document)["sizes"]
+    """Grow the ephemeral disk to the flavor's size; the guest must grow its file system."""
+    sizes = recorded_sizes(task.document)["sizes"]
     for file, size in disk_sizes(task.document.want).items():
         if file != SWAP and size > sizes.get(file, size):
-            own_disks.grow(task, file, size)
+            own_disks.grow_own_disk(task, file, size)
             task.document.state["sizes"] = sizes = {**sizes, file: size}
             task.keep()
 
 
 def forget_files(task: Task, names: list[str]) -> None:
-    """Remove disks. The document says first that they are gone, so that nobody relies on them after a crash."""
+    """Remove disks. The document forgets them first, so that nothing relies on them after a crash."""
     state = task.document.state
-    sizes = seen(task.document)["sizes"]
+    sizes = recorded_sizes(task.document)["sizes"]
     state["made"] = [name for name in state.get("made", []) if name not in names]
     state["sizes"] = {name: size for name, size in sizes.items() if name not in names}
     task.keep()
-    own_disks.remove(task.host, task.document, names)
+    own_disks.remove_server_files(task.host, task.document, names)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Shares: folders of the host that a guest mounts through virtiofs. The document's state has ``shares``, a list of
-{share, tag, share_id}; the host's settings say which folder a share is."""
+{share, tag, share_id}; the host's settings map each share to its folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
 
 
-def offered(host: LocalHost) -> list[str]:
-    """The names of the shares that this host has."""
+def share_names(host: LocalHost) -> list[str]:
+    """Return the names of the shares that this host has."""
     return sorted(name for name, path in host.settings.shares.items() if path.is_dir())
 
 
-def folder(host: LocalHost, name: str) -> Path:
-    """The folder of a share. Raises ``Conflict`` when this host has none of that name."""
+def share_folder(host: LocalHost, name: str) -> Path:
+    """Return the folder of a share. Raises ``Conflict`` if this host has none of that name."""
     path = host.settings.shares.get(name)
     if path is None:
         raise Conflict(f"Host {host.name} has no share {name}. Name its folder in the setting shares of the agent.",
@@ -35,26 +35,26 @@ def folder(host: LocalHost, name: str) -> Path:
 
 
 def check_attachable(host: LocalHost, name: str) -> Path:
-    """The folder of a share that a guest may be given. Raises ``Conflict`` when this host lacks it, or virtiofsd."""
+    """Return the folder of a share that a guest may use. Raises ``Conflict`` if this host lacks it or virtiofsd."""
     if not host.hypervisor.serves_shares():
         raise Conflict(f"Host {host.name} has no virtiofsd, which serves shares. On Debian 12 the package "
                        "qemu-system-common has it.")
-    return folder(host, name)
+    return share_folder(host, name)
 
 
-def change(document: Document, state: str, tag: str, share: str | None, share_id: str | None = None) -> None:
-    """Note in the document that the server has the *share* under this tag, or none (``None``). *share_id*: how the
-    guest is told which it is, where its cloud has another word. Raises ``Conflict`` when that is a change and the
+def note_share(document: Document, state: str, tag: str, share: str | None, share_id: str | None = None) -> None:
+    """Note in the document that the server has the *share* under this tag, or no share (``None``). *share_id*: the
+    share's name in the guest's metadata, if its cloud has another one. Raises ``Conflict`` if that is a change and the
     domain's *state* is not off."""
-    kept = document.state.get("shares", [])
+    recorded = document.state.get("shares", [])
     new = [{"share": share, "tag": tag, **({"share_id": share_id} if share_id else {})}] if share else []
-    left = [one for one in kept if one["tag"] != tag] + new
-    if left != kept and state not in (OFF, CRASHED, MISSING):
+    new_shares = [attached for attached in recorded if attached["tag"] != tag] + new
+    if new_shares != recorded and state not in (OFF, CRASHED, MISSING):
         raise Conflict(f"Server {document.name!r} is {state}. Stop it, since shares come and go while it is off.",
                        power_state=state)
-    document.state["shares"] = left
+    document.state["shares"] = new_shares
 
 
-def of(host: LocalHost, state: Fields) -> tuple[SharedFolder, ...]:
-    """What a server's document says of its shares, with their folders. Raises ``Conflict``."""
-    return tuple(SharedFolder(folder(host, one["share"]), one["tag"]) for one in state.get("shares", ()))
+def shared_folders(host: LocalHost, state: Fields) -> tuple[SharedFolder, ...]:
+    """Return the shares of a server's document, with their folders. Raises ``Conflict``."""
+    return tuple(SharedFolder(share_folder(host, share["share"]), share["tag"]) for share in state.get("shares", ()))

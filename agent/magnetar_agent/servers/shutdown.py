@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shut a guest down: it is asked by its power button, has its time, and then loses its power (as in Nova).
+"""The shutdown of a guest: press its power button, give it its time, then cut its power (as Nova does).
 
-The button is pressed again and again, since a guest that still boots does not notice it, and nobody can see whether it
-has.
+The button is pressed again and again: a guest that still boots does not notice it, and whether it has cannot be seen.
 """
 
 from __future__ import annotations
@@ -21,52 +20,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The field of a server; in the document's state, what its image says.
+#: The field of a server; in the document's state, the value from its image.
 FIELD = "shutdown_timeout"
-#: How often a wait for a domain looks, in seconds, whether an event is missed or not.
+#: Seconds between looks at a domain that is waited for, in case an event is missed.
 LOOK = 1.0
 #: The clock, in seconds.
 clock = time.monotonic
 
 
-def seconds(host: LocalHost, document: Document) -> float:
-    """How long the guest may take: what its server says, else its image, else the settings."""
-    for given in (document.want.get(FIELD), document.state.get(FIELD)):
-        if given is not None:
-            return float(given)
+def shutdown_seconds(host: LocalHost, document: Document) -> float:
+    """Return how long the guest may take, in seconds: from its server, otherwise its image, otherwise the settings."""
+    for timeout in (document.want.get(FIELD), document.state.get(FIELD)):
+        if timeout is not None:
+            return float(timeout)
     return host.settings.shutdown_timeout
 
 
-def shut_down(task: Task) -> None:
-    """Press the power button, wait as long as the guest may take, then cut its power; with no time at once."""
-    allowed = seconds(task.host, task.document)
+def shut_down_guest(task: Task) -> None:
+    """Press the power button, wait as long as the guest may take, then cut its power; immediately if that is 0."""
+    allowed = shutdown_seconds(task.host, task.document)
     if not (allowed and _press(task) and _off(task, allowed)):
         task.host.hypervisor.destroy(task.document.id)
 
 
 def _press(task: Task) -> bool:
-    """Press the power button; False for a guest that stands still, as it waits for a disk: it does not notice. A press
-    that fails is no more than one that is not heard: mostly the guest has just gone off by itself, which libvirt tells
-    a moment later. Who waits presses again, or cuts the power (as Nova, which ignores such errors)."""
+    """Press the power button. Return False for a guest that is paused because it waits for a disk: it does not notice.
+    A press that fails counts as missed by the guest: mostly the guest has just powered off by itself, and libvirt
+    reports that a moment later. The caller presses again, or cuts the power (Nova ignores such errors, too)."""
     hypervisor, id = task.host.hypervisor, task.document.id
     try:
         hypervisor.shutdown(id)
     except HypervisorError as error:
-        found = hypervisor.domain(id)
-        if found is not None and found.state == PAUSED:
+        domain = hypervisor.domain(id)
+        if domain is not None and domain.state == PAUSED:
             return False
         log.info("the power button of server %s was not pressed: %s", id, error.message)
     return True
 
 
 def _off(task: Task, allowed: float) -> bool:
-    """Wait until the guest is off or gone, and press again now and then; False when it is not in time. Other
-    operations have the place of this one meanwhile."""
+    """Wait until the guest is off or gone, and press again now and then; return False if it is not off in time. Other
+    operations use this one's slot meanwhile."""
     host, id, interval = task.host, task.document.id, task.host.settings.shutdown_retry_interval
     now = clock()
     deadline, again = now + allowed, now + interval
     with task.operation.waiting():
-        while (found := host.hypervisor.domain(id)) is not None and found.state in LIVE:
+        while (domain := host.hypervisor.domain(id)) is not None and domain.state in LIVE:
             now = clock()
             if now >= deadline:
                 return False

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hardware import devices
-from magnetar_agent.hardware.firmware import Firmware, firmware
+from magnetar_agent.hardware.firmware import Firmware, guest_firmware
 from magnetar_agent.hardware.pci import network_device
 from magnetar_agent.hardware.sev import LaunchSecurity, launch_security
 from magnetar_agent.host.hypervisor import Domain, DomainSpec
@@ -36,9 +36,9 @@ from magnetar_core.hardware.merge import memory_model
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, REMOTE, VDPA, WHOLE
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
-from magnetar_core.server_plan import disk_sizes, hardware, root_volume
+from magnetar_core.server_plan import disk_sizes, root_block_device, server_hardware
 
-from . import GIB, MIB, domain_name, folder, rescue, resize, shares
+from . import GIB, MIB, domain_name, rescue, resize, server_folder, shares
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,172 +49,177 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
 
 
-#: What of a NIC says where it is plugged in.
+#: The attributes of a NIC that say where it is plugged in.
 _PLUG = attrgetter("network", "bridge", "port", "model", "device", "vlan", "vnic_type")
-#: Turn of the root disk among those to boot from.
+#: Boot order of the root disk.
 ROOT = 1
 
 
-def files(want: Fields) -> list[str]:
-    """Names of the files that the server cannot do without."""
-    names = [] if root_volume(want) else [ROOT_FILE]
-    return names + [one.file for one in local_disks(want)] + ([FILE] if want["config_drive"] else [])
+def required_files(want: Fields) -> list[str]:
+    """Return the names of the files that the server must have."""
+    names = [] if root_block_device(want) else [ROOT_FILE]
+    return names + [disk.file for disk in blank_disks_of_server(want)] + ([FILE] if want["config_drive"] else [])
 
 
-def written(want: Fields) -> list[str]:
-    """Names of the files that the guest writes to."""
-    return [ROOT_FILE, *(one.file for one in local_disks(want))]
+def guest_written_files(want: Fields) -> list[str]:
+    """Return the names of the files that the guest writes to."""
+    return [ROOT_FILE, *(disk.file for disk in blank_disks_of_server(want))]
 
 
-def local_disks(want: Fields) -> list[LocalDisk]:
-    """The server's ephemeral and swap disks."""
-    return core_disks.local_disks(want["flavor"], want.get(block_devices.FIELD, ()))
+def blank_disks_of_server(want: Fields) -> list[LocalDisk]:
+    """Return the server's ephemeral and swap disks."""
+    return core_disks.flavor_local_disks(want["flavor"], want.get(block_devices.FIELD, ()))
 
 
-def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = MappingProxyType({})) -> Nic:
-    """The NIC of a domain; a network that is an existing bridge becomes that bridge, and a port of OVN is plugged in
-    at the integration bridge. *functions*: ``pci.of_nics`` of its server."""
-    if wanted.get("physical_network"):
-        one, way = functions.get(wanted["mac"]), wanted.get("vnic_type") or DIRECT
-        way = DIRECT if way == REMOTE else way  # for its guest they are the same
-        netdev = None if one is None else one.vdpa if way == VDPA else network_device(
-            host.settings.sysfs, one.address) if way == MACVTAP else None
-        return Nic(wanted["mac"], wanted["model"] if way in (MACVTAP, VDPA) else "", tag=wanted.get("tag"),
-                   vlan=wanted.get("vlan"), device=one.address if one else None, managed=one is None or one.managed,
-                   vnic_type=way, netdev=netdev or None)
-    network, bridge, port = wanted.get("network"), wanted.get("bridge"), wanted.get("port")
+def domain_nic(host: LocalHost, nic: Fields, functions: Mapping[str, PciDevice] = MappingProxyType({})) -> Nic:
+    """Return the NIC of a domain. A network that is an existing bridge becomes that bridge, and a port of OVN is
+    plugged into the integration bridge. *functions*: ``pci.devices_of_nics`` of its server."""
+    if nic.get("physical_network"):
+        device, way = functions.get(nic["mac"]), nic.get("vnic_type") or DIRECT
+        way = DIRECT if way == REMOTE else way  # the guest sees no difference
+        netdev = None if device is None else device.vdpa if way == VDPA else network_device(
+            host.settings.sysfs, device.address) if way == MACVTAP else None
+        return Nic(nic["mac"], nic["model"] if way in (MACVTAP, VDPA) else "", tag=nic.get("tag"),
+                   vlan=nic.get("vlan"), device=device.address if device else None,
+                   managed=device is None or device.managed, vnic_type=way, netdev=netdev or None)
+    network, bridge, port = nic.get("network"), nic.get("bridge"), nic.get("port")
     if port:
-        return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
-                   mtu=(wanted.get("told") or {}).get("mtu") or 0)
-    known = host.documents.look_for("network", network) if network else None
-    if known is not None and known.want["mode"] == "bridge":
-        network, bridge = None, known.want["bridge"]
-    elif known is not None:
-        network = known.name
-    return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
+        return Nic(nic["mac"], nic["model"], None, host.settings.integration_bridge, nic.get("tag"), port=port,
+                   mtu=(nic.get("told") or {}).get("mtu") or 0)
+    network_document = host.documents.look_for("network", network) if network else None
+    if network_document is not None and network_document.want["mode"] == "bridge":
+        network, bridge = None, network_document.want["bridge"]
+    elif network_document is not None:
+        network = network_document.name
+    return Nic(nic["mac"], nic["model"], network, bridge, nic.get("tag"))
 
 
-def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
-    """The NICs of a server, with the names of their taps, as its hardware says and as the host forwards packets."""
+def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
+    """Return the NICs of a server, with the names of their taps, as its hardware says and as the host forwards packets.
+    Raises ``Conflict`` if a virtual function has no device of its type."""
     switch = _switch(host, document.want["networks"])
-    wanted, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
-    functions = pci.of_nics(host, document.want)
-    plain = (nic(host, one, functions) for one in document.want["networks"])
-    named = (one if one.device else replace(one, tap=tap_name(host.settings.state_dir, document.id, one.mac))
-             for one in plain)
-    found = [devices.nic(wanted, one, vcpus) for one in named]
-    if lost := next((one for one in found if one.vnic_type in (MACVTAP, VDPA) and not one.netdev), None):
+    parts, vcpus = server_hardware(document.want), document.want["flavor"]["vcpus"]
+    functions = pci.devices_of_nics(host, document.want)
+    plain = (domain_nic(host, nic, functions) for nic in document.want["networks"])
+    named = (nic if nic.device else replace(nic, tap=tap_name(host.settings.state_dir, document.id, nic.mac))
+             for nic in plain)
+    nics = [devices.apply_nic_hardware(parts, nic, vcpus) for nic in named]
+    if lost := next((nic for nic in nics if nic.vnic_type in (MACVTAP, VDPA) and not nic.netdev), None):
         lacks = "network device" if lost.vnic_type == MACVTAP else "vDPA device with the driver vhost_vdpa"
         raise Conflict(f"NIC {lost.mac} is to be of virtual function {lost.device} ({lost.vnic_type}), which has no "
                        f"{lacks} on host {host.name} now. Bind it to its driver again (drivers_probe in /sys/bus/pci), "
                        "and make its vDPA device (vdpa dev add) where it is to have one.")
-    return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
+    return tuple(replace(nic, checksums=switch is None or switch.checksums) if nic.port else nic for nic in nics)
 
 
-def datapath(host: LocalHost, networks: list[Fields]) -> str | None:
-    """How Open vSwitch forwards here; ``None`` where none of the NICs is a port of OVN."""
+def switch_datapath(host: LocalHost, networks: list[Fields]) -> str | None:
+    """Return how Open vSwitch forwards here; ``None`` if none of the NICs is a port of OVN."""
     switch = _switch(host, networks)
     return None if switch is None else switch.datapath
 
 
 def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None:
-    ports = any(one.get("port") and one.get("vnic_type") != REMOTE for one in networks)
+    ports = any(nic.get("port") and nic.get("vnic_type") != REMOTE for nic in networks)
     return host.hypervisor.integration_bridge(host.settings.integration_bridge) if ports else None
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
-    """What the root disk in the server's folder stands on: the image's content; ``None`` for a disk that stands alone.
-    """
-    held = state.get("base")
-    if held is None or held["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or held.get("encrypted"):
+    """Return the backing of the root disk in the server's folder: the image's content; ``None`` for a disk without
+    backing."""
+    base = state.get("base")
+    if base is None or base["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or base.get("encrypted"):
         return None
-    return Backing(place / "base", held["format"])
+    return Backing(place / "base", base["format"])
 
 
-def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
-    """The disks that live and die with the server; *rescued* says which of its two sets."""
-    want, state, place = document.want, document.state, folder(host, document.id)
-    tags = block_devices.tags(want)
-    parts = hardware(want)
-    key = encryption.named(document)
-    root = devices.own_disk(parts, replace(_own(host, document, place, ROOT_FILE, "vda"), tag=tags.get("disk"),
+def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
+    """Return the disks that are created and deleted with the server; *rescued* selects one of its two sets."""
+    want, state, place = document.want, document.state, server_folder(host, document.id)
+    tags = block_devices.local_disk_tags(want)
+    parts = server_hardware(want)
+    key = encryption.named_disk_key(document)
+    root = devices.own_disk(parts, replace(_own_disk(host, document, place, ROOT_FILE, "vda"), tag=tags.get("disk"),
                                            backing=root_backing(want, state, place), key=key))
-    if root_volume(want):
-        root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
+    if root_block_device(want):
+        root = next((disk for disk in attaching.attached_disks(host, document.id) if disk.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued and not rescue.keeps_disks(document):
-        disks = [devices.own_disk(parts, one) for one in rescue.disks(state, place, root, key)]
+        disks = [devices.own_disk(parts, disk) for disk in rescue.rescue_disks(state, place, root, key)]
     else:
-        others = {one.want["device"] for one in attaching.of_server(host, document.id)}
-        disks = list(_named(_disks(host, document, place, root), others, tags))
+        volume_devices = {attachment.want["device"] for attachment in attaching.server_attachments(host, document.id)}
+        disks = list(_named(_disks(host, document, place, root), volume_devices, tags))
     if want["config_drive"]:
-        path = place / (rescue.drive(state, FILE) if rescued else FILE)
-        disks.append(disk_layout.config_drive(document, path, disks))
+        path = place / (rescue.rescue_drive_name(state, FILE) if rescued else FILE)
+        disks.append(disk_layout.config_drive_disk(document, path, disks))
     return disks
 
 
-def _named(found: list[Disk], others: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
-    """Local disks with their tags; one whose device name a volume took before has the next that is free."""
-    taken = others | {one.target for one in found} | {disk_layout.LAST}
-    for one in found:
-        clash = one.target in others and one.serial is None
-        made = replace(one, target=attaching.draw(one.bus, taken)) if clash else one
+def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
+    """Yield local disks with their tags. A disk whose device name a volume took before gets the next free one."""
+    taken = volume_devices | {disk.target for disk in disks} | {disk_layout.LAST}
+    for disk in disks:
+        clash = disk.target in volume_devices and disk.serial is None
+        made = replace(disk, target=attaching.draw_device_name(disk.bus, taken)) if clash else disk
         taken.add(made.target)
-        yield replace(made, tag=tags.get(one.path.name, made.tag))
+        yield replace(made, tag=tags.get(disk.path.name, made.tag))
 
 
-def targets(host: LocalHost, document: Document) -> set[str]:
-    """The device names of the server that are taken."""
-    volumes = {one.want["device"] for one in host.documents.list("volume_attachment")
-               if one.want["server"] == document.id}
+def taken_targets(host: LocalHost, document: Document) -> set[str]:
+    """Return the device names of the server that are taken."""
+    volumes = {attachment.want["device"] for attachment in host.documents.list("volume_attachment")
+               if attachment.want["server"] == document.id}
     rescues = {document.state["rescue"].get("target")} if document.state.get("rescue") else set()
-    own = {one.target for one in local(host, document, False)} if document.want.get("flavor") else {"vda"}
-    return volumes | own | rescues
+    own_targets = {disk.target for disk in own_disk_set(host, document,
+                                                        False)} if document.want.get("flavor") else {"vda"}
+    return volumes | own_targets | rescues
 
 
-def disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
-    """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode, unless it
-    is rescued with stable devices."""
-    return arranged(host, document, rescue.holds(document))
+def current_disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
+    """Return the disks that the server must have now. A rescued server is without its volumes, as in Nova's default
+    mode, unless it is rescued with stable devices."""
+    return arranged_disks(host, document, rescue.boots_rescue_disk(document))
 
 
-def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
-    """The disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
-    found, keeps = local(host, document, rescued), rescued and rescue.keeps_disks(document)
+def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
+    """Return the disks, the root disk first. If a volume also boots after it, each has its boot order."""
+    disks, keeps = own_disk_set(host, document, rescued), rescued and rescue.keeps_disks(document)
     if not rescued or keeps:
-        found += [one for one in attaching.disks(host, document.id) if one.boot != ROOT]
-    root = found[0].target
-    if any(one.boot for one in found):
-        found[0] = replace(found[0], boot=ROOT)
-    usual = sorted(found, key=lambda one: (one.target != root, disk_layout.is_drive(one), one.target[:2] != "vd",
-                                           device_order(one.target)))
+        disks += [disk for disk in attaching.attached_disks(host, document.id) if disk.boot != ROOT]
+    root = disks[0].target
+    if any(disk.boot for disk in disks):
+        disks[0] = replace(disks[0], boot=ROOT)
+    usual = sorted(disks, key=lambda disk: (disk.target != root, disk_layout.is_drive(disk), disk.target[:2] != "vd",
+                                            device_order(disk.target)))
     if not keeps:
         return tuple(usual)
-    own = rescue.disk(document.state, folder(host, document.id), encryption.named(document))
-    return (*(replace(one, boot=None) for one in usual), own)
+    rescue_disk = rescue.stable_rescue_disk(document.state, server_folder(host, document.id),
+                                            encryption.named_disk_key(document))
+    return (*(replace(disk, boot=None) for disk in usual), rescue_disk)
 
 
-def domain(host: LocalHost, document: Document) -> DomainSpec:
-    """What libvirt is told of the server."""
-    want, state, place = document.want, document.state, folder(host, document.id)
-    rescued = rescue.holds(document)
-    prefix, boot = rescue.boot(state) if rescued else ("", state.get("boot") or {})
+def domain_spec(host: LocalHost, document: Document) -> DomainSpec:
+    """Return the description of the server for libvirt."""
+    want, state, place = document.want, document.state, server_folder(host, document.id)
+    rescued = rescue.boots_rescue_disk(document)
+    prefix, boot = rescue.rescue_boot(state) if rescued else ("", state.get("boot") or {})
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
         machine=want["machine"],
-        disks=tuple(devices.disk(hardware(want), one) for one in disks(host, document)), nics=nics(host, document),
+        disks=tuple(devices.apply_disk_hardware(server_hardware(want), disk) for disk in current_disks(host, document)),
+        nics=domain_nics(host, document),
         console_log=place / "console.log",
         kernel=place / f"{prefix}kernel" if boot else None,
         ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
         cmdline=boot.get("cmdline"),
         boot=("cdrom", "hd") if rescued else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
-        shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
-        numa=placement.described(host, want),
-        firmware=boots_by(host, document), pci=pci.of(host, want),
-        mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""), cpu=cpu_modes.of(host, hardware(want), want["virt_type"]),
-        pmem=pmem.of(host, want), security=_security(host, hardware(want)),
+        shares=shares.shared_folders(host, state), spice=_spice(host), hardware=server_hardware(want),
+        numa=placement.domain_numa(host, want),
+        firmware=boots_by(host, document), pci=pci.guest_pci_devices(host, want),
+        mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""), cpu=cpu_modes.guest_cpu_mode(host, server_hardware(want),
+                                                                                         want["virt_type"]),
+        pmem=pmem.guest_pmem(host, want), security=_security(host, server_hardware(want)),
         file_backed=bool(host.settings.file_backed_memory),
     )
 
@@ -224,14 +229,14 @@ def _security(host: LocalHost, parts: Fields) -> LaunchSecurity | None:
 
 
 def boots_by(host: LocalHost, document: Document) -> Firmware | None:
-    """The firmware of the server; ``None`` for BIOS."""
-    parts = hardware(document.want)
+    """Return the firmware of the server; ``None`` for BIOS."""
+    parts = server_hardware(document.want)
     facts = host.hypervisor.host() if parts.get("secure_boot") == "optional" else {}
-    return firmware(parts, document.want["machine"], facts, folder(host, document.id))
+    return guest_firmware(parts, document.want["machine"], facts, server_folder(host, document.id))
 
 
 def _spice(host: LocalHost) -> bool:
-    """Whether guests have SPICE. Raises ``Conflict`` where the settings say so and QEMU cannot."""
+    """Return whether guests have SPICE. Raises ``Conflict`` if the settings say so and QEMU lacks it."""
     if host.settings.spice and not host.hypervisor.has_spice():
         raise Conflict(f"The agent's setting spice is true, and QEMU of host {host.name} has no SPICE. Install it (on "
                        "Debian 13 the package qemu-system-modules-spice has it) and restart libvirtd, or set spice to "
@@ -239,64 +244,64 @@ def _spice(host: LocalHost) -> bool:
     return host.settings.spice
 
 
-def _own(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
-    """A root, ephemeral or swap disk. One that is an RBD image is called by its file, too."""
-    if rbd_images.are_wanted(document.want):
-        return Disk(place / file, target, "raw", remote=rbd_images.source(host, document, file))
-    block = logical_volumes.are_wanted(document.want) and logical_volumes.is_block(document)
-    return Disk(place / file, target, own_disks.format_of(document.want, file), block=block)
+def _own_disk(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
+    """Return a root, ephemeral or swap disk. An RBD image is named by its file, too."""
+    if rbd_images.uses_rbd_images(document.want):
+        return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
+    block = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
+    return Disk(place / file, target, own_disks.own_disk_format(document.want, file), block=block)
 
 
 def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list[Disk]:
-    want, key = document.want, encryption.named(document)
-    found = [replace(_own(host, document, place, one.file, one.device), key=key)
-             for one in disk_layout.named(document, local_disks(want))]
+    want, key = document.want, encryption.named_disk_key(document)
+    disks = [replace(_own_disk(host, document, place, disk.file, disk.device), key=key)
+             for disk in disk_layout.adjust_disk_names(document, blank_disks_of_server(want))]
     if document.state.get("iso"):
-        found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
-    return [root, *(devices.own_disk(hardware(want), one) for one in found)]
+        disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+    return [root, *(devices.own_disk(server_hardware(want), disk) for disk in disks)]
 
 
-def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
-    """The fields of the server as the domain has them."""
-    wanted, functions = {n["mac"]: n for n in document.want["networks"]}, pci.seen_of_nics(document.want)
+def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fields:
+    """Return the fields of the server as the domain has them."""
+    nics_by_mac, functions = {n["mac"]: n for n in document.want["networks"]}, pci.bare_devices_of_nics(document.want)
     return {
-        "name": found.title,
-        "description": found.description,
-        "flavor": _flavor_seen(document, found),
-        "hardware": dict(found.hardware),
-        "machine": document.want["machine"] if machines.means(document.want["machine"], found.machine) else (
-            found.machine),
-        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac), functions)
-                     for seen_nic in _in_order(found.nics, list(wanted))],
+        "name": domain.title,
+        "description": domain.description,
+        "flavor": _flavor_seen(document, domain),
+        "hardware": dict(domain.hardware),
+        "machine": document.want["machine"] if machines.is_same_machine(document.want["machine"], domain.machine) else (
+            domain.machine),
+        "networks": [_nic_seen(host, seen_nic, nics_by_mac.get(seen_nic.mac), functions)
+                     for seen_nic in _in_order(domain.nics, list(nics_by_mac))],
     }
 
 
 def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
-    """NICs as they are seen, with those that are whole cards, which domains have elsewhere, where *macs* have them."""
-    cards = {one.mac: one for one in nics if one.vnic_type == WHOLE}
-    others = iter([one for one in nics if one.vnic_type != WHOLE])
+    """Yield the domain's NICs. Whole cards are elsewhere in the domain, and take their place in *macs*."""
+    cards = {nic.mac: nic for nic in nics if nic.vnic_type == WHOLE}
+    other_nics = iter([nic for nic in nics if nic.vnic_type != WHOLE])
     for mac in macs:
-        found = cards.pop(mac, None) or next(others, None)
-        if found is not None:
-            yield found
-    yield from others
+        nic = cards.pop(mac, None) or next(other_nics, None)
+        if nic is not None:
+            yield nic
+    yield from other_nics
     yield from cards.values()
 
 
-def _flavor_seen(document: Document, found: Domain) -> Fields:
-    sizes = dict(resize.seen(document)["sizes"])
-    seen = {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib}
-    if sizes != disk_sizes(document.want):  # else they are as the flavor allows, which may be less than it has
-        seen["swap"] = sizes.pop(SWAP, 0) // MIB
-        seen["ephemeral"] = sum(sizes.values()) // GIB
-    return seen
+def _flavor_seen(document: Document, domain: Domain) -> Fields:
+    sizes = dict(resize.recorded_sizes(document)["sizes"])
+    flavor = {**document.want["flavor"], "vcpus": domain.vcpus, "ram": domain.ram_mib}
+    if sizes != disk_sizes(document.want):  # otherwise they are as the flavor allows, which may be less than it has
+        flavor["swap"] = sizes.pop(SWAP, 0) // MIB
+        flavor["ephemeral"] = sum(sizes.values()) // GIB
+    return flavor
 
 
-def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None, functions: Mapping[str, PciDevice]) -> Fields:
-    if wanted is not None:
-        asked = nic(host, wanted, functions)
-        if _PLUG(asked) == _PLUG(seen_nic):
-            return wanted
+def _nic_seen(host: LocalHost, seen_nic: Nic, desired: Fields | None, functions: Mapping[str, PciDevice]) -> Fields:
+    if desired is not None:
+        expected = domain_nic(host, desired, functions)
+        if _PLUG(expected) == _PLUG(seen_nic):
+            return desired
     if seen_nic.device:
         return {"device": seen_nic.device, "mac": seen_nic.mac}
     plug = {"port": seen_nic.port} if seen_nic.port else (

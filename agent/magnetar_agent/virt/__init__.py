@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that speaks to libvirt and QEMU: the only package that imports libvirt."""
+"""The connection to libvirt and QEMU: the only package that imports libvirt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from magnetar_agent.virt.disks.storage import Storage
 from magnetar_agent.virt.domain.consoles import Consoles
 from magnetar_agent.virt.domain.cpu_models import CpuModels
 from magnetar_agent.virt.domain.devices import Devices
-from magnetar_agent.virt.domain.events import listen
+from magnetar_agent.virt.domain.events import listen_to_domains
 from magnetar_agent.virt.domain.guest_agent import GuestAgent
 from magnetar_agent.virt.domain.migrate import Migrations
 from magnetar_agent.virt.domain.mirror import Mirrors
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
                         ProductData):
-    """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*. A
-    guest's QEMU has *patience* seconds for an answer."""
+    """``LocalHypervisor`` on the libvirt at *uri*; facts about the host are stored in *state_dir*. A guest's QEMU must
+    answer within *patience* seconds."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER, patience: float = PATIENCE) -> None:
@@ -63,11 +63,11 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection = ConnectionPool(uri, self._prepare, patience=patience)
 
     def connected(self) -> bool:
-        """Whether libvirt answers a question."""
+        """Return whether libvirt answers a request."""
         return self.connection.up()
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
-        """Events of every connection, also of later ones."""
+        """Add a listener for the events of every connection, also of later ones."""
         self._listeners.append(listener)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connections, end the probe; events end."""
+        """Close the connections, and end the probe and all events."""
         self.close_exports()
         self.end_filters()
         self.switch_filter.close()
@@ -83,12 +83,12 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.close()
 
     def _prepare(self, conn: Any) -> None:
-        listen(conn, self._tell)
+        listen_to_domains(conn, self._tell)
         threading.Thread(target=self.start_pools, args=(conn,), name="libvirt-pools", daemon=True).start()
 
     def _tell(self, event: DomainEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:  # one listener must not keep the event from the others, nor end libvirt's loop
+            except Exception:  # a failing listener must not stop other listeners, or libvirt's loop
                 log.exception("a listener failed on %s", event)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the drivers of volumes share: where content lies (``pools``), and copying it (``copying``)."""
+"""The parts that the drivers of volumes share: ``pools`` holds content, ``copying`` copies it."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def gib(size: int) -> int:
-    """*size* bytes in GiB, rounded up; 1 at least."""
+def round_up_gib(size: int) -> int:
+    """Return *size* bytes in GiB, rounded up; 1 at least."""
     return max(1, -(-size // GIB))
 
 
-def ours(name: str) -> bool:
-    """Whether a file in a pool has the name of a volume; others do not belong to Magnetar."""
+def is_volume_name(name: str) -> bool:
+    """Return whether a file in a pool has the name of a volume; other files do not belong to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """What a server's attachments are sorted by; two have one device while one takes the place of the other."""
+    """Return the sort key of a server's attachments. Two have the same device while one replaces the other."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
-def attachments(host: LocalHost, volume: str) -> list[Document]:
-    """The attachments of the volume with this uuid."""
-    return [one for one in host.documents.list("volume_attachment") if one.want["volume"] == volume]
+def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
+    """Return the attachments of the volume with this uuid."""
+    return [attachment for attachment in host.documents.list("volume_attachment")
+            if attachment.want["volume"] == volume]
 
 
-def holders(host: LocalHost, volume: str) -> list[Document]:
-    """The attachments of the volume on this host, and its exports to others, one for each server."""
-    found = {one.want["server"]: one for one in host.documents.list("volume_export") if one.want["volume"] == volume}
-    found.update((one.want["server"], one) for one in attachments(host, volume))
-    return list(found.values())
+def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
+    """Return the attachments of the volume on this host, and its exports to others, one for each server."""
+    by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
+                 if export.want["volume"] == volume}
+    by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))
+    return list(by_server.values())
 
 
-def finished(document: Document) -> bool:
-    """Whether the content of a volume or snapshot is there in full."""
+def is_content_complete(document: Document) -> bool:
+    """Return whether the content of a volume or snapshot is complete."""
     return bool(document.state.get("made"))
 
 
-def status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
-    """Cinder's status word for what *have* shows."""
-    if not finished(document):
+def cinder_status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
+    """Return Cinder's status word for the observed state *have*."""
+    if not is_content_complete(document):
         return "error" if document.state.get("fault") else "creating"
     if not (have or {}).get("there"):
         return "error"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keys of encrypted volumes and snapshots (format ``luks``): QEMU opens these with a passphrase, which is the key.
 
-A document has its key only as it was sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which
-root alone can read. A copy of an encrypted volume has the key of its source, so it is copied as it lies on the disk.
+A document has its key only sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which only root
+can read. A copy of an encrypted volume has the key of its source, so its bytes are copied without decryption.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document
 
-#: The format of what is encrypted, and the name of the sealed key in a document's ``state``.
+#: The format of encrypted content, and the name of the sealed key in a document's ``state``.
 LUKS, SEALED = "luks", "sealed_key"
 #: Bytes of a key, of the host's own key, and of a nonce.
 SIZE, OWN, NONCE = 32, 32, 12
 _MAKING = threading.Lock()
 
 
-def draw() -> str:
-    """A new key, in hexadecimal digits."""
+def draw_key() -> str:
+    """Return a new key, in hexadecimal digits."""
     return secrets.token_hex(SIZE)
 
 
-def seal(host: LocalHost, key: str) -> str:
-    """The key as documents may have it."""
+def seal_key(host: LocalHost, key: str) -> str:
+    """Return the key sealed, for a document."""
     nonce = secrets.token_bytes(NONCE)
     return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
 
 
-def of(host: LocalHost, document: Document) -> DiskKey | None:
-    """The key of a volume or snapshot; ``None`` for one that is not encrypted. Raises ``Conflict`` where it is lost."""
-    secret = opened(host, document, SEALED)
+def document_key(host: LocalHost, document: Document) -> DiskKey | None:
+    """Return the key of a volume or snapshot; ``None`` for one without encryption. Raises ``Conflict`` if it is lost.
+    """
+    secret = open_sealed_key(host, document, SEALED)
     return None if secret is None else DiskKey(document.id, secret)
 
 
-def opened(host: LocalHost, document: Document, name: str) -> str | None:
-    """The key that is sealed under this *name* in the document's state; ``None`` where there is none. Raises
-    ``Conflict`` where it is lost."""
+def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | None:
+    """Return the key that is sealed under this *name* in the document's state; ``None`` if there is none. Raises
+    ``Conflict`` if it is lost."""
     sealed = document.state.get(name)
     if sealed is None:
         return None
@@ -64,7 +65,7 @@ def opened(host: LocalHost, document: Document, name: str) -> str | None:
 
 
 def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
-    """Whether *sealed* is the *key*; ``False`` where nobody can tell."""
+    """Return whether *sealed* contains the *key*; ``False`` if it cannot be opened."""
     try:
         return _opened(host, sealed) == key
     except (InvalidTag, FileNotFoundError):
@@ -72,8 +73,8 @@ def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
 
 
 def _opened(host: LocalHost, sealed: str) -> str:
-    given = base64.b64decode(sealed)
-    return AESGCM(_own(host, make=False)).decrypt(given[:NONCE], given[NONCE:], None).decode()
+    sealed_bytes = base64.b64decode(sealed)
+    return AESGCM(_own(host, make=False)).decrypt(sealed_bytes[:NONCE], sealed_bytes[NONCE:], None).decode()
 
 
 def _path(host: LocalHost) -> Path:
@@ -81,7 +82,7 @@ def _path(host: LocalHost) -> Path:
 
 
 def _own(host: LocalHost, make: bool = True) -> bytes:
-    """The host's own key, which is made when it is needed first."""
+    """Return the host's own key; with *make* it is created if missing."""
     path = _path(host)
     with _MAKING:
         if make and not path.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pools: where the content of volumes lies. Folders here; storage pools of libvirt in ``storage``.
+"""Pools: the places of the content of volumes. Folders are here; storage pools of libvirt in ``storage``.
 
 The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the setting ``pools``.
 """
@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.storage import Disk, DiskKey, Progress
 from magnetar_agent.reconcile.documents import sync_folder
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
-from . import ours
+from . import is_volume_name
 from .keys import LUKS
-from .storage import StoragePool, copy, taken
+from .storage import StoragePool, content_taken_error, copy_used_disk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 MIB = 2**20
-#: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
+#: Called when QEMU has begun to copy a disk; it raises an error if the disk is not the intended one.
 Begun = Callable[[], None]
 #: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
 BEGUN = ".begun"
@@ -38,64 +38,64 @@ UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
 class Pool(Protocol):
     """One place for volumes. *id* is the uuid of a volume or snapshot, *size* bytes. Every call may raise ``Conflict``
-    when the pool cannot be used now, and ``NoSpace``."""
+    if the pool cannot be used now, and ``NoSpace``."""
 
     name: str
     #: Whether other hosts reach the same content.
     shared: bool
-    #: Formats that it can hold, the default first.
+    #: Formats of its content, the default first.
     formats: tuple[str, ...]
-    #: Whether what has the name of a volume is complete.
+    #: Whether content with the name of a volume is always complete.
     atomic: bool
-    #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
+    #: Whether content in use must be grown before QEMU is told; otherwise QEMU grows it.
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Bytes that it has as a whole; ``None`` where only a try tells."""
+        """Return its total bytes; ``None`` if only a try shows whether it is full."""
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` when the pool cannot be used now."""
+        """Raise ``Conflict`` if the pool cannot be used now."""
 
     def has(self, id: str) -> bool:
-        """Whether something complete is there; cheap."""
+        """Return whether complete content is there; cheap."""
 
     def taken(self, id: str) -> Conflict:
-        """The error for what has the name of content that is to be made."""
+        """Return the error for content that already has the name of new content."""
 
     def claim(self, id: str, size: int) -> None:
-        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` when
+        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` if
         another host has it."""
 
     def settle(self, id: str) -> None:
-        """The content is complete, and its document says so."""
+        """Drop the claim: the content is complete, and its document says so."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Make an empty one, complete or not at all. *key*: of one of the format luks, here and below."""
+        """Make empty content, complete or not at all. *key*: of content of the format luks, here and below."""
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:
-        """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all. Where that is
-        encrypted, the *key* is its own."""
+        """Copy *source*, which must not change, and grow the copy to *size*; complete or not at all. If *source* is
+        encrypted, *key* is its own key."""
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
-        """Make a copy of the disk *target* of the running domain *uuid*, grown to *size*."""
+        """Copy the disk *target* of the running domain *uuid*, and grow the copy to *size*."""
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow what no running domain has."""
+        """Grow content that no running domain has."""
 
     def remove(self, id: str) -> None:
-        """Remove it, and what an interrupted making left; gone is fine."""
+        """Remove the content, and what an interrupted making left. Missing content is ignored."""
 
     def disk(self, id: str, format: str) -> Disk:
-        """How QEMU reaches it; the target is for the caller to say."""
+        """Return the disk for QEMU; the caller sets its target."""
 
     def names(self) -> list[str]:
-        """Everything of ours that lies there, by name."""
+        """Return the names of all content of Magnetar in the pool."""
 
 
 class FolderPool:
-    """Files in a folder, called by their uuid. With *mounted* the folder must be a mount point (NFS)."""
+    """Files in a folder, named by their uuid. With *mounted* the folder must be a mount point (NFS)."""
 
     formats: tuple[str, ...] = ("qcow2", "raw", "luks")
     atomic = True
@@ -105,12 +105,13 @@ class FolderPool:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
 
     def capacity(self) -> int | None:
-        """Of the file system that the folder is, or will be, on."""
-        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        return shutil.disk_usage(there).total
+        """Return the bytes of the file system that the folder is, or will be, on."""
+        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        return shutil.disk_usage(existing).total
 
     def check_usable(self) -> None:
-        """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""
+        """Raise ``Conflict`` if the folder must be mounted and is not: the next mount would hide files written there.
+        """
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
                            "the host, then repeat the call.")
@@ -120,7 +121,7 @@ class FolderPool:
 
     def taken(self, id: str) -> Conflict:
         path = self.folder / id
-        return taken(self.name, id, f"rm -f {path} {path}{BEGUN}" if self.shared else f"rm {path}")
+        return content_taken_error(self.name, id, f"rm -f {path} {path}{BEGUN}" if self.shared else f"rm {path}")
 
     def claim(self, id: str, size: int) -> None:
         if not self.shared:
@@ -162,7 +163,7 @@ class FolderPool:
                 key: DiskKey | None = None) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
-        copy(self.hypervisor, uuid, target, new, format, begun, progress, key)
+        copy_used_disk(self.hypervisor, uuid, target, new, format, begun, progress, key)
         self._settle(new, id, format, size, key)
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
@@ -186,7 +187,7 @@ class FolderPool:
     def names(self) -> list[str]:
         if not self._usable():
             return []
-        return [path.name for path in self.folder.iterdir() if ours(path.name)]
+        return [path.name for path in self.folder.iterdir() if is_volume_name(path.name)]
 
     def _settle(self, new: Path, id: str, format: str, size: int, key: DiskKey | None) -> None:
         self.hypervisor.grow_disk(new, format, size, key=key)
@@ -201,39 +202,39 @@ class FolderPool:
     def _prepare(self) -> None:
         self.check_usable()
         try:
-            make_folder(self.folder)
+            make_state_folder(self.folder)
         except OSError as error:
             raise HypervisorError(f"The folder {self.folder} of the pool {self.name!r} cannot be made: "
                                   f"{error.strerror}.") from error
 
 
-def named(host: LocalHost, name: str, field: str = "pool") -> Pool:
-    """The pool *name*. Raises ``InvalidField`` naming *field*."""
-    given: Mapping[str, str] | None = host.settings.pools.get(name)
-    if given is None and name == DEFAULT:
-        given = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
-    if given is None:
-        there = ", ".join(sorted({DEFAULT, *host.settings.pools}))
-        raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
-    if "path" in given:
-        return FolderPool(name, Path(given["path"]), host.hypervisor, given["type"] == "nfs")
+def find_pool(host: LocalHost, name: str, field: str = "pool") -> Pool:
+    """Return the pool *name*. Raises ``InvalidField`` naming *field*."""
+    pool_settings: Mapping[str, str] | None = host.settings.pools.get(name)
+    if pool_settings is None and name == DEFAULT:
+        pool_settings = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
+    if pool_settings is None:
+        pool_names = ", ".join(sorted({DEFAULT, *host.settings.pools}))
+        raise InvalidField(field, f"must be a pool of this host, which has {pool_names}", name)
+    if "path" in pool_settings:
+        return FolderPool(name, Path(pool_settings["path"]), host.hypervisor, pool_settings["type"] == "nfs")
     settings = host.settings
     wipe = settings.volume_clear_size * MIB if settings.volume_clear == "zero" else None
-    return StoragePool(name, given["libvirt_pool"], host.hypervisor, given["type"] == "rbd",
+    return StoragePool(name, pool_settings["libvirt_pool"], host.hypervisor, pool_settings["type"] == "rbd",
                        Path(settings.state_dir) / "volumes", wipe)
 
 
-def every(host: LocalHost) -> list[Pool]:
-    """All pools."""
-    return [named(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
+def all_pools(host: LocalHost) -> list[Pool]:
+    """Return all pools, the default one included."""
+    return [find_pool(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
 
 
-def orphans(host: LocalHost) -> list[str]:
-    """Files in pools of this host alone that no document knows. In a shared pool they may be another host's."""
-    known = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
-    found: list[str] = []
-    for pool in every(host):
-        with suppress(Conflict):  # a pool that does not run has nothing to tell
-            found += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
-                      if name.partition(".")[0] not in known]
-    return sorted(found)
+def orphan_volume_files(host: LocalHost) -> list[str]:
+    """Return the files in this host's own pools that no document knows. In a shared pool they may be another host's."""
+    known_ids = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
+    paths: list[str] = []
+    for pool in all_pools(host):
+        with suppress(Conflict):  # a stopped pool lists nothing
+            paths += [f"{pool.disk(name, '').path}" for name in ([] if pool.shared else pool.names())
+                      if name.partition(".")[0] not in known_ids]
+    return sorted(paths)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A volume whose content is made anew from an image (Cinder's reimage), while no guest runs with it.
+"""The replacement of a volume's content by an image (Cinder's reimage), while no guest runs with it.
 
-``want["reimage"]`` says from which image, and which request asks; ``document.state["reimaged"]`` is what was done last.
-From the note ``renewed`` until then the content is not what it is to be: ``made`` is missing, and no server starts with
-it.
+``want["reimage"]`` has the image and the id of the request; ``document.state["reimaged"]`` is the last completed one.
+Between the note ``renewed`` and the end the content is incomplete: ``made`` is missing, and no server starts with the
+volume.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from magnetar_agent.reconcile.documents import CLOUD
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE, SUSPENDED
 
-from . import attaching, content, holders
+from . import attaching, content, holders_of_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 
-def complete(host: LocalHost, found: Fields, document: Document | None) -> int:
-    """Turn the image that is named into a uuid; the bytes that it needs, 0 where nothing is asked for anew. Raises
-    ``InvalidField``, or ``Conflict`` where a guest runs with the volume."""
-    given, old = found.get("reimage"), document.want.get("reimage") if document else None
-    if given is None or (old and old["request"] == given["request"]):
-        found["reimage"] = old
+def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
+    """Replace the name of the requested image by its uuid. Return the bytes that it needs, 0 without a new request.
+    Raises ``InvalidField``, or ``Conflict`` if a guest runs with the volume."""
+    requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
+    if requested is None or (old and old["request"] == requested["request"]):
+        desired["reimage"] = old
         return 0
-    standing = host.documents.standing("image", given["image"])
-    least = content.source_bytes("image", standing, given["image"], "reimage.image")
-    found["reimage"] = {**given, "image": standing.id if standing else given["image"]}
+    standing = host.documents.standing("image", requested["image"])
+    least = content.source_bytes("image", standing, requested["image"], "reimage.image")
+    desired["reimage"] = {**requested, "image": standing.id if standing else requested["image"]}
     if document:
         _check_unused(host, document)
     return least
 
 
 def is_asked(want: Fields, have: Fields) -> bool:
-    """Whether it was asked for, and is not done."""
+    """Return whether a reimage was requested and is not done."""
     return want.get("reimage") not in (None, have.get("reimaged"))
 
 
-def begin(task: Task) -> None:
-    """Note that the content of before counts no more. A server that was started since it was looked at keeps it: then
-    raises ``Conflict``."""
+def begin_reimage(task: Task) -> None:
+    """Note that the former content is no longer valid. Raises ``Conflict`` if a server with the volume was started
+    since it was checked; the content then stays valid."""
     document, state = task.document, task.document.state
     if state.pop("made", None):
         state.update(renewed=True, begun=True)
@@ -62,23 +62,24 @@ def begin(task: Task) -> None:
 
 def _check_unused(host: LocalHost, document: Document) -> None:
     attaching.refuse_while_swapped(host, document.id)
-    for one in holders(host, document.id):
-        name, what = attaching.server_name(host, one), f"Volume {document.name!r}"
-        if one.kind == "volume_export":
-            if not document.state.get(CLOUD):  # a cloud sees to it that the server is off
-                raise Conflict(f"{what} is attached to server {name!r} of another host, which may be running. Detach "
+    for holder in holders_of_volume(host, document.id):
+        name, volume_label = attaching.server_name(host, holder), f"Volume {document.name!r}"
+        if holder.kind == "volume_export":
+            if not document.state.get(CLOUD):  # a cloud ensures that the server is off
+                raise Conflict(
+                    f"{volume_label} is attached to server {name!r} of another host, which may be running. Detach "
                                "it first.")
             continue
-        refuse_while_it_moves(host, host.documents.get("server", one.want["server"]))
-        domain = host.hypervisor.domain(one.want["server"])
+        refuse_while_it_moves(host, host.documents.get("server", holder.want["server"]))
+        domain = host.hypervisor.domain(holder.want["server"])
         if domain and domain.state in (*LIVE, SUSPENDED):
-            raise Conflict(f"{what} is in use: server {name!r} is {domain.state}. Stop it first.")
+            raise Conflict(f"{volume_label} is in use: server {name!r} is {domain.state}. Stop it first.")
 
 
 def check_whole(host: LocalHost, server: str) -> None:
-    """Raise ``Conflict`` where the content of one of the server's volumes is made anew just now."""
-    for one in attaching.of_server(host, server):
-        volume = host.documents.get("volume", one.want["volume"])
+    """Raise ``Conflict`` if the content of one of the server's volumes is being replaced just now."""
+    for attachment in attaching.server_attachments(host, server):
+        volume = host.documents.get("volume", attachment.want["volume"])
         if volume and volume.state.get("renewed"):
-            raise Conflict(f"The content of volume {volume.name!r} is being made anew. Start the server when that is "
+            raise Conflict(f"The content of volume {volume.name!r} is being recreated. Start the server when that is "
                            "done; where it has failed, repeat it, or detach the volume.")

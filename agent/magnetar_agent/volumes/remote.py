@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volumes of other hosts in servers of this host. QEMU connects to a unix socket, and a link carries it to the export.
 
-``RemoteVolumes`` repeats what failed while the other host did not answer: it lets guests run on that were paused for a
-disk, and tells the other host which attachments have ended.
+``RemoteVolumes`` repeats operations that failed while the other host did not answer: it resumes guests that were paused
+for a disk, and tells the other host which attachments have ended.
+
+QEMU's NBD client connects again at its next request, and fails that request; libvirt 9.0 cannot set QEMU's
+reconnect-delay. So these disks have ``error_policy="stop"``: the guest pauses instead of seeing an error. The thread
+makes QEMU read (``qemu-io`` in its monitor) until it is connected, and then resumes the guest.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.migrations import moving
+from magnetar_agent.migrations import migration_of_server
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import Server, VolumeAttachment
 from magnetar_core.operations import Operation
@@ -34,24 +38,24 @@ log = logging.getLogger(__name__)
 LOOK = 2.0
 #: Seconds that QEMU may take to connect again.
 CONNECT = 5.0
-#: Note of an attachment: the peer that the volume's host lets in besides this host, for a migration.
+#: Note of an attachment: the peer that the volume's host also lets in, for a migration.
 LENT = "lent"
-#: Note of a server that is to be started when its volumes can be reached.
+#: Note of a server that must be started when its volumes can be reached.
 AWAITED = "awaits_volumes"
 
 
-def disk(host: LocalHost, attachment: Document) -> Disk:
-    """How QEMU reaches the volume."""
+def remote_disk(host: LocalHost, attachment: Document) -> Disk:
+    """Return the disk of the volume for QEMU."""
     origin, volume = attachment.want["origin"], attachment.want["volume"]
     if origin["pool"]:
-        return pools.named(host, origin["pool"], "origin.pool").disk(volume, origin["format"])
+        return pools.find_pool(host, origin["pool"], "origin.pool").disk(volume, origin["format"])
     return exports.disk_at_socket(host, attachment.id, volume)
 
 
 def check_origin(host: LocalHost, origin: Fields) -> None:
     """Raise ``InvalidField`` or ``Conflict`` for an origin that this host cannot reach."""
     if origin["pool"]:
-        if not pools.named(host, origin["pool"], "origin.pool").shared:
+        if not pools.find_pool(host, origin["pool"], "origin.pool").shared:
             raise InvalidField("origin.pool", "must be a pool that both hosts reach, of type nfs or rbd here too",
                                origin["pool"])
         return
@@ -61,43 +65,43 @@ def check_origin(host: LocalHost, origin: Fields) -> None:
     _address("", origin)
 
 
-def open(host: LocalHost, attachment: Document) -> None:
+def open_volume_socket(host: LocalHost, attachment: Document) -> None:
     """Make the socket that QEMU connects to."""
     origin = attachment.want["origin"]
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return
-    place = exports.make_folder(host, attachment.id)
+    place = exports.make_export_folder(host, attachment.id)
     host.links.forward(_address(attachment.id, origin), exports.NBD, place / exports.NBD, place.stat().st_gid)
 
 
-def close(host: LocalHost, attachment: Document) -> None:
+def close_volume_socket(host: LocalHost, attachment: Document) -> None:
     """Close the socket and its connections."""
     if attachment.want["origin"]["pool"] or _is_local(host, attachment):
         return
     host.links.cut(attachment.id)
-    shutil.rmtree(exports.folder(host, attachment.id), ignore_errors=True)
+    shutil.rmtree(exports.export_folder(host, attachment.id), ignore_errors=True)
 
 
-def request(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
-    """Ask the agent that has the volume to change its export. See ``exports.OPS``."""
+def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
+    """Ask the agent that has the volume to change its export (``exports.OPS``). Return its answer."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if not attachment.want["origin"]["peer"]:
-        return {}  # a pool that both reach, and an agent without TLS there: nobody can tell it
+        return {}  # both hosts reach the pool, and the agent there has no TLS: it cannot be told
     remote = _address(attachment.id, attachment.want["origin"])
     with Rpc(host.links.call(remote, exports.HAND)) as talk:
         return talk.call(op, **more)
 
 
-def reconnect(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU connect again, so that the guest can use its disk at once. Raises ``Unreachable``."""
+def reconnect_disk(host: LocalHost, attachment: Document) -> None:
+    """Make QEMU connect again, so that the guest can use its disk immediately. Raises ``Unreachable``."""
     want = attachment.want
     if want["origin"]["pool"]:
         return
-    request(host, attachment, "look")
+    request_export(host, attachment, "look")
     deadline = time.monotonic() + CONNECT
     while time.monotonic() < deadline:
-        host.hypervisor.rejoin(want["server"], exports.path(host, attachment.id))
+        host.hypervisor.rejoin(want["server"], exports.export_socket(host, attachment.id))
         if _is_local(host, attachment) or host.links.connected(attachment.id, exports.NBD):
             return
         time.sleep(0.02)
@@ -105,54 +109,54 @@ def reconnect(host: LocalHost, attachment: Document) -> None:
 
 
 def check_reachable(host: LocalHost, server: Document) -> None:
-    """Raise ``Unreachable`` unless all volumes that the server is to start with can be used now."""
-    for one in host.documents.list("volume_attachment"):
-        origin = one.want.get("origin")
-        if one.want["server"] != server.id or one.deleting or not origin or origin["pool"]:
+    """Raise ``Unreachable`` unless all volumes that the server starts with can be used now."""
+    for attachment in host.documents.list("volume_attachment"):
+        origin = attachment.want.get("origin")
+        if attachment.want["server"] != server.id or attachment.deleting or not origin or origin["pool"]:
             continue
         rescued = server.want.get("rescue")
         if rescued and not rescued.get("device"):  # it is without its volumes
             continue
-        open(host, one)
+        open_volume_socket(host, attachment)
         try:
-            request(host, one, "look")
+            request_export(host, attachment, "look")
         except Unreachable as error:
             raise Unreachable(f"Server {server.name!r} cannot start without its volume {origin['volume_name']!r} of "
                               f"{origin['host'] or 'another host'}; it is started as soon as that answers. "
                               f"{error}") from error
 
 
-def release(host: LocalHost, attachment: Document) -> None:
-    """The attachment has ended: tell the other host, and close the socket. Where that host does not answer, raises
-    ``Unreachable`` and leaves the socket open."""
+def release_remote_volume(host: LocalHost, attachment: Document) -> None:
+    """Tell the other host that the attachment has ended, and close the socket. If that host does not answer, raise
+    ``Unreachable`` and leave the socket open."""
     try:
-        request(host, attachment, "release", delete=bool(attachment.state.get("delete")))
+        request_export(host, attachment, "release", delete=bool(attachment.state.get("delete")))
     except NotFound:
         log.info("the volume %s is not kept for us any more", attachment.want["volume"])
-    close(host, attachment)
+    close_volume_socket(host, attachment)
 
 
 def end_sharing(host: LocalHost, attachment: Document) -> None:
-    """After a migration that has ended: the volume's host lets in no other host than this one."""
+    """Make the volume's host let in only this host, after a migration that has ended."""
     server = host.documents.get("server", attachment.want["server"])
-    if attachment.state.get(LENT) and server and not moving(host, server):
-        request(host, attachment, "keep", peer=host.links.required())
+    if attachment.state.get(LENT) and server and not migration_of_server(host, server):
+        request_export(host, attachment, "keep", peer=host.links.required())
         del attachment.state[LENT]
         host.documents.write(attachment)
 
 
-def resume(host: LocalHost) -> None:
-    """After a start of the agent: open the sockets again, so that guests reach their disks."""
+def reopen_sockets(host: LocalHost) -> None:
+    """Open the sockets again after a start of the agent, so that guests reach their disks."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("origin"):
             try:
-                open(host, attachment)
+                open_volume_socket(host, attachment)
             except (MagnetarError, OSError) as error:
                 log.warning("the socket for the volume of %s cannot be opened: %s", attachment.name, error)
 
 
 def _is_local(host: LocalHost, attachment: Document) -> bool:
-    """Whether the volume is on this very host: a server has come to it."""
+    """Return whether the volume is on this host itself: its server has come here."""
     return host.documents.get("volume_export", attachment.id) is not None
 
 
@@ -164,7 +168,7 @@ def _address(id: str, origin: Fields) -> LinkAddress:
 
 
 class RemoteVolumes:
-    """A thread that repeats every ``LOOK`` seconds what failed while another host did not answer."""
+    """A thread that repeats every ``LOOK`` seconds the operations that failed while another host did not answer."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -172,11 +176,11 @@ class RemoteVolumes:
         self._thread = threading.Thread(target=self._run, name="remote volumes", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -191,23 +195,24 @@ class RemoteVolumes:
                 log.exception("looking after volumes of other hosts")
 
     def look(self) -> None:
-        """One round."""
+        """Run one round."""
         host = self.host
         for export in host.documents.list("volume_export"):
             if not export.deleting and not exports.is_open(host, export) and \
-                    not host.locks.held("volume", export.want["volume"]):  # it may be aside, to grow
-                self._try(lambda export=export: exports.look(host, export.id), export)
+                    not host.locks.held("volume", export.want["volume"]):  # a grow may have stopped it
+                self._try(lambda export=export: exports.reopen_export(host, export.id), export)
         waiting: dict[str, list[Document]] = {}
-        for one in host.documents.list("volume_attachment"):
-            if one.want.get("origin") and one.deleting:
-                self._try(lambda one=one: self._end(one), one)
-            elif one.want.get("origin"):
-                self._try(lambda one=one: end_sharing(host, one), one)
-                waiting.setdefault(one.want["server"], []).append(one)
+        for attachment in host.documents.list("volume_attachment"):
+            if attachment.want.get("origin") and attachment.deleting:
+                self._try(lambda attachment=attachment: self._end(attachment), attachment)
+            elif attachment.want.get("origin"):
+                self._try(lambda attachment=attachment: end_sharing(host, attachment), attachment)
+                waiting.setdefault(attachment.want["server"], []).append(attachment)
         for server, attachments in waiting.items():
             domain = host.hypervisor.domain(server)
             if domain and domain.state == PAUSED and domain.reason == "io-error":
-                self._try(lambda server=server, found=attachments: self._wake(server, found), attachments[0])
+                self._try(lambda server=server, waiting_attachments=attachments: self._wake(
+                    server, waiting_attachments), attachments[0])
             document = host.documents.get("server", server)
             if document and document.state.get(AWAITED):
                 self._try(lambda document=document: self._start(document), document)
@@ -223,10 +228,10 @@ class RemoteVolumes:
         self.host.ensure(VolumeAttachment, attachment.id, None, operation)
 
     def _wake(self, server: str, attachments: list[Document]) -> None:
-        """Let a guest that is paused for a disk run on, once all its volumes can be reached."""
-        for one in attachments:
-            reconnect(self.host, one)
-        with self.host.locks.hold_if_free("server", server) as is_free:  # else the next look does it
+        """Resume a guest that is paused for a disk, once all its volumes can be reached."""
+        for attachment in attachments:
+            reconnect_disk(self.host, attachment)
+        with self.host.locks.hold_if_free("server", server) as is_free:  # otherwise the next round does it
             document, domain = self.host.documents.get("server", server), self.host.hypervisor.domain(server)
             if is_free and document and domain and domain.state == PAUSED and domain.reason == "io-error":
                 log.info("server %s waited for its disks, and runs on", document.name, extra={"server": server})

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pools that are storage pools of libvirt: LVM, where a volume is a logical volume, and RBD, where it is an image.
+"""Pools that are storage pools of libvirt: LVM, with a logical volume for each volume, and RBD, with an image for each.
 
-They hold raw content only and call it by its uuid at once, so something half made has the name too. QEMU's backup job
-writes files, so a copy of a disk in use passes through one.
+They hold raw content only and name it by its uuid from the start, so incomplete content has the name too. QEMU's backup
+job writes files, so a copy of a disk in use passes through a file.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.storage import Disk, DiskKey
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
 
-from . import ours
+from . import is_volume_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import Progress
 
 
-def taken(pool: str, id: str, way: str) -> Conflict:
-    """The error for content that belongs to somebody else; *way* is the command that removes it."""
+def content_taken_error(pool: str, id: str, way: str) -> Conflict:
+    """Return the error for content that has another owner; *way* is the command that removes it."""
     return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
                     "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
 
 
-def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
-         progress: Progress, key: DiskKey | None = None) -> None:
+def copy_used_disk(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str,
+                   begun: Callable[[], None], progress: Progress, key: DiskKey | None = None) -> None:
     """Have QEMU copy a disk in use to the file *new*."""
-    hypervisor.abort_copy(uuid, new)  # that of an agent which died
+    hypervisor.abort_copy(uuid, new)  # the copy of a killed agent
     hypervisor.begin_copy(uuid, target, new, format, key)
     try:
         begun()
@@ -44,9 +44,9 @@ def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format:
 
 
 class StoragePool:
-    """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Of other (LVM) so
-    many bytes are overwritten with zeros when it goes as *wipe* says (see ``remove_content``), since the next volume
-    may get the same blocks. *scratch* is a folder for copies on their way."""
+    """The storage pool *libvirt_pool*. Other hosts reach the same content if it is *shared* (RBD). In any other (LVM),
+    removed content is overwritten with zeros as *wipe* says (see ``remove_content``), since the next volume may get the
+    same blocks. *scratch* is a folder for temporary copies."""
 
     formats: tuple[str, ...] = ("raw",)
     atomic = False
@@ -58,18 +58,18 @@ class StoragePool:
         self.scratch, self.wipe = scratch, None if shared else wipe
 
     def capacity(self) -> int | None:
-        """libvirt and the storage say so when it is full."""
+        """Return ``None``: libvirt and the storage report when the pool is full."""
         return None
 
     def check_usable(self) -> None:
-        """libvirt must know the pool, and it must run."""
+        """Raise ``Conflict`` unless libvirt knows the pool and it runs."""
         self.hypervisor.check_pool(self.pool)
 
     def has(self, id: str) -> bool:
         return self.hypervisor.content(self.pool, id) is not None
 
     def taken(self, id: str) -> Conflict:
-        return taken(self.name, id, f"virsh vol-delete --pool {self.pool} {id}")
+        return content_taken_error(self.name, id, f"virsh vol-delete --pool {self.pool} {id}")
 
     def claim(self, id: str, size: int) -> None:
         if not self.shared:
@@ -84,7 +84,7 @@ class StoragePool:
             raise
 
     def settle(self, id: str) -> None:
-        """Nothing: complete and incomplete content have the same name."""
+        """Do nothing: complete and incomplete content have the same name."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._whole(id, lambda: self._blank(id, size))
@@ -99,9 +99,9 @@ class StoragePool:
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Callable[[], None],
                 progress: Progress, key: DiskKey | None = None) -> None:
         new = self._scratch(id)
-        make_folder(new.parent)
+        make_state_folder(new.parent)
         try:
-            copy(self.hypervisor, uuid, target, new, "qcow2", begun, progress)
+            copy_used_disk(self.hypervisor, uuid, target, new, "qcow2", begun, progress)
             self.fill(id, format, size, Disk(new, "", "qcow2"), progress)
         finally:
             new.unlink(missing_ok=True)
@@ -115,19 +115,19 @@ class StoragePool:
         self._clear(id)
 
     def disk(self, id: str, format: str) -> Disk:
-        found = self.hypervisor.content(self.pool, id)
-        if found is None:
+        content = self.hypervisor.content(self.pool, id)
+        if content is None:
             raise HypervisorError(f"The content {id} is gone from the storage pool {self.pool!r}. Restore it there.")
-        return found.disk
+        return content.disk
 
     def names(self) -> list[str]:
-        return sorted(name for name in self.hypervisor.contents(self.pool) if ours(name))
+        return sorted(name for name in self.hypervisor.contents(self.pool) if is_volume_name(name))
 
     def _scratch(self, id: str, end: str = "") -> Path:
         return self.scratch / f"{id}.new{end}"
 
     def _whole(self, id: str, work: Callable[[], None]) -> None:
-        """Do *work*; nothing is left of it when it fails."""
+        """Do *work*; remove the content if it fails."""
         try:
             work()
         except BaseException:
@@ -135,9 +135,10 @@ class StoragePool:
             raise
 
     def _blank(self, id: str, size: int) -> None:
-        """Make empty content of this size; what was claimed or an attempt left is reused if it has the size."""
-        found = self.hypervisor.content(self.pool, id)
-        if found is None or found.size != size:
+        """Make empty content of this size. Content that was claimed, or that an attempt left, is reused if it has the
+        size."""
+        content = self.hypervisor.content(self.pool, id)
+        if content is None or content.size != size:
             self._clear(id)
             self.hypervisor.make_content(self.pool, id, size)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A volume that takes the place of another one in a server that runs (``replaces`` of an attachment).
+"""A volume that replaces another one in a running server (``replaces`` of an attachment).
 
-QEMU copies the old volume to the new one, and what the guest writes meanwhile, and then goes on with the new one
-(``pivot``). Which of the two the server has, ``attaching.is_current`` says: the old one until ``SWAPPED`` is noted of
-the new attachment. From ``PIVOTING`` until then libvirt's definition knows it, which ``pivot`` changes: so a crash at
-any line, and a guest that ends meanwhile, leave no doubt. QEMU goes on copying while no agent runs; the next one finds
-the copy and waits for it.
+QEMU copies the old volume to the new one, with all that the guest writes meanwhile, and then continues with the new one
+(``pivot``). ``attaching.is_current`` tells which of the two the server has: the old one until ``SWAPPED`` is noted in
+the new attachment. From ``PIVOTING`` until then libvirt's definition decides, which ``pivot`` changes: so the answer is
+clear after a crash at any line, and when the guest ends meanwhile. QEMU goes on copying while no agent runs; the next
+agent finds the copy and waits until it is complete.
 
 Locks are always taken in this order: the new attachment, the old one, the server, the new volume.
 """
@@ -22,7 +22,7 @@ from magnetar_agent.servers import spec
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.power import PAUSED, RUNNING
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import refuse_missing
 
 from . import GIB, attaching, content, pools, remote
 from .attaching import GIVES_WAY, PIVOTING, REPLACED, SWAPPED
@@ -38,41 +38,42 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a copy, at first and at most.
 SOON, LOOK = 0.02, 1.0
-#: What the new attachment has of the old one.
+#: Fields that the new attachment takes from the old one.
 KEPT = ("device", "bus", "tag", "boot_index")
 
 
-def complete(host: LocalHost, found: Fields, server: Document, old: Document | None, volume: Document) -> None:
-    """Fill in what a new attachment has of the one that it replaces. Raises ``InvalidField`` and ``Conflict`` for what
-    cannot be swapped."""
+def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
+    """Fill in the fields that a new attachment takes from the one it replaces. Raises ``InvalidField`` and ``Conflict``
+    for volumes that cannot be swapped."""
     if old is None or old.deleting or not attaching.is_current(host, old):
-        missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has", found["replaces"]),
-                "volume_attachment", f"{server.name}:{found['replaces']}")
-        found.setdefault("device", attaching.draw(found["bus"], set()))
+        refuse_missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has",
+                                    desired["replaces"]),
+                       "volume_attachment", f"{server.name}:{desired['replaces']}")
+        desired.setdefault("device", attaching.draw_device_name(desired["bus"], set()))
         return
     if old.want["boot_index"] == 0:
         raise Conflict("The volume to be replaced is the root disk of its server, which stays the one that the server "
                        "was made with.", field="replaces")
-    found["replaces"] = old.want["volume"]
+    desired["replaces"] = old.want["volume"]
     defaults = VolumeAttachment.defaults()
     for name in KEPT:
-        if found.get(name, defaults.get(name)) not in (defaults.get(name), old.want[name]):
-            raise InvalidField(name, "cannot differ from that of the volume that is replaced", found[name])
-        found[name] = old.want[name]
-    found["serial"] = attaching.serial(old)
-    if old.want["readonly"] or found["readonly"]:
+        if desired.get(name, defaults.get(name)) not in (defaults.get(name), old.want[name]):
+            raise InvalidField(name, "cannot differ from that of the volume that is replaced", desired[name])
+        desired[name] = old.want[name]
+    desired["serial"] = attaching.disk_serial(old)
+    if old.want["readonly"] or desired["readonly"]:
         raise Conflict("A volume that the guest may only read cannot be swapped. Detach it, and attach the other one.",
                        field="readonly")
-    _check_volumes(host, server, old, volume, found)
+    _check_volumes(host, server, old, volume, desired)
     if host.documents.get("server", server.id):
         _check_state(host, server)
 
 
-def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Document, found: Fields) -> None:
+def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Document, desired: Fields) -> None:
     other = host.documents.get("volume", old.want["volume"])
-    for one in (volume, other):
-        if one is not None:
-            content.refuse_encrypted(one, "it cannot be swapped: stop the server, and attach a copy of it "
+    for swapped_volume in (volume, other):
+        if swapped_volume is not None:
+            content.refuse_encrypted(swapped_volume, "it cannot be swapped: stop the server, and attach a copy of it "
                                      "(source_volume) in its place")
     origin = old.want.get("origin") or {}
     several = origin.get("multiattach") or (other and other.want["multiattach"])
@@ -80,11 +81,11 @@ def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Doc
         raise Conflict("A volume with multiattach cannot be swapped: other servers may write to it.", field="replaces")
     has = origin.get("size") or _size(other) // GIB
     real = host.documents.get("volume", volume.id)  # a dry run may assume it
-    gets = (found.get("origin") or {}).get("size") or _size(real) // GIB
+    gets = (desired.get("origin") or {}).get("size") or _size(real) // GIB
     if gets and gets < has:
         raise InvalidField("volume", f"must not be smaller than the volume that it replaces: it has {gets} GiB, and "
                                      f"that one {has} GiB", volume.name)
-    if next(swaps(host, server.id), None):
+    if next(active_swaps(host, server.id), None):
         raise Conflict(f"A volume of server {server.name!r} is being swapped already. Wait until that has ended.")
 
 
@@ -99,15 +100,15 @@ def _check_state(host: LocalHost, server: Document) -> None:
                        "detach the volume, and attach one that was made from it (source_volume).")
 
 
-def swaps(host: LocalHost, server: str) -> Iterator[Document]:
-    """The attachments of a server that are about to take the place of others."""
-    return (one for one in host.documents.list("volume_attachment")
-            if one.want["server"] == server and one.want.get("replaces") and not one.deleting)
+def active_swaps(host: LocalHost, server: str) -> Iterator[Document]:
+    """Return the attachments of a server that are about to replace others."""
+    return (attachment for attachment in host.documents.list("volume_attachment")
+            if attachment.want["server"] == server and attachment.want.get("replaces") and not attachment.deleting)
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
-def swap(task: Task) -> None:
-    """Have QEMU copy the old volume and go on with the new one; then end the old attachment."""
+def swap_volume(task: Task) -> None:
+    """Have QEMU copy the old volume and continue with the new one; then end the old attachment."""
     if not attaching.is_swapped(task.host, task.document):
         try:
             _begin(task)
@@ -120,8 +121,8 @@ def swap(task: Task) -> None:
     _settle(task)
 
 
-def abandon(task: Task) -> None:
-    """The swap is given up: the guest stays on its volume. Raises ``NotRemovable`` when it is on the new one."""
+def abandon_swap(task: Task) -> None:
+    """Give up the swap: the guest stays on its volume. Raises ``NotRemovable`` if it uses the new one."""
     if attaching.is_swapped(task.host, task.document):
         raise NotRemovable("The guest is on the new volume already. Repeat the call that swaps it, then detach that "
                            "volume.")
@@ -134,18 +135,18 @@ def abandon(task: Task) -> None:
     volume = host.documents.get("volume", want["volume"])
     if volume and not want.get("origin") and volume.want["format"] == "qcow2" and volume.state.get("bytes"):
         with host.locks.hold("volume", volume.id):  # it had the size of the old one
-            pools.named(host, volume.want["pool"]).grow(volume.id, "qcow2", volume.state["bytes"])
+            pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", volume.state["bytes"])
 
 
 def _old_id(document: Document) -> str:
-    return attaching.identity(document.want["server"], document.want["replaces"])
+    return attaching.attachment_id(document.want["server"], document.want["replaces"])
 
 
-def _still(held: ExitStack, task: Task) -> tuple[Document, Document]:
-    """Hold all locks; the server, and the old attachment. Raises ``Conflict`` when one is gone."""
+def _hold_all(locks: ExitStack, task: Task) -> tuple[Document, Document]:
+    """Hold all locks; return the server and the old attachment. Raises ``Conflict`` if one is gone."""
     host, want = task.host, task.document.want
-    held.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
-    held.enter_context(attaching.still(host, want["server"], want["volume"]))
+    locks.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
+    locks.enter_context(attaching.hold_server_volume(host, want["server"], want["volume"]))
     server = host.documents.get("server", want["server"])
     old = host.documents.get("volume_attachment", _old_id(task.document))
     if server is None or server.deleting or old is None or old.deleting:
@@ -157,37 +158,37 @@ def _still(held: ExitStack, task: Task) -> tuple[Document, Document]:
 def _begin(task: Task) -> None:
     host, document = task.host, task.document
     uuid, target = document.want["server"], document.want["device"]
-    with ExitStack() as held:
-        server, _old = _still(held, task)
+    with ExitStack() as locks:
+        server, _old = _hold_all(locks, task)
         _check_state(host, server)
-        disk = attaching.disk(host, document)
+        disk = attaching.attached_disk(host, document)
         if disk is None:
             raise Conflict("The volume was removed meanwhile.")
         if document.want.get("origin"):
-            remote.open(host, document)
-        there = host.hypervisor.mirror(uuid, target)
-        if there is not None and there.path == disk.path:
+            remote.open_volume_socket(host, document)
+        mirror = host.hypervisor.mirror(uuid, target)
+        if mirror is not None and mirror.path == disk.path:
             return  # an agent before this one has begun it
         volume, size = host.documents.get("volume", document.want["volume"]), host.hypervisor.capacity(uuid, target)
         if volume and disk.format == "qcow2" and not document.want.get("origin"):
             # QEMU copies between disks of one size. It grows afterwards.
-            pools.named(host, volume.want["pool"]).make(volume.id, "qcow2", size)
+            pools.find_pool(host, volume.want["pool"]).make(volume.id, "qcow2", size)
         host.hypervisor.begin_mirror(uuid, target, disk)
 
 
 def _wait(task: Task) -> None:
-    """Until both volumes hold the same."""
+    """Wait until both volumes hold the same."""
     host, want, pause = task.host, task.document.want, SOON
     with task.operation.waiting():
         while True:
-            there = host.hypervisor.mirror(want["server"], want["device"])
-            if there is None:
+            mirror = host.hypervisor.mirror(want["server"], want["device"])
+            if mirror is None:
                 raise Conflict("QEMU has stopped to copy the volume: the server was stopped or restarted meanwhile, or "
                                "the storage of one of the two failed (the log of the server's QEMU says more). The "
                                "guest has its old volume as before. Repeat the call.")
-            if there.ready:
+            if mirror.ready:
                 return
-            task.operation.advance(there.done, there.total)
+            task.operation.advance(mirror.done, mirror.total)
             host.changes.wait(want["server"], pause)
             pause = min(2 * pause, LOOK)
 
@@ -195,8 +196,8 @@ def _wait(task: Task) -> None:
 def _pivot(task: Task) -> None:
     host, document = task.host, task.document
     task.operation.raise_if_cancelled()
-    with ExitStack() as held:
-        _server, old = _still(held, task)
+    with ExitStack() as locks:
+        _server, old = _hold_all(locks, task)
         old.state[GIVES_WAY] = document.id
         host.documents.write(old)
         document.state[PIVOTING] = True
@@ -210,13 +211,13 @@ def _end(task: Task) -> None:
     """End the copy."""
     want, disk = task.document.want, None
     with suppress(MagnetarError):
-        disk = attaching.disk(task.host, task.document)
+        disk = attaching.attached_disk(task.host, task.document)
     if disk:
         task.host.hypervisor.end_mirror(want["server"], want["device"], disk.path)
 
 
 def _settle(task: Task) -> None:
-    """The guest is on the new volume: so it is in the definition, and the old attachment ends."""
+    """Write the definition with the new volume, and end the old attachment: the guest uses the new one."""
     host, document = task.host, task.document
     uuid, target = document.want["server"], document.want["device"]
     document.state[SWAPPED] = True
@@ -227,11 +228,11 @@ def _settle(task: Task) -> None:
             old.state[REPLACED] = True
             old.want["delete_on_termination"] = False
             host.documents.write(old)
-    with attaching.still(host, uuid, document.want["volume"]):
+    with attaching.hold_server_volume(host, uuid, document.want["volume"]):
         server, domain = host.documents.get("server", uuid), host.hypervisor.domain(uuid)
         volume = host.documents.get("volume", document.want["volume"])
         if server and not server.deleting and domain and domain.owned:
-            host.hypervisor.define(spec.domain(host, server))
+            host.hypervisor.define(spec.domain_spec(host, server))
         if volume and not document.want.get("origin") and volume.want["format"] == "qcow2":
             _grow(host, uuid, target, volume)
     with suppress(Unreachable, NotFound):  # ``RemoteVolumes`` tells the old one's host when it answers
@@ -243,9 +244,9 @@ def _settle(task: Task) -> None:
 
 
 def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
-    """Give the new volume its own size: QEMU does while the guest runs."""
+    """Give the new volume its own size: QEMU grows it while the guest runs."""
     size = _size(volume)
     if host.hypervisor.running(uuid) is None:
-        pools.named(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
+        pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
     elif host.hypervisor.capacity(uuid, target) < size:
         host.hypervisor.resize(uuid, target, size)

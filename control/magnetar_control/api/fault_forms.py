@@ -14,7 +14,7 @@ from typing import Any
 from magnetar_control.web import Answer, Fault
 
 HTML, JSON, PLAIN = "text/html", "application/json", "text/plain"
-#: Titles that differ from those of Python, as webob has them.
+#: Titles that differ from Python's, as in webob.
 TITLES = {413: "Request Entity Too Large"}
 PAGE = """\
 <html>
@@ -48,9 +48,9 @@ def named_answer(names: Mapping[int, str], fault: Fault) -> Answer:
 
 
 def webob_answer(fault: Fault, accept: str) -> Answer:
-    """Return the page, document or text that webob makes of an error, as the header *accept* asks.
+    """Return the page, document or text that webob makes of an error, depending on the header *accept*.
 
-    An empty *accept* gets JSON, where webob would send text.
+    An empty *accept* gets JSON, though webob would send text.
     """
     title = TITLES.get(fault.status, HTTPStatus(fault.status).phrase)
     status = f"{fault.status} {title}"
@@ -64,7 +64,7 @@ def webob_answer(fault: Fault, accept: str) -> Answer:
 
 
 def chosen_type(accept: str, offers: Sequence[str]) -> str | None:
-    """Return the media type of *offers* that the header *accept* likes best, the first of equals; ``None`` if none."""
+    """Return the media type of *offers* that the header *accept* prefers, the first of equals; ``None`` if none."""
     weights = {offer: _weight(accept, offer) for offer in offers}
     best = max(offers, key=lambda offer: weights[offer])
     return best if weights[best] > 0 else None
@@ -74,8 +74,8 @@ def _weight(accept: str, offer: str) -> float:
     """Return the weight, 0 to 1, that the most specific range of *accept* gives the media type *offer*."""
     ranges = {}
     for text in accept.split(","):
-        name, *parameters = (word.strip().lower() for word in text.split(";"))
-        ranges[name] = next((_number(word[2:]) for word in parameters if word.startswith("q=")), 1.0)
+        name, *parameters = (part.strip().lower() for part in text.split(";"))
+        ranges[name] = next((_number(part[2:]) for part in parameters if part.startswith("q=")), 1.0)
     group = offer.partition("/")[0]
     return next((ranges[name] for name in (offer, f"{group}/*", "*/*") if name in ranges), 0.0)
 

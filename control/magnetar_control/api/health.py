@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.health import Health, document
-from magnetar_control.http_client import shut_down
+from magnetar_control.health import Health, health_document
+from magnetar_control.http_client import shut_down_socket
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
@@ -21,7 +21,7 @@ from magnetar_core.errors import Forbidden, MagnetarError
 
 from .failures import fault_of_failure
 
-#: Connections of a health server at once, and the seconds that each may take.
+#: Limit of parallel connections of a health server, and the seconds that each may take.
 HEALTH_CONNECTIONS, HEALTH_PATIENCE = 32, 10.0
 
 
@@ -32,7 +32,8 @@ class NoAddress(MagnetarError):
 
 
 class Healthz(Application):
-    """``/healthz`` on the API's port: 200 while the API database answers, else 503. Numbers only: anybody may ask."""
+    """``/healthz`` on the API's port: 200 while the API database answers, otherwise 503. It contains only numbers,
+    because any client may request it."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
@@ -46,8 +47,8 @@ class Healthz(Application):
     def handle(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):
             return self.refused(request, Fault(405, f"{request.method} is not possible here."))
-        found = self.health.read()
-        return Answer(document(found), 200 if found.database else 503)
+        health = self.health.read()
+        return Answer(health_document(health), 200 if health.database else 503)
 
 
 class MetricsForAdmins(Application):
@@ -77,10 +78,10 @@ class MetricsForAdmins(Application):
 
 
 class HealthServer:
-    """Offers ``/healthz`` and ``/metrics`` on an address of their own, without authentication. *listen*: host:port.
-    *conductor*: that of the process, where it has one."""
+    """A server of ``/healthz`` and ``/metrics`` on an address of their own, without authentication. *listen*:
+    host:port. *runner*: the ``ActionRunner`` of the process's conductor, if it has one."""
 
-    def __init__(self, listen: str, metrics: Metrics, conductor: Any = None) -> None:
+    def __init__(self, listen: str, metrics: Metrics, runner: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")
 
         places = threading.BoundedSemaphore(HEALTH_CONNECTIONS)
@@ -89,10 +90,10 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Answer one connection, cut when its time is over; further ones than there are places for end."""
+                """Answer one connection within its time limit. Close a connection if all places are taken."""
                 if not places.acquire(blocking=False):
                     return
-                ends = threading.Timer(HEALTH_PATIENCE, shut_down, (self.connection,))
+                ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))
                 ends.daemon = True
                 ends.start()
                 try:
@@ -103,7 +104,7 @@ class HealthServer:
                     places.release()
 
             def do_GET(self) -> None:
-                status, kind, body = _answer(self.path, metrics, conductor)
+                status, kind, body = _answer(self.path, metrics, runner)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -111,7 +112,7 @@ class HealthServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Scrapes are not logged."""
+                """Log nothing: scrapes are frequent."""
 
         try:
             self.server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
@@ -127,15 +128,15 @@ class HealthServer:
         self.server.server_close()
 
 
-def _answer(path: str, metrics: Metrics, conductor: Any) -> tuple[int, str, bytes]:
+def _answer(path: str, metrics: Metrics, runner: Any) -> tuple[int, str, bytes]:
     if path == "/metrics":
         return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text().encode()
     if path == "/healthz":
         health = metrics.health.read()
-        body, good = document(health), health.database
-        if conductor is not None:
-            body["conductor"] = {"cell": conductor.cell.name, "works": conductor.works(),
-                                 "sees_hosts": conductor.hosts_up()}
-            good = good and conductor.works()
+        body, good = health_document(health), health.database
+        if runner is not None:
+            body["conductor"] = {"cell": runner.conductor.cell.name, "works": runner.works(),
+                                 "sees_hosts": runner.conductor.hosts_up()}
+            good = good and runner.works()
         return 200 if good else 503, "application/json", orjson.dumps(body)
     return 404, "text/plain", b"There are /healthz and /metrics here.\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the queries of several OpenStack APIs have alike."""
+"""The common part of the queries of several OpenStack APIs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from magnetar_control.web import Request
 from magnetar_core.errors import InvalidField
 
 
-def check_known(request: Request, known: Collection[str], listed: str = "this is") -> None:
-    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one.
-    *listed*: what there is a list of, such as "users are". Names with __ are forms of others, and not told."""
+def check_known(request: Request, known_names: Collection[str], listed: str = "this is") -> None:
+    """Raise ``InvalidField`` for a parameter without effect: the client would misread the list. *listed*: the beginning
+    of the error's text, such as "users are". Names with __ are forms of others, and left out of the text."""
     for name, _value in request.query:
-        if name not in known:
-            told = ", ".join(sorted(one for one in known if "__" not in one))
-            raise InvalidField(name[:80], f"is nothing by which {listed} listed; there are {told}")
+        if name not in known_names:
+            shown_names = ", ".join(sorted(known_name for known_name in known_names if "__" not in known_name))
+            raise InvalidField(name[:80], f"is nothing by which {listed} listed; there are {shown_names}")

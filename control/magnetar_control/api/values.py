@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of the OpenStack APIs' bodies and queries that the core's do not have: they take numbers and truth as
-text too. And times as the APIs show them."""
+"""Value types of the OpenStack APIs' bodies and queries that the core does not have: they accept numbers and booleans
+as text too. And times as the APIs show them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from magnetar_control.store.engine import regex
 from magnetar_control.store.engine.conditions import COMPARE
-from magnetar_control.store.engine.database import moment
+from magnetar_control.store.engine.database import parse_moment
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Integer, Value
@@ -21,12 +21,12 @@ from magnetar_core.versions import Range, Version
 
 
 class Lenient(Version):
-    """A version in which keys that bodies may not have are left out, as below Nova's ``/v2``, and not refused."""
+    """A version that ignores unknown keys of bodies, as below Nova's ``/v2``, instead of refusing them."""
 
 
 class Parsed(Value):
-    """What *parse* makes of a value. Where it raises ``ValueError`` or ``KeyError``, the value breaks the *rule*.
-    *schema*: of JSON."""
+    """Any value that *parse* converts. If it raises ``ValueError`` or ``KeyError``, the value breaks the *rule*.
+    *schema*: the JSON schema."""
 
     def __init__(self, parse: Callable[[Any], Any], rule: str, **schema: Any) -> None:
         self.parse, self.rule, self.json = parse, rule, schema
@@ -42,17 +42,17 @@ class Parsed(Value):
 
 
 class Truth(Parsed):
-    """true or false, or one of the words that a protocol takes for them. *any_case*: in any case, and as numbers."""
+    """true or false, or one of the words that a protocol accepts for them. *any_case*: in any case, and as numbers."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
         super().__init__(self._bool, "must be true or false", enum=[True, False, *self.words])
 
     def _bool(self, value: Any) -> bool:
-        word = str(value).lower() if self.any_case else value
-        if not isinstance(value, bool) and (not isinstance(word, str) or word not in self.words):
+        checked = str(value).lower() if self.any_case else value
+        if not isinstance(value, bool) and (not isinstance(checked, str) or checked not in self.words):
             raise ValueError
-        return value if isinstance(value, bool) else self.words[word]
+        return value if isinstance(value, bool) else self.words[checked]
 
 
 class Number(Integer):
@@ -69,7 +69,7 @@ class Number(Integer):
 
 
 class Decimal(Value):
-    """A number above 0, or text of one, up to *max*."""
+    """A number above 0, or a number as text, up to *max*."""
 
     def __init__(self, max: float) -> None:
         self.max = max
@@ -88,11 +88,11 @@ class Decimal(Value):
 
 
 class Regex(Value):
-    """A regular expression of what both databases know (``store.engine.regex``)."""
+    """A regular expression in the syntax that both databases support (``store.engine.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
-            regex.search(str(value))
+            regex.compile_search(str(value))
         except regex.PatternRefused as error:
             raise InvalidField(path, f"must be a regular expression of {regex.KNOWN}: {error}", value) from None
         return str(value)
@@ -102,11 +102,11 @@ class Regex(Value):
 
 
 class Anything(Value):
-    """Anything: what Nova does not look at."""
+    """Any value: Nova does not check it."""
 
 
 class OrEmpty(Value):
-    """*value*, or null, which is *empty*."""
+    """*value*, or null, which means *empty*."""
 
     def __init__(self, value: Value, empty: Any) -> None:
         self.value, self.empty = value, empty
@@ -130,13 +130,13 @@ class Null(Value):
 
 
 class ByVersion(Value):
-    """One value type or another, by version: (since, until, type) rows."""
+    """One of several value types, by version: (since, until, type) rows."""
 
     def __init__(self, *rows: tuple[str | None, str | None, Value]) -> None:
         self.rows = [(Range(since, until), value) for since, until, value in rows]
 
     def at(self, version: Version | None) -> Value:
-        """The type at *version*; the last one when none is given."""
+        """Return the type at *version*; the last one without a version."""
         return next((value for span, value in self.rows if version is not None and span.holds(version)),
                     self.rows[-1][1])
 
@@ -159,24 +159,24 @@ class Address(Parsed):
         address = ip_address(value if isinstance(value, str) else "")
         if self.family not in (None, address.version) or "%" in value:
             raise ValueError
-        # As Nova writes them: with a part in IPv4's form where there is one (::ffff:192.0.2.1).
+        # Nova's form, which writes an embedded IPv4 address with dots (::ffff:192.0.2.1).
         return str(address) if address.version == 4 else inet_ntop(AF_INET6, address.packed)
 
 
 class Time(Parsed):
-    """An ISO 8601 moment; normal form is that of the tables: 2026-11-21T10:00:00.000000."""
+    """An ISO 8601 time; its normal form is the tables' form: 2026-11-21T10:00:00.000000."""
 
     def __init__(self) -> None:
         super().__init__(_moment, "must be a moment such as 2026-11-21T10:00:00Z", type="string", format="date-time")
 
 
 def _moment(value: Any) -> str:
-    return moment(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
+    return parse_moment(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
 
 
 class Comparison(Time):
-    """A moment to compare with, after an operator (``store.engine.conditions.COMPARE``) and a colon, or for equality
-    alone: gt:2026-11-21T10:00:00Z. Gives operator and moment."""
+    """A time for comparisons, after an operator (``store.engine.conditions.COMPARE``) and a colon, or without them for
+    equality: gt:2026-11-21T10:00:00Z. The normal form is operator and time."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> tuple[str, str]:
         how, colon, moment = value.partition(":")
@@ -189,21 +189,22 @@ class Comparison(Time):
 
 
 class Id(Parsed):
-    """A uuid as Nova takes it: any case, hyphens or none; normal form is lower case with hyphens."""
+    """A uuid as Nova accepts it: any case, with or without hyphens; the normal form is lower case with hyphens."""
 
     def __init__(self) -> None:
         super().__init__(lambda value: str(uuid.UUID(value if isinstance(value, str) else "")), "must be a uuid",
                          type="string", format="uuid")
 
 
-def record(fields: Mapping[str, Value], *required: str) -> Record:
-    """An object with these keys and no others; *required* ones must be there."""
+def build_record(fields: Mapping[str, Value], *required: str) -> Record:
+    """Return an object type with these keys and no others; the *required* ones must be present."""
     return Record(**{name: Field(value, name, required=name in required, on="create")
                      for name, value in fields.items()})
 
 
 class Wrapped(Value):
-    """A body ``{key: value}`` and nothing else, but for *more* keys. Gives the inner value; with *more* the object."""
+    """A body ``{key: value}`` without other keys, except those in *more*. The normal form is the inner value; with
+    *more* the object."""
 
     def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
         self.key, self.value, self.more = key, value, dict(more or {})
@@ -228,7 +229,7 @@ class Wrapped(Value):
 
 
 class OneKey(Value):
-    """An object as *value* takes it, with exactly one key."""
+    """An object as *value* accepts it, with exactly one key."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -244,5 +245,5 @@ class OneKey(Value):
 
 
 def to_second(moment: str) -> str:
-    """A moment of the tables as the APIs show it, without its fraction: 2026-11-21T10:00:00Z."""
+    """Return a time of the tables as the APIs show it, without its fraction: 2026-11-21T10:00:00Z."""
     return moment[:19] + "Z"

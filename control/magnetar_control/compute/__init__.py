@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The use cases of the cloud, one file per noun: who asks, and what for, in; documents and the core's errors out."""
+"""The use cases of the cloud, one file per noun. They take a caller and arguments, and return documents or raise the
+core's errors."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who asks, of which cloud: what every use case takes first."""
+"""The caller of a use case: the first argument of each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """Whose the thing is that a rule is asked about; what is left out is the caller's."""
+    """The owner of the target of a rule; ``None`` stands for the caller's project or user."""
 
     project_id: str | None = None
     user_id: str | None = None
 
 
 class Caller:
-    """One caller of the cloud. *context*: what its token says. *request_id*: what its actions are noted under."""
+    """One caller of the cloud. *context*: the content of its token. *request_id*: recorded with its actions."""
 
     __slots__ = ("cloud", "context", "request_id")
 
@@ -42,62 +42,64 @@ class Caller:
 
     @property
     def project(self) -> str:
-        """The project of the token; empty for a token without one."""
+        """The project of the token; "" for a token without one."""
         return self.context.project_id or ""
 
     @property
     def is_admin(self) -> bool:
-        """Whether the caller is an administrator of the compute service, as the rule ``context_is_admin`` says."""
+        """Whether the caller is an administrator of the compute service, according to the rule ``context_is_admin``."""
         return self.cloud.policy.allows(ADMIN, self.context)
 
     def under(self, request_id: str) -> Caller:
-        """The same caller, whose actions are noted under another request id."""
+        """Return the same caller with another request id for its actions."""
         return Caller(self.cloud, self.context, request_id)
 
     def allows(self, rule: str, target: Any = None) -> bool:
-        """Whether the caller may do *rule* to *target*, a row with project_id and user_id; left out: to its own."""
+        """Return whether the caller passes *rule* for *target*, a row with project_id and user_id; for its own
+        resources when left out."""
         if target is None:
             return self.cloud.policy.allows(rule, self.context)
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
 
     def fetch(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Ask the API database: *question* is a function of ``store``."""
+        """Query the API database with *question*, a function of ``store``."""
         with self.cloud.store.api.read() as connection:
             return question(connection, *args, **named)
 
     def write(self, change: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Change the API database in one transaction: *change* is a function of ``store``."""
+        """Change the API database in one transaction with *change*, a function of ``store``."""
         with self.cloud.store.api.write() as connection:
             return change(connection, *args, **named)
 
     def notify(self, connection: Connection, payload: Callable[[], Any], *event_types: str) -> None:
-        """Tell what is done to something in the API database, in its transaction. *payload* is called only where
-        somebody is told."""
+        """Send notifications about a change in the API database, in its transaction. *payload* is called only when
+        there is a receiver."""
         self.cloud.notifications.add(connection, payload, *event_types)
 
     def check_policy(self, rule: str, target: Any = None) -> None:
-        """Raises ``Forbidden``, in Nova's words."""
+        """Raise ``Forbidden``, in Nova's words, unless the caller passes *rule*."""
         if not self.allows(rule, target):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
 
 
 class UseCase(Generic[P, R]):
-    """A function of caller and more. A call checks the policy *rule* first, to what is the caller's."""
+    """A function of a caller and more arguments. A call first checks the policy *rule* for the caller's own
+    resources."""
 
     def __init__(self, function: Callable[Concatenate[Caller, P], R], rule: str) -> None:
         self.function, self.rule = function, rule
         self.__doc__ = function.__doc__
 
     def check_allowed(self, caller: Caller) -> None:
-        """Raises ``Forbidden``."""
+        """Raise ``Forbidden`` unless the caller passes the rule."""
         caller.check_policy(self.rule)
 
     def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
-        """Raises ``Forbidden``, and what the function raises."""
+        """Call the function. Raises ``Forbidden``, and the errors of the function."""
         self.check_allowed(caller)
         return self.function(caller, *args, **named)
 
 
 def use_case(rule: str) -> Callable[[Callable[Concatenate[Caller, P], R]], UseCase[P, R]]:
-    """Make a function a use case under a policy rule."""
+    """Return a decorator that makes a function a use case under a policy rule."""
     return lambda function: UseCase(function, rule)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the handlers share: settings, store, services, policy, and what is known of hosts, kept for a second."""
+"""The parts that the handlers share: settings, store, services, policy, and the state of hosts, cached for a second."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.access.policy import Policy
@@ -20,6 +19,7 @@ from magnetar_control.settings import Settings
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import host_states, hosts
 from magnetar_control.store.hosts import aggregates
+from magnetar_control.store.hosts.host_leases import NOT_REFUSED
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import Store
 
@@ -30,12 +30,13 @@ from .waiting import Shares
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Seconds for which what is known of hosts is believed, and that a cell has to tell of its hosts, at most.
+#: Seconds for which the state of hosts is cached; the most seconds that a cell has to report its hosts.
 FRESH, PATIENCE = 1.0, 5.0
+#: The columns that a ``HostView`` has; what agents report is most of a row.
+_HOSTS = select(hosts.c.name, hosts.c.id, hosts.c.cell_id, hosts.c.endpoint, hosts.c.disabled, hosts.c.forced_down)
 
 
-@dataclass(frozen=True)
-class HostView:
+class HostView(NamedTuple):
     """A compute host as answers show it."""
 
     name: str
@@ -50,15 +51,15 @@ class HostView:
 
     @property
     def status(self) -> str:
-        """Nova's host_status word."""
+        """Nova's word in host_status."""
         if self.disabled:
             return "MAINTENANCE"
         return "UP" if self.up and not self.forced_down else "DOWN" if self.seen_at or self.forced_down else "UNKNOWN"
 
 
 class Hosts:
-    """All hosts, looked up again after a second: two queries and one for each cell, whoever asks how often. While one
-    looks, the others are told what was known before."""
+    """All hosts, cached for a second: however often they are read, two queries and one for each cell. While one thread
+    reads them, the others get the previous state."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.settings = store, settings
@@ -67,11 +68,11 @@ class Hosts:
         self._read_at = float("-inf")
 
     def all(self, fresh: bool = False) -> Mapping[str, HostView]:
-        """By name."""
+        """Return all hosts by name. *fresh*: read them now."""
         if not fresh and time.monotonic() - self._read_at <= FRESH:
             return self._found
-        known = self._read_at > float("-inf")
-        if self._lock.acquire(blocking=fresh or not known):
+        was_read = self._read_at > float("-inf")
+        if self._lock.acquire(blocking=fresh or not was_read):
             try:
                 if fresh or time.monotonic() - self._read_at > FRESH:
                     self._found, self._read_at = self._read(), time.monotonic()
@@ -80,46 +81,50 @@ class Hosts:
         return self._found
 
     def get(self, name: str | None) -> HostView | None:
-        """One host."""
+        """Return one host, ``None`` when it does not exist."""
         return self.all().get(name) if name else None
 
     def zone(self, name: str | None) -> str | None:
-        """The availability zone of a host."""
-        found = self.get(name)
-        return found.zone if found else None
+        """Return the availability zone of a host."""
+        host = self.get(name)
+        return host.zone if host else None
 
     def _read(self) -> Mapping[str, HostView]:
         with self.store.api.read() as connection:
-            rows, zones = connection.execute(select(hosts)).all(), aggregates.zones(connection)
-        seen: dict[str, tuple[str, bool]] = {}
+            rows, zones = connection.execute(_HOSTS).all(), aggregates.fetch_host_zones(connection)
+        heartbeats: dict[str, tuple[str, bool]] = {}
         used = {row.cell_id for row in rows}
-        told = scatter_gather_cells([one for one in self.store.databases() if one[0].id in used],
-                             partial(_seen, silence=self.settings.host_down_after),
+        answers = scatter_gather_cells([cell_database for cell_database in self.store.databases()
+                                        if cell_database[0].id in used],
+                             partial(_read_heartbeats, silence=self.settings.host_down_after),
                              min(self.settings.cell_timeout, PATIENCE))
-        for found in told.values():  # when a cell is down, so are its hosts, as far as anybody can tell
-            seen.update(found or {})
-        never = (None, False)
-        return {row.name: HostView(
-            row.name, row.id, row.cell_id, row.endpoint, zones.get(row.name, self.settings.default_availability_zone),
-            seen.get(row.name, never)[1], row.disabled, row.forced_down, seen.get(row.name, never)[0]) for row in rows}
+        for cell_heartbeats in answers.values():  # the hosts of a cell that does not answer count as down
+            heartbeats.update(cell_heartbeats or {})
+        default, views = self.settings.default_availability_zone, {}
+        for name, id, cell_id, endpoint, disabled, forced_down in rows:
+            seen_at, up = heartbeats.get(name, (None, False))
+            views[name] = HostView(name, id, cell_id, endpoint, zones.get(name, default), up, disabled, forced_down,
+                                   seen_at)
+        return views
 
 
-def _seen(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
-    """When each host of a cell was heard, and whether that is lately: by the clock that it was noted with."""
+def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
+    """Return the time of each host's last heartbeat in a cell, and whether it is recent by the clock that recorded
+    it."""
     with database.read() as connection:
-        late = host_states.c.seen_at > database.clock(-silence)
+        late = and_(host_states.c.seen_at > database.clock(-silence), NOT_REFUSED)
         return {host: (at, bool(up)) for host, at, up in connection.execute(
             select(host_states.c.host, host_states.c.seen_at, late).where(host_states.c.seen_at.is_not(None)))}
 
 
 class Cloud:
-    """The parts."""
+    """The parts of the cloud that the handlers share."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents,
                  hosts: Hosts | None = None) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
-        self.policy = Policy(settings.policy_file, [Path(one) for one in settings.policy_dirs])
-        #: The shares that servers may be given, by uuid.
+        self.policy = Policy(settings.policy_file, [Path(folder) for folder in settings.policy_dirs])
+        #: The shares that servers may have, by uuid.
         self.shares = offered_shares(settings)
         self.hosts = hosts or Hosts(store, settings)
         self.waiting, self.notifications = Shares(), Notifications(settings)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An action that needs something of another service first (a volume, a port), where the caller is told at once whether
-that can be had.
+"""An action that first needs a resource of another service (a volume, a port), when the answer tells the caller whether
+it is available.
 
-The action is written down, but held back from the conductors for a moment. Then the API reserves what it needs, and
-lets the conductors have the action, or takes it back. If the API dies in between, a conductor takes the action when the
-moment is over, and reserves by itself: nothing is reserved that no action knows of.
+The action is written, but held back from the conductors for a moment. Then the API reserves the resource, and either
+releases the action to the conductors or withdraws it. If the API dies in between, a conductor takes the action when the
+moment is over, and makes the reservation itself: nothing is reserved without an action.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import Connection, delete, select, update
 
 from magnetar_control.store.engine.tables import action_events, actions
@@ -29,15 +28,15 @@ Change = Callable[[List], List]
 
 
 class HeldAction(NamedTuple):
-    """One held action; *number* is that of its row."""
+    """One held action. *number*: the id of its row."""
 
     caller: Caller
     target: Target
     number: int
 
     def release(self) -> bool:
-        """Let the conductors have the action. False when it is not there any more, because the server is deleted;
-        True also when a conductor has taken it by itself."""
+        """Release the action to the conductors. Returns ``False`` when it is gone because the server is deleted;
+        ``True`` also when a conductor has already taken it."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
@@ -45,31 +44,31 @@ class HeldAction(NamedTuple):
             return bool(done) or self._state(connection) in ("running", "done")
 
     def withdraw(self, change: Change | None = None) -> None:
-        """Take the action back as if it had never been asked for, unless a conductor works on it or has done it. One
-        that has failed meanwhile stays, as users may have seen it, without what it was to *change*."""
+        """Remove the action, unless a conductor works on it or has done it. A failed action stays, as users may have
+        seen it. *change*: a change of the server's volumes, made when the action is removed or has failed."""
         with self.target.database.write() as connection:
-            gone = connection.execute(delete(actions).where(
+            removed_rows = connection.execute(delete(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued")).rowcount
-            if change and (gone or self._state(connection) == "failed"):
-                servers.revise(connection, self.target.row.id, "volumes", change)
+            if change and (removed_rows or self._state(connection) == "failed"):
+                servers.update_list_column(connection, self.target.row.id, "volumes", change)
 
     def wait(self, limit: float) -> str | None:
         """Wait until the action has ended: ``done`` or ``failed``; ``None`` after *limit* seconds."""
         database, deadline = self.target.database, time.monotonic() + limit
         while True:
-            seen = database.bell.count(servers.SERVERS_BELL)
+            bell_count = database.bell.count(servers.SERVERS_BELL)
             with database.read() as connection:
                 state = self._state(connection)
             if state in ("done", "failed", None):
                 return state or "failed"
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return None
-            database.bell.wait(servers.SERVERS_BELL, seen, left)
+            database.bell.wait(servers.SERVERS_BELL, bell_count, remaining)
 
     def cancel(self) -> str | None:
-        """Cancel the action: its flow takes back what it has begun. Return the action's state where it has ended,
-        else ``None``."""
+        """Cancel the action; its flow undoes the steps that it has begun. Return the action's state when it has ended,
+        otherwise ``None``."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state.in_(("queued", "running"))).values(
@@ -81,33 +80,35 @@ class HeldAction(NamedTuple):
         return connection.execute(select(actions.c.state).where(actions.c.id == self.number)).scalar()
 
     def deleted(self) -> bool:
-        """Whether the server is deleted, or about to be."""
+        """Return whether the server is deleted, or about to be."""
         with self.target.database.read() as connection:
-            server = servers.row(connection, self.target.row.id)
+            server = servers.fetch_server_row(connection, self.target.row.id)
         return server is None or server.deleted_at is not None or server.task_state in (
             servers.DELETING, servers.SOFT_DELETING)
 
     def failure(self) -> str:
-        """Why the action failed: to admins, what its last event says; to users, what the server's fault says."""
+        """Return the reason that the action failed: the details of its last event for admins, the server's fault for
+        users."""
         with self.target.database.read() as connection:
             if not self.caller.is_admin:
-                server = servers.row(connection, self.target.row.id)
-                return str(orjson.loads(server.fault)["message"]) if server and server.fault else ""
+                server = servers.fetch_server_row(connection, self.target.row.id)
+                return str(server.fault["message"]) if server and server.fault else ""
             return connection.execute(select(action_events.c.details).where(
                 action_events.c.action_id == self.number).order_by(action_events.c.id.desc()).limit(1)).scalar() or ""
 
 
-def hold(caller: Caller, target: Target, key: str, args: Mapping[str, Any], change: Change | None = None) -> HeldAction:
-    """Write the action *key* down, held back, and *change* the server's volumes in the same transaction. *change* may
-    raise the core's errors. Raises ``Conflict`` when the server has changed since it was read."""
+def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any],
+                change: Change | None = None) -> HeldAction:
+    """Write the action *key*, held back, and *change* the server's volumes in the same transaction. *change* may raise
+    the core's errors. Raises ``Conflict`` when the server has changed since it was read."""
     id, database = target.row.id, target.database
     with database.write() as connection:
-        row = servers.row(connection, id, lock=True)
-        if row is None or not servers.allowed(row, key) or not servers.ask(
+        row = servers.fetch_server_row(connection, id, lock=True)
+        if row is None or not servers.action_is_allowed(row, key) or not servers.request_server_action(
                 connection, row, key, caller.request_id, caller.context.user_id, caller.project, args):
             raise changed_meanwhile(target, key)
         if change:
-            servers.revise(connection, id, "volumes", change)
+            servers.update_list_column(connection, id, "volumes", change)
         number = int(connection.execute(select(actions.c.id).where(
             actions.c.server_id == id, actions.c.action == key).order_by(actions.c.id.desc()).limit(1)).scalar_one())
         connection.execute(update(actions).where(actions.c.id == number).values(not_before=database.clock(HELD)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ids that are whole numbers, as paths have them."""
+"""Ids in paths that are whole numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import re
 
 from magnetar_core.errors import InvalidField
 
-#: No id is larger: it is the largest number of a column.
+#: The largest id: the largest number of a column.
 MOST = 2**31 - 1
 
 
-def number_of(text: str, what: str) -> int:
-    """Return the number that *text* is, also one that no id can be, which then is not found (404), as in Nova.
-
-    Raise ``InvalidField`` for what is no whole number. *what*: whose id it is.
-    """
+def parse_number_id(text: str, noun: str) -> int:
+    """Return *text* as a number, however large: a number above all ids is not found (404), as in Nova. Raises
+    ``InvalidField`` when *text* is no whole number. *noun*: the resource of the id, for the message."""
     if not re.fullmatch(r"[+-]?[0-9]{1,80}", text, re.ASCII):
-        raise InvalidField("id", f"must be a whole number, the id of {what}", text)
+        raise InvalidField("id", f"must be a whole number, the id of {noun}", text)
     return int(text)

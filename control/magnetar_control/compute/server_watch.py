@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for servers to change: one thread looks for all who wait, however many they are."""
+"""Waiting for servers to change: one thread reads for all waiting requests, however many there are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 
-#: Seconds between two looks when nobody rings.
+#: Seconds between two reads when no bell rings.
 LOOK = 0.1
-#: What ``servers.stamps`` tells of a server.
+#: The state of a server that ``servers.fetch_server_stamps`` returns.
 Stamp = tuple[Any, ...]
 
 
 @dataclass(eq=False)
 class _Wait:
-    """Somebody waits for the server *id* to have another stamp than *seen*, or until it is *cancelled*."""
+    """A wait for the server *id* to have another stamp than *seen*, or until it is *cancelled*."""
 
     id: str
     seen: Stamp
@@ -31,7 +31,7 @@ class _Wait:
 
 
 class ServerWatch:
-    """Who waits for which servers, by database. Each has a thread while somebody waits. *limit*: seconds for its
+    """The waits for servers, by database. A database has a thread while requests wait. *limit*: seconds for its
     answers."""
 
     def __init__(self, limit: float) -> None:
@@ -40,24 +40,24 @@ class ServerWatch:
         self._lock = threading.Lock()
 
     def stamp(self, database: Database, id: str) -> Stamp | None:
-        """That of a server; ``None`` when the database does not have it."""
+        """Return the stamp of a server; ``None`` when the database does not have it."""
         with database.read() as connection:
-            return servers.stamps(connection, [id]).get(id)
+            return servers.fetch_server_stamps(connection, [id]).get(id)
 
-    def changed(self, database: Database, id: str, seen: Stamp, cancelled: Callable[[], bool],
+    def changed(self, database: Database, id: str, stamp: Stamp, cancelled: Callable[[], bool],
                 seconds: float) -> Stamp | None:
-        """Wait until the server has another stamp, and return it; ``None`` when it is gone, when nobody can tell, or
-        when the wait was *cancelled* or took so many *seconds*."""
-        one = _Wait(id, seen, cancelled)
+        """Wait until the server has another stamp, and return it. Returns ``None`` when the server is gone, the
+        database does not answer, the wait was *cancelled*, or it took *seconds*."""
+        waiter = _Wait(id, stamp, cancelled)
         with self._lock:
             if database not in self._waits:
                 self._waits[database] = []
                 threading.Thread(target=self._run, args=(database,), name=f"watch {database.name}", daemon=True).start()
-            self._waits[database].append(one)
-        one.over.wait(seconds)
+            self._waits[database].append(waiter)
+        waiter.over.wait(seconds)
         with self._lock, suppress(KeyError, ValueError):
-            self._waits[database].remove(one)
-        return one.found
+            self._waits[database].remove(waiter)
+        return waiter.found
 
     def _run(self, database: Database) -> None:
         while True:
@@ -71,11 +71,11 @@ class ServerWatch:
             database.bell.wait(servers.SERVERS_BELL, rung, LOOK)
 
     def _look(self, database: Database, waits: list[_Wait]) -> None:
-        found: dict[str, Stamp] = {}
-        # Whatever is the matter, each of them looks himself then, and is told.
+        stamps: dict[str, Stamp] = {}
+        # After any error the stamps are missing, so each waiting request wakes up and reads for itself.
         with suppress(Exception), statement_timeout(self._limit), database.read() as connection:
-            found = servers.stamps(connection, {one.id for one in waits})
-        for one in waits:
-            one.found = found.get(one.id)
-            if one.found != one.seen or one.cancelled():
-                one.over.set()
+            stamps = servers.fetch_server_stamps(connection, {waiter.id for waiter in waits})
+        for waiter in waits:
+            waiter.found = stamps.get(waiter.id)
+            if waiter.found != waiter.seen or waiter.cancelled():
+                waiter.over.set()

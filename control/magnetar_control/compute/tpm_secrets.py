@@ -1,38 +1,39 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may have a guest with a TPM started: the server's user alone, where the secret of the TPM is theirs."""
+"""Permission to start a guest with a TPM: only the server's user, when the secret of the TPM belongs to that user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
-from magnetar_control.store.servers import server_hardware, servers
+from magnetar_control.documents import FlavorOfServer
+from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Forbidden
-from magnetar_core.hardware.merge import USER, tpm_security
+from magnetar_core.hardware.merge import USER, tpm_secret_owner
 
 from .caller import Caller
 
 
-def check_starts(caller: Caller, server: servers.Found, key: str) -> None:
-    """Raises ``Forbidden`` where the action *key*, which starts the guest, takes a secret of another user."""
+def check_tpm_start(caller: Caller, server: ServerRow, key: str) -> None:
+    """Raise ``Forbidden`` when the action *key*, which starts the guest, needs a secret of another user."""
     if server.user_id == caller.context.user_id:
         return
-    if server_hardware.tpm_security(server) == USER:
+    if servers.server_tpm_security(server) == USER:
         raise _forbidden(server, key)
-    if key == "revertResize" and server.old_flavor:
-        check_becomes(caller, server, key, orjson.loads(server.old_flavor), orjson.loads(server.image))
+    if key == "revertResize" and server.stored.old_flavor:
+        check_tpm_change(caller, server, key, server.old_flavor, server.image)
 
 
-def check_becomes(caller: Caller, server: servers.Found, key: str, flavor: Mapping[str, Any],
-                  image: Mapping[str, Any]) -> None:
-    """The same for an action that gives the server this *flavor* and *image*."""
-    if server.user_id != caller.context.user_id and tpm_security(flavor, image) == USER:
+def check_tpm_change(caller: Caller, server: ServerRow, key: str, flavor: FlavorOfServer,
+                     image: Mapping[str, Any]) -> None:
+    """Raise ``Forbidden`` for an action *key* of another user when, with the new *flavor* and *image*, the TPM's secret
+    belongs to the server's user."""
+    if server.user_id != caller.context.user_id and tpm_secret_owner(flavor, image) == USER:
         raise _forbidden(server, key)
 
 
-def _forbidden(server: servers.Found, key: str) -> Forbidden:
+def _forbidden(server: ServerRow, key: str) -> Forbidden:
     return Forbidden(f"Operation '{ACTIONS[key].label}' not allowed for instance {server.id}: only the user who made "
                      "it may have its TPM opened (hw:tpm_secret_security is user, or not said).")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests that wait for a host while their caller waits: each host and each project has its share of them, so that a
-host that says nothing keeps only those waiting who ask for it."""
+"""Requests whose caller waits for a host. The waiting requests of each host and each project are limited, so that a
+silent host blocks only its own requests."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 
 from magnetar_core.errors import Unavailable
 
-#: How many may wait for a host, and how many of a project, and seconds that the next waits for its turn.
+#: The most requests that wait for a host, and of a project, and the seconds that the next one waits for its turn.
 OF_HOST, OF_PROJECT, TURN = 8, 16, 3.0
-#: Seconds that an agent has for its answer, and that a caller waits for what conductors do.
+#: Seconds for an agent's answer, and seconds that a request waits for the conductors.
 ANSWER, DONE = 8.0, 9.0
-#: Seconds after which who is refused may ask again.
+#: Seconds after which a refused client may try again.
 AGAIN = "5"
-#: What is waited for, in words.
+#: The wording of each limit in messages.
 WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the project"}
 
 
 class Shares:
-    """Who waits, and since when. Hosts that answer let the next in at once; one who has waited for ``TURN`` seconds
-    himself says that the others would wait in vain."""
+    """The waiting requests, and their starting times. A host that answers lets the next request in immediately. When a
+    request has waited for its host for ``TURN`` seconds, further ones are refused without waiting."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,15 +32,16 @@ class Shares:
 
     @contextlib.contextmanager
     def of(self, host: str, project: str) -> Iterator[None]:
-        """Within, the caller waits for *host*. Raises ``Unavailable`` when the share of host or project is used up."""
+        """Count the caller as waiting for *host* in this context. Raises ``Unavailable`` when the limit of host or
+        project is reached."""
         keys, began = {("host", host): OF_HOST, ("project", project): OF_PROJECT}, time.monotonic()
         with self._changed:
             while full := next((key for key, most in keys.items() if len(self._since.get(key, ())) >= most), None):
-                left = min(began, self._since[full][0]) + TURN - time.monotonic()
-                if left <= 0:
+                remaining = min(began, self._since[full][0]) + TURN - time.monotonic()
+                if remaining <= 0:
                     raise Unavailable(f"Too many requests wait for {WAITED_FOR[full[0]]} already, and get no answer. "
                                       "Try again in a few seconds.", headers={"Retry-After": AGAIN})
-                self._changed.wait(left)
+                self._changed.wait(remaining)
             began = time.monotonic()
             for key in keys:
                 self._since[key].append(began)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Does what the action table asks for: takes actions by lease, converges servers on their hosts, runs flows."""
+"""The conductor: it leases actions from queues, runs their flows, and brings servers to the requested state."""

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Audit periods: the hours, days, months or years (``instance_usage_audit_period``) by which usage is told. Moments are
-in UTC."""
+"""Audit periods: the hours, days, months or years (``instance_usage_audit_period``) of usage reports. Moments are in
+UTC."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 
-def last_period(unit: str, before: datetime) -> tuple[datetime, datetime]:
-    """The last hour, day, month or year that was over before a moment."""
-    end = _beginning(unit, before)
-    if end == before:
+def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
+    """Return the last hour, day, month or year that had ended at a moment."""
+    end = _beginning(unit, moment)
+    if end == moment:
         end = _earlier(unit, end)
     return _earlier(unit, end), end
 
 
 def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """The part that has passed of the period in which a moment is."""
+    """Return the past part of the period that contains a moment."""
     return _beginning(unit, moment), moment
 
 
@@ -27,7 +27,7 @@ def _beginning(unit: str, moment: datetime) -> datetime:
 
 
 def _earlier(unit: str, moment: datetime) -> datetime:
-    """The beginning of the period before the one that begins at *moment*."""
+    """Return the beginning of the period that ends at *moment*."""
     if unit == "year":
         return moment.replace(year=moment.year - 1)
     if unit == "month":

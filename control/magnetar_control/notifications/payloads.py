@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What notifications say, pure: Nova's versioned payloads, made of rows.
+"""Nova's versioned payloads of notifications, made from rows, without side effects.
 
-Source: Nova's notification reference and its samples (C5 of the specification). Versions are those of the release in
-which a payload got the last field that is here. User data, passwords, and addresses of agents are in none.
+Source: Nova's notification reference and its samples. The versions are from the release that added the last field used
+here. No payload has user data, passwords, or addresses of agents.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
+from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.servers.server_groups import ServerGroupRow
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_core.document import Document
 
 Row = Mapping[Any, Any]
-Document = dict[str, Any]
 #: Nova's words for its numbers of power states.
 POWER_STATES = {0: "pending", 1: "running", 3: "paused", 4: "shutdown", 6: "crashed", 7: "suspended"}
 
 
 class Initiator(NamedTuple):
-    """Who asked for it, with which request; nobody where a guest or the cloud did it by itself."""
+    """The user and request that an event is from; ``None`` when a guest or the cloud caused it."""
 
     request_id: str | None = None
     user_id: str | None = None
@@ -27,12 +29,12 @@ class Initiator(NamedTuple):
 
     @classmethod
     def of(cls, action: Any) -> Initiator:
-        """Who asked for an action."""
+        """Return the initiator of an action."""
         return cls(action.request_id, action.user_id, action.project_id)
 
 
 class ActionFault(NamedTuple):
-    """Why it failed: class of the error, its module, its words, and the step of the action."""
+    """The reason of a failure: class of the error, its module, its message, and the step of the action."""
 
     exception: str
     module: str
@@ -40,152 +42,152 @@ class ActionFault(NamedTuple):
     step: str
 
     def payload(self) -> Document:
-        """Nova's."""
-        return wrapped("ExceptionPayload", "1.1", exception=self.exception, exception_message=self.message,
-                       function_name=self.step, module_name=self.module, traceback=None)
+        """Return Nova's payload."""
+        return versioned_object("ExceptionPayload", "1.1", exception=self.exception, exception_message=self.message,
+                                function_name=self.step, module_name=self.module, traceback=None)
 
 
-def wrapped(object_name: str, object_version: str, /, **data: Any) -> Document:
-    """An object as oslo.versionedobjects writes it."""
+def versioned_object(object_name: str, object_version: str, /, **data: Any) -> Document:
+    """Return an object in the form of oslo.versionedobjects."""
     return {"nova_object.name": object_name, "nova_object.namespace": "nova", "nova_object.version": object_version,
             "nova_object.data": data}
 
 
-def moment(text: str | None) -> str | None:
-    """A moment of the database in the form of Nova's payloads."""
+def nova_time(text: str | None) -> str | None:
+    """Return a moment of the database in the form of Nova's payloads."""
     return text and f"{text[:19]}Z"
 
 
-def flavor(given: Row, projects: Sequence[str] | None = None) -> Document:
-    """A flavor: that of a server, which knows its sizes and extra specs only, or a row of the table. *projects*: those
-    that may use it, where it is not for all."""
-    return wrapped("FlavorPayload", "1.4", flavorid=given["id"], name=given["name"], vcpus=given["vcpus"],
-                   memory_mb=given["ram"], root_gb=given["disk"], ephemeral_gb=given.get("ephemeral") or 0,
-                   swap=given.get("swap") or 0, extra_specs=_document(given.get("extra_specs")),
-                   rxtx_factor=given.get("rxtx_factor", 1.0), disabled=False, is_public=given.get("is_public"),
-                   projects=projects, vcpu_weight=0, description=given.get("description"))
+def flavor_payload(flavor: Row, projects: Sequence[str] | None = None) -> Document:
+    """Return the payload of a flavor: a server's, which has only sizes and extra specs, or one with all columns.
+    *projects*: the projects that may use a private flavor."""
+    return versioned_object("FlavorPayload", "1.4", flavorid=flavor["id"], name=flavor["name"], vcpus=flavor["vcpus"],
+                            memory_mb=flavor["ram"], root_gb=flavor["disk"], ephemeral_gb=flavor.get("ephemeral") or 0,
+                            swap=flavor.get("swap") or 0, extra_specs=flavor.get("extra_specs") or {},
+                            rxtx_factor=flavor.get("rxtx_factor", 1.0), disabled=False,
+                            is_public=flavor.get("is_public"),
+                            projects=projects, vcpu_weight=0, description=flavor.get("description"))
 
 
-def _document(found: Any) -> Any:
-    return orjson.loads(found) if isinstance(found, str) else found or {}
-
-
-def keypair(given: Row) -> Document:
-    """A key pair: its public half."""
-    return wrapped("KeypairPayload", "1.0", **{name: given.get(name) for name in (
+def keypair_payload(keypair: Row) -> Document:
+    """Return the payload of a key pair: its public key."""
+    return versioned_object("KeypairPayload", "1.0", **{name: keypair.get(name) for name in (
         "user_id", "name", "type", "public_key", "fingerprint")})
 
 
-def server_group(row: Row, members: Sequence[str] = ()) -> Document:
-    """A server group, with the uuids of its servers."""
-    return wrapped("ServerGroupPayload", "1.1", uuid=row["id"], name=row["name"], project_id=row["project_id"],
-                   user_id=row["user_id"], policies=[row["policy"]], policy=row["policy"],
-                   rules={name: str(value) for name, value in orjson.loads(row["rules"]).items()},
-                   members=list(members), hosts=None)
+def server_group_payload(row: ServerGroupRow, members: Sequence[str] = ()) -> Document:
+    """Return the payload of a server group, with the uuids of its servers."""
+    return versioned_object("ServerGroupPayload", "1.1", uuid=row.id, name=row.name, project_id=row.project_id,
+                            user_id=row.user_id, policies=[row.policy], policy=row.policy,
+                            rules={name: str(value) for name, value in row.rules.items()},
+                            members=list(members), hosts=None)
 
 
-def service(row: Row) -> Document:
-    """The compute service of a host: a row of ``hosts``."""
-    return wrapped("ServiceStatusPayload", "1.1", host=row["name"], binary="nova-compute", topic="compute",
-                   uuid=row["id"], disabled=bool(row["disabled"]), disabled_reason=row["disabled_reason"],
-                   forced_down=bool(row["forced_down"]), availability_zone=None, last_seen_up=None, report_count=0,
-                   version=None)
+def service_payload(row: HostRow) -> Document:
+    """Return the payload of a host's compute service, from a row of ``hosts``."""
+    return versioned_object("ServiceStatusPayload", "1.1", host=row.name, binary="nova-compute", topic="compute",
+                            uuid=row.id, disabled=row.disabled, disabled_reason=row.disabled_reason,
+                            forced_down=row.forced_down, availability_zone=None, last_seen_up=None,
+                            report_count=0, version=None)
 
 
-def server(row: Row, who: Initiator, *, volumes: bool) -> Document:
-    """What all notifications of a server have in common: the data of ``InstancePayload``. *volumes*: whether its
-    volumes are told."""
-    image = orjson.loads(row["image"]).get("properties") or {}
+def server_payload(row: ServerRow, who: Initiator, *, volumes: bool) -> Document:
+    """Return the common part of a server's notifications: the data of ``InstancePayload``. *volumes*: include its
+    volumes."""
+    image = row.image.get("properties") or {}
     return {
-        "uuid": row["id"], "tenant_id": row["project_id"], "user_id": row["user_id"],
-        "display_name": row["name"], "display_description": row["description"], "host_name": row["hostname"],
-        "host": row["host"], "node": row["host"], "availability_zone": row["availability_zone"],
-        "reservation_id": row["reservation_id"], "flavor": flavor(orjson.loads(row["flavor"])),
-        "image_uuid": row["image_id"] or "", "key_name": row["key_name"],
+        "uuid": row.id, "tenant_id": row.project_id, "user_id": row.user_id,
+        "display_name": row.name, "display_description": row.description, "host_name": row.hostname,
+        "host": row.host, "node": row.host, "availability_zone": row.availability_zone,
+        "reservation_id": row.reservation_id, "flavor": flavor_payload(row.flavor),
+        "image_uuid": row.image_id or "", "key_name": row.key_name,
         "kernel_id": image.get("kernel_id") or "", "ramdisk_id": image.get("ramdisk_id") or "",
         "architecture": image.get("hw_architecture") or image.get("architecture"), "os_type": image.get("os_type"),
-        "state": row["vm_state"], "task_state": row["task_state"],
-        "power_state": POWER_STATES.get(row["power_state"], "pending"), "progress": row["progress"],
-        **{name: moment(row[name]) for name in (
+        "state": row.vm_state, "task_state": row.task_state,
+        "power_state": POWER_STATES.get(row.power_state, "pending"), "progress": row.progress,
+        **{name: nova_time(getattr(row, name)) for name in (
             "created_at", "updated_at", "launched_at", "terminated_at", "deleted_at")},
-        "ip_addresses": list(_addresses(row)), "metadata": orjson.loads(row["metadata"]),
-        "block_devices": [_volume(one) for one in orjson.loads(row["volumes"])] if volumes else [],
-        "locked": bool(row["locked_by"]), "locked_reason": row["locked_reason"],
-        "auto_disk_config": row["disk_config"], "shares": [_share(one) for one in orjson.loads(row["shares"])],
+        "ip_addresses": list(_addresses(row)), "metadata": row.metadata,
+        "block_devices": [_volume(volume) for volume in row.volumes] if volumes else [],
+        "locked": bool(row.locked_by), "locked_reason": row.locked_reason,
+        "auto_disk_config": row.disk_config, "shares": [_share(share) for share in row.shares],
         "request_id": who.request_id, "action_initiator_user": who.user_id,
         "action_initiator_project": who.project_id}
 
 
-def _addresses(row: Row) -> Any:
-    for nic in orjson.loads(row["interfaces"]):
-        for one in nic.get("fixed_ips") or ():
-            address = one["ip_address"]
-            yield wrapped("IpPayload", "1.0", label=nic.get("network") or "", mac=nic.get("mac"), meta={},
-                          port_uuid=nic["port_id"], version=6 if ":" in address else 4, address=address,
-                          device_name=None)
+def _addresses(row: ServerRow) -> Any:
+    for nic in row.nics:
+        for fixed_ip in nic.get("fixed_ips") or ():
+            address = fixed_ip["ip_address"]
+            yield versioned_object("IpPayload", "1.0", label=nic.get("network") or "", mac=nic.get("mac"), meta={},
+                                   port_uuid=nic["port_id"], version=6 if ":" in address else 4, address=address,
+                                   device_name=None)
 
 
-def _volume(one: Row) -> Document:
-    return wrapped("BlockDevicePayload", "1.0", volume_id=one["volume_id"], device_name=one.get("device"),
-                   boot_index=one.get("boot_index"), tag=one.get("tag"),
-                   delete_on_termination=bool(one.get("delete_on_termination")))
+def _volume(volume: Row) -> Document:
+    return versioned_object("BlockDevicePayload", "1.0", volume_id=volume["volume_id"],
+                            device_name=volume.get("device"),
+                            boot_index=volume.get("boot_index"), tag=volume.get("tag"),
+                            delete_on_termination=bool(volume.get("delete_on_termination")))
 
 
-def _share(one: Row) -> Document:
-    return wrapped("SharePayload", "1.0", share_mapping_uuid=one["uuid"], share_id=one["share_id"],
-                   status=one["status"], tag=one.get("tag"))
+def _share(share: Row) -> Document:
+    return versioned_object("SharePayload", "1.0", share_mapping_uuid=share["uuid"], share_id=share["share_id"],
+                            status=share["status"], tag=share.get("tag"))
 
 
-def _keypairs(row: Row, _args: Row) -> Document:
-    key, trusted = orjson.loads(row["request"]).get("public_key"), row["trusted_certs"]
+def _keypairs(row: ServerRow, _args: Row) -> Document:
+    key = row.request.get("public_key")
     kind = "x509" if key and key.startswith("-----BEGIN CERTIFICATE") else "ssh"
-    kept = {"user_id": row["user_id"], "name": row["key_name"], "type": kind, "public_key": key}
-    return {"keypairs": [keypair(kept)] if row["key_name"] and key else [],
-            "tags": orjson.loads(row["tags"]), "instance_name": row["instance_name"],
-            "trusted_image_certificates": trusted and orjson.loads(trusted)}
+    key_row = {"user_id": row.user_id, "name": row.key_name, "type": kind, "public_key": key}
+    return {"keypairs": [keypair_payload(key_row)] if row.key_name and key else [],
+            "tags": row.tags, "instance_name": row.instance_name,
+            "trusted_image_certificates": row.trusted_certs}
 
 
-def _share_of(row: Row, args: Row) -> Document:
-    found = (one["share_id"] for one in orjson.loads(row["shares"]) if one["uuid"] == args.get("uuid"))
-    return {"share_id": next(found, args.get("share_id"))}
+def _share_of(row: ServerRow, args: Row) -> Document:
+    share_ids = (share["share_id"] for share in row.shares if share["uuid"] == args.get("uuid"))
+    return {"share_id": next(share_ids, args.get("share_id"))}
 
 
-def _update(row: Row, args: Row) -> Document:
-    """What ``instance.update`` has: the states before (``old_state``, ``old_task_state`` of *args*, where they were
-    others) and the name before."""
+def _update(row: ServerRow, args: Row) -> Document:
+    """Return the fields of ``instance.update``: the previous states (``old_state``, ``old_task_state`` of *args*, when
+    they changed) and the previous name."""
     return {
-        "state_update": wrapped(
-            "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row["vm_state"]),
-            state=row["vm_state"], old_task_state=args.get("old_task_state", row["task_state"]),
-            new_task_state=row["task_state"]),
-        **_audit_period(row, args), "old_display_name": args.get("old_display_name"), "tags": orjson.loads(row["tags"])}
+        "state_update": versioned_object(
+            "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row.vm_state),
+            state=row.vm_state, old_task_state=args.get("old_task_state", row.task_state),
+            new_task_state=row.task_state),
+        **_audit_period(row, args), "old_display_name": args.get("old_display_name"), "tags": row.tags}
 
 
-def _audit_period(_row: Row, args: Row) -> Document:
-    begin, end = (moment(one.isoformat()) for one in args["audit_period"])
-    return {"audit_period": wrapped("AuditPeriodPayload", "1.0", audit_period_beginning=begin, audit_period_ending=end)}
+def _audit_period(_row: ServerRow, args: Row) -> Document:
+    begin, end = (nova_time(boundary.isoformat()) for boundary in args["audit_period"])
+    return {"audit_period": versioned_object("AuditPeriodPayload", "1.0", audit_period_beginning=begin,
+                                             audit_period_ending=end)}
 
 
 class PayloadKind(NamedTuple):
-    """A payload: its name and version, and what it has besides, of the server's row and the action's arguments."""
+    """A kind of payload: its name and version, and its additional fields, from the server's row and the action's
+    arguments."""
 
     name: str
     version: str
-    more: Callable[[Row, Row], Document] = lambda _row, _args: {}
+    more: Callable[[ServerRow, Row], Document] = lambda _row, _args: {}
 
 
 ACTION = PayloadKind("InstanceActionPayload", "1.9")
 _VOLUME = PayloadKind("InstanceActionVolumePayload", "1.7", lambda _row, args: {"volume_id": args.get("volume_id")})
 _SHARE = PayloadKind("InstanceActionSharePayload", "1.0", _share_of)
-#: The payloads of notifications whose payload is not that of all others, ``ACTION``.
+#: The payloads of notifications that do not use ``ACTION``.
 KINDS: Mapping[str, PayloadKind] = {
     "create": PayloadKind("InstanceCreatePayload", "1.13", _keypairs),
     "rebuild": PayloadKind("InstanceActionRebuildPayload", "1.10", lambda row, _args: {
-        "trusted_image_certificates": row["trusted_certs"] and orjson.loads(row["trusted_certs"])}),
+        "trusted_image_certificates": row.trusted_certs}),
     "rescue": PayloadKind("InstanceActionRescuePayload", "1.4", lambda _row, args: {
         "rescue_image_ref": args.get("image")}),
     "resize_prep": PayloadKind("InstanceActionResizePrepPayload", "1.4", lambda row, args: {
-        "new_flavor": flavor(args.get("flavor") or orjson.loads(row["flavor"]))}),
+        "new_flavor": flavor_payload(args.get("flavor") or row.flavor)}),
     "snapshot": PayloadKind("InstanceActionSnapshotPayload", "1.10", lambda _row, args: {
         "snapshot_image_id": args.get("image")}),
     "update": PayloadKind("InstanceUpdatePayload", "2.1", _update),
@@ -195,10 +197,11 @@ KINDS: Mapping[str, PayloadKind] = {
         "old_volume_id": args.get("volume_id"), "new_volume_id": args.get("new_volume_id")})}
 
 
-def of_action(notification: str, row: Row, who: Initiator, args: Row, fault: ActionFault | None = None, *,
-              volumes: bool = False) -> Document:
-    """The payload of a server's notification, of its row and the arguments of the action, with the two moments of the
-    ``audit_period``."""
+def action_payload(notification: str, row: ServerRow, who: Initiator, args: Row, fault: ActionFault | None = None, *,
+                   volumes: bool = False) -> Document:
+    """Return the payload of a server's notification, from its row and the arguments of the action, with the two moments
+    of the ``audit_period``."""
     kind = KINDS.get(notification, ACTION)
     of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
-    return wrapped(kind.name, kind.version, **server(row, who, volumes=volumes), **kind.more(row, args), **of_actions)
+    return versioned_object(kind.name, kind.version, **server_payload(row, who, volumes=volumes),
+                            **kind.more(row, args), **of_actions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who receives notifications, as the settings say: URLs, and a log. Only the operator's settings name a URL."""
+"""Receivers of notifications, from the settings: URLs, and a log. Only the operator's settings name a URL."""
 
 from __future__ import annotations
 
@@ -21,37 +21,38 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings
 
 log = logging.getLogger("magnetar.notifications")
-log.setLevel(logging.INFO)  # a receiver, whatever log_level says of the service's own lines
-#: The receiver that is the log.
+log.setLevel(logging.INFO)  # the log is a receiver, independent of log_level
+#: The name of the receiver that is the log.
 LOG = "log"
-#: What a receiver answers who does not understand a notification, and would not next time: it is dropped.
+#: Answers of a receiver that cannot process a notification, now or later: it is dropped.
 REFUSALS = (400, 413, 415, 422)
-#: Bytes of an answer that are read, so that the receiver can close properly; nobody looks at them.
+#: Bytes of an answer that are read and ignored, so that the receiver can close properly.
 READ = 64 * 1024
 AGENT = "magnetar-notifications"
 
 
 class NotSent(Exception):
-    """The receiver has not taken it, and may later; the text says why, without secrets."""
+    """The receiver has not accepted the notification, and may later. The text says why, without secrets."""
 
 
 class Refused(Exception):
-    """The receiver will never take it; the text says why."""
+    """The receiver will never accept the notification. The text says why."""
 
 
 class Receiver(Protocol):
-    """One who is sent notifications."""
+    """A receiver of notifications."""
 
     @property
     def name(self) -> str:
-        """By which the database knows what waits for it."""
+        """The key of its waiting notifications in the database."""
 
     def send(self, message: str) -> None:
-        """Give it one notification, JSON text. Raises ``NotSent``, ``Refused``."""
+        """Send one notification, JSON text. Raises ``NotSent``, ``Refused``."""
 
 
 class UrlReceiver(NamedTuple):
-    """One to which notifications are posted, each as JSON. *token*: file with what it knows us by."""
+    """A receiver that gets each notification as a POST of JSON. *token*: the file with the token that authenticates
+    us."""
 
     name: str
     url: urllib.parse.SplitResult
@@ -60,8 +61,8 @@ class UrlReceiver(NamedTuple):
     token: Path | None = None
 
     def send(self, message: str) -> None:
-        """Post it. Any answer from 200 to 299 means that it was taken; its content is not looked at, and no redirect is
-        followed."""
+        """Post a notification. Any status from 200 to 299 means that it was accepted; the content is ignored, and no
+        redirect is followed."""
         headers = {"Content-Type": "application/json", "User-Agent": AGENT}
         try:
             if self.token:
@@ -69,10 +70,10 @@ class UrlReceiver(NamedTuple):
         except (OSError, ValueError) as error:
             raise NotSent(f"the file with its token, {self.token}, cannot be read ({type(error).__name__})") from None
         try:
-            with http_client.connected(self.url, self.trust, self.timeout, self.timeout) as connection:
-                connection.request("POST", http_client.target(self.url), message.encode(), headers)
+            with http_client.timed_connection(self.url, self.trust, self.timeout, self.timeout) as connection:
+                connection.request("POST", http_client.request_target(self.url), message.encode(), headers)
                 answer = connection.getresponse()
-                with contextlib.suppress(OSError, HTTPException, ValueError):  # its status says all
+                with contextlib.suppress(OSError, HTTPException, ValueError):  # only the status counts
                     answer.read(READ)
         except (OSError, HTTPException, ValueError) as error:
             raise NotSent(f"it does not answer properly or in time ({type(error).__name__})") from None
@@ -90,16 +91,16 @@ class LogReceiver(NamedTuple):
     name: str = LOG
 
     def send(self, message: str) -> None:
-        """Add it, on the disk when this returns."""
+        """Append a notification. It is on the disk when this returns."""
         if self.path is None:
-            found = orjson.loads(message)
-            log.info("%s", found["event_type"], extra={"notification": found})
+            notification = orjson.loads(message)
+            log.info("%s", notification["event_type"], extra={"notification": notification})
             return
         try:
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             with os.fdopen(file, "wb") as lines:
                 size = os.fstat(file).st_size
-                if size and os.pread(file, 1, size - 1) != b"\n":  # half a line, of a crash or a full disk
+                if size and os.pread(file, 1, size - 1) != b"\n":  # half a line, from a crash or a full disk
                     lines.write(b"\n")
                 lines.write(message.encode() + b"\n")
                 lines.flush()
@@ -109,17 +110,17 @@ class LogReceiver(NamedTuple):
 
 
 def receivers_of(settings: Settings) -> dict[str, Receiver]:
-    """The receivers of the settings, by name. Raises ``InvalidSettings``."""
-    found: dict[str, Receiver] = {one.name: one for one in _urls(settings)}
+    """Return the receivers of the settings, by name. Raises ``InvalidSettings``."""
+    receivers: dict[str, Receiver] = {receiver.name: receiver for receiver in _urls(settings)}
     for name in settings.notification_token_files:
-        if name not in found:
+        if name not in receivers:
             raise InvalidSettings(f"notification_token_files: there is no {name!r} among notification_urls.")
     if settings.notification_log:
         path = None if settings.notification_log == "-" else Path(settings.notification_log)
         if path is not None and not path.is_absolute():
             raise InvalidSettings("notification_log must be an absolute path, or - for the service's own log.")
-        found[LOG] = LogReceiver(path)
-    return found
+        receivers[LOG] = LogReceiver(path)
+    return receivers
 
 
 def _urls(settings: Settings) -> Iterator[UrlReceiver]:
@@ -137,14 +138,14 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 
 
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
-    """The URL of a receiver. *token*: whether it is sent one. *http*: whether http may leave this machine."""
+    """Return the URL of a receiver. *token*: it is sent a token. *http*: http may leave this machine."""
     if not name or len(name) > 64 or name == LOG:
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
                               f"is not {LOG!r}.")
     try:
         url = urllib.parse.urlsplit(text)
         good = url.scheme in ("http", "https") and url.hostname and url.port != 0
-        good = good and text.isascii() and text.isprintable() and " " not in text  # else no request can be made of it
+        good = good and text.isascii() and text.isprintable() and " " not in text  # other URLs cannot be requested
     except ValueError:
         good = False
     if not good:
@@ -171,7 +172,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token(name: str, text: str | None) -> Path | None:
-    """The file with the token of a receiver."""
+    """Return the file with the token of a receiver."""
     if text is None:
         return None
     path = Path(str(text))

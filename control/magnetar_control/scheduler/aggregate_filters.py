@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters that look at the metadata of the aggregates that a host is in (spec rows AGG, FIL)."""
+"""Filters that compare the metadata of a host's aggregates."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from typing import Any
 
 from magnetar_control.store.claims.allocations import Ratios
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
-from magnetar_core.matching import finite, matches
+from magnetar_core.matching import matches_extra_spec, parse_finite
 
 from .figures import FIGURES
 from .host_state import HostState
 from .options import Options
 from .request_spec import RequestSpec
 
-#: Metadata of aggregates that says no property of an image, though its name may look like one.
+#: Metadata of aggregates that is no image property, though its name may look like one.
 _NO_PROPERTIES = ("availability_zone", "filter_tenant_id", "instance_type", "max_instances_per_host",
                   "max_io_ops_per_host")
 
-#: Metadata of which the least number above 0 counts.
+#: Metadata whose least number above 0 counts.
 NUMBERS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio", "max_instances_per_host",
            "max_io_ops_per_host")
 
 
-def values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
-    """What the metadata of aggregates says under *name*; each may say several, with commas."""
-    return [one.strip() for data in aggregates if name in data for one in data[name].split(",")]
+def metadata_values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
+    """Return the values under *name* in the metadata of aggregates; commas separate several values in one."""
+    return [text.strip() for metadata in aggregates if name in metadata for text in metadata[name].split(",")]
 
 
-def least(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
-    """The least number above 0 that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03,
-    FIL-05)."""
-    return min((n for text in values(aggregates, name) if (n := finite(text) or 0.0) > 0), default=usual)
+def least_metadata_number(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
+    """Return the least number above 0 under *name* in the metadata of aggregates; *usual* if there is none."""
+    return min((n for text in metadata_values(aggregates, name) if (n := parse_finite(text) or 0.0) > 0), default=usual)
 
 
-def ratios(aggregates: Sequence[Mapping[str, str]], usual: Ratios) -> Ratios:
-    """The allocation ratios of a host: the least that the metadata of its aggregates says in cpu_allocation_ratio,
-    ram_allocation_ratio and disk_allocation_ratio, else the *usual* (spec rows AGG-10, SCHED-022, -027, -030)."""
-    return Ratios(*(least(aggregates, f"{name}_allocation_ratio", n)
+def ratios_of_aggregates(aggregates: Sequence[Mapping[str, str]], usual: Ratios) -> Ratios:
+    """Return the allocation ratios of a host: the least cpu_allocation_ratio, ram_allocation_ratio and
+    disk_allocation_ratio in the metadata of its aggregates, or else the *usual* ones."""
+    return Ratios(*(least_metadata_number(aggregates, f"{name}_allocation_ratio", n)
                     for name, n in zip(("cpu", "ram", "disk"), usual, strict=True)))
 
 
 def projects_of(metadata: Mapping[str, str]) -> list[str]:
-    """The projects that an aggregate is for (``filter_tenant_id``, with any suffix; spec row AGG-06)."""
-    return [one.strip() for name in metadata if name.startswith("filter_tenant_id")
-            for one in metadata[name].split(",") if one.strip()]
+    """Return the projects that an aggregate is reserved for (``filter_tenant_id``, with any suffix)."""
+    return [project.strip() for name in metadata if name.startswith("filter_tenant_id")
+            for project in metadata[name].split(",") if project.strip()]
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield names of metadata and the texts that their values must match: extra specs of the scope
-    ``aggregate_instance_extra_specs``, and as in Nova those without a scope, except for names that another part of
-    Magnetar acts on (``hide_hypervisor_id``) and for capabilities of the host (``cpu_model``)."""
+    """Yield names of metadata and the texts that their values must match.
+
+    They come from extra specs with the scope ``aggregate_instance_extra_specs``, and as in Nova from those without a
+    scope. Skipped are names that another part of Magnetar reads (``hide_hypervisor_id``) and capabilities of the host
+    (``cpu_model``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")
         if colon:
@@ -62,14 +63,14 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
 
 
 def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
-    """Yield what extra specs ask of aggregates and no aggregate of the host has."""
+    """Yield the requested metadata that no aggregate of the host has."""
     return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
-            if not any(matches(value, text) for value in values(host.profile.aggregates, name)))
+            if not any(matches_extra_spec(value, text) for value in metadata_values(host.profile.aggregates, name)))
 
 
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in aggregates with the metadata that extra specs of that scope, or of none, ask for; a value may be
-    several, with commas."""
+    """The host is in aggregates with the metadata that extra specs with that scope, or without one, request; commas
+    separate several values."""
     return next(_unmet(host, spec), None) is None
 
 
@@ -78,45 +79,46 @@ def lacking_specs(host: HostState, spec: RequestSpec) -> str:
     return " and ".join(f"is in no aggregate with the metadata {name}={text}" for name, text in _unmet(host, spec))
 
 
-def tenants(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in no aggregate for other projects only with metadata filter_tenant_id (spec row FIL-04)."""
-    allowed = [one for data in host.profile.aggregates for one in projects_of(data)]
+def aggregates_allow_project(host: HostState, spec: RequestSpec) -> bool:
+    """The host is in no aggregate that metadata filter_tenant_id reserves for other projects."""
+    allowed = [project for metadata in host.profile.aggregates for project in projects_of(metadata)]
     return not allowed or spec.project_id in allowed
 
 
 def own_aggregate(host: HostState, spec: RequestSpec) -> bool:
     """With the setting limit_tenants_to_placement_aggregate: the host is in an aggregate for the project (metadata
-    filter_tenant_id), where there is one (spec row AGG-05)."""
-    return any(spec.project_id in projects_of(data) for data in host.profile.aggregates)
+    filter_tenant_id), if there is one."""
+    return any(spec.project_id in projects_of(metadata) for metadata in host.profile.aggregates)
 
 
-def flavors(host: HostState, spec: RequestSpec) -> bool:
-    """The host's aggregates do not name flavors in instance_type, or name this one (spec row FIL-06)."""
-    return all(spec.flavor_name in [one.strip() for one in data["instance_type"].split(",")]
-               for data in host.profile.aggregates if "instance_type" in data)
+def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
+    """The host's aggregates do not name flavors in instance_type, or name this one."""
+    return all(spec.flavor_name in [flavor.strip() for flavor in metadata["instance_type"].split(",")]
+               for metadata in host.profile.aggregates if "instance_type" in metadata)
 
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """The host's aggregates have no other values than the image for the image's properties; with the setting
-    aggregate_image_properties_isolation_namespace, only metadata that begins with it counts (spec row FIL-01)."""
+    """The metadata of the host's aggregates has no other values for the image's properties than the image. With the
+    setting aggregate_image_properties_isolation_namespace, only metadata that begins with it counts."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
-    for data in host.profile.aggregates:
-        for name in data:
+    for metadata in host.profile.aggregates:
+        for name in metadata:
             if name in _NO_PROPERTIES or (begins and not name.startswith(begins)):
                 continue
             has = spec.image.get(name)
-            if has is not None and str(has) not in [one.strip() for one in data[name].split(",")]:
+            if has is not None and str(has) not in [text.strip() for text in metadata[name].split(",")]:
                 return False
     return True
 
 
 def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
     """With the setting enable_isolated_aggregate_filtering: flavor and image require all traits that the metadata of
-    the host's aggregates require, such as trait:CUSTOM_LICENSED=required (spec row PRE-05)."""
-    return all(trait in spec.traits.required for data in host.profile.aggregates for trait in required(data))
+    the host's aggregates require, such as trait:CUSTOM_LICENSED=required."""
+    return all(trait in spec.traits.required for metadata in host.profile.aggregates
+               for trait in traits_required_by(metadata))
 
 
-def required(metadata: Mapping[str, Any]) -> Iterable[str]:
-    """Traits that an aggregate requires of the servers on its hosts."""
+def traits_required_by(metadata: Mapping[str, Any]) -> Iterable[str]:
+    """Return the traits that an aggregate requires of the servers on its hosts."""
     return (name.removeprefix("trait:") for name, value in metadata.items()
             if name.startswith("trait:") and value == "required")

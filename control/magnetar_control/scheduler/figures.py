@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The numbers and names of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may ask for, by
-Nova's names (spec rows C4.8, C4.9). Those of them that no host has as a number or word are in
-``core.hardware.flavor_specs``, which says what asks for that instead.
-"""
+"""The numbers and names of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may compare, under
+Nova's names.
+
+Nova's names that no host has as a number or word are in ``core.hardware.flavor_specs``, with the replacement to use."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from typing import Any
 from .host_state import HostState
 
 
-def stats(host: HostState) -> dict[str, int]:
-    """Nova's ``stats``, such as ``capabilities:stats:num_instances``."""
+def host_stats(host: HostState) -> dict[str, int]:
+    """Return Nova's ``stats``, such as ``capabilities:stats:num_instances``."""
     return {"num_instances": host.servers, "io_workload": host.io_ops, "failed_builds": host.failed_builds}
 
 
-def limits(host: HostState) -> dict[str, int]:
-    """What may be claimed of the host, such as ``capabilities:limits:vcpu``."""
+def host_limits(host: HostState) -> dict[str, int]:
+    """Return the amounts that may be claimed on the host, such as ``capabilities:limits:vcpu``."""
     return {"vcpu": host.limits.vcpus, "memory_mb": host.limits.memory_mb, "disk_gb": host.limits.disk_gb}
 
 
-def ratio(host: HostState, name: str) -> float | None:
-    """How many times what the host has of a resource may be claimed: of its own, its aggregates or the settings. What
-    may be claimed is a whole number, of which it is reckoned back."""
-    columns = host.columns
-    own = columns.get(f"{name}_ratio")
-    there = columns.get(name, 0) - columns.get(f"{name}_reserved", 0)
-    return own if own is not None else round(columns[f"{name}_limit"] / there, 3) if there > 0 else None
+def host_allocation_ratio(host: HostState, name: str) -> float | None:
+    """Return the allocation ratio of a resource of the host: its own, or the one of its aggregates or the settings. The
+    latter is calculated from the limit, which is a whole number; ``None`` if the host has none of the resource."""
+    row = host.columns
+    if (own_ratio := row.own_ratio(name)) is not None:
+        return own_ratio
+    total, reserved, limit = (getattr(amounts, name) for amounts in (row.totals, row.reserved, row.limits))
+    return round(limit / (total - reserved), 3) if total > reserved else None
 
 
-def figure(host: HostState, path: Sequence[str]) -> Any:
-    """The one at a *path*, of which only ``stats``, ``limits`` and ``metrics`` have more than a name."""
-    found: Any = FIGURES[path[0]](host)
+def host_figure(host: HostState, path: Sequence[str]) -> Any:
+    """Return the value at a *path*. Only ``stats``, ``limits`` and ``metrics`` have more than one level."""
+    figure: Any = FIGURES[path[0]](host)
     for name in path[1:]:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        figure = figure.get(name) if isinstance(figure, dict) else None
+    return figure
 
 
-#: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
+#: Values that ComputeCapabilitiesFilter and JsonFilter find in a host in addition to its profile's capabilities.
 FIGURES: dict[str, Callable[[HostState], Any]] = {
     **dict.fromkeys(("host", "hypervisor_hostname", "nodename"), attrgetter("name")),
-    "host_ip": attrgetter("host_ip"), "mapped": lambda _host: 1,  # each is in a cell
-    "service_id": lambda host: host.columns.get("number"), "updated": lambda host: host.columns.get("updated_at"),
+    "host_ip": attrgetter("host_ip"), "mapped": lambda _host: 1,  # every host is in a cell
+    "service_id": attrgetter("columns.number"), "updated": attrgetter("columns.updated_at"),
     **dict.fromkeys(("id", "uuid"), attrgetter("id")),
     **dict.fromkeys(("vcpus", "vcpus_total"), attrgetter("totals.vcpus")),
     "vcpus_used": attrgetter("used.vcpus"),
@@ -59,7 +60,7 @@ FIGURES: dict[str, Callable[[HostState], Any]] = {
     "free_disk_mb": lambda host: (host.totals.disk_gb - host.used.disk_gb) * 1024,
     **dict.fromkeys(("num_instances", "running_vms"), attrgetter("servers")),
     **dict.fromkeys(("num_io_ops", "current_workload"), attrgetter("io_ops")),
-    "failed_builds": attrgetter("failed_builds"), "cell_uuid": attrgetter("profile.cell_id"), "stats": stats,
-    "limits": limits, "metrics": attrgetter("metrics"),
-    **{f"{word}_allocation_ratio": partial(ratio, name=name) for word, name in (
+    "failed_builds": attrgetter("failed_builds"), "cell_uuid": attrgetter("profile.cell_id"), "stats": host_stats,
+    "limits": host_limits, "metrics": attrgetter("metrics"),
+    **{f"{prefix}_allocation_ratio": partial(host_allocation_ratio, name=name) for prefix, name in (
         ("cpu", "vcpus"), ("ram", "memory_mb"), ("disk", "disk_gb"))}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One host in memory, the profile that it shares with others, and the block that it stands in (see ``hosts``)."""
+"""One host in memory, the profile that it shares with others, and its block (see ``hosts``)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar_control.store.claims.allocations import Amounts
+from magnetar_control.store.hosts.host_row import HostRow
 
 from .numa import HostNuma
 from .pci import HostPci
 
-#: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and those that have a name below. Weighers
-#: of one's own add theirs at the end.
+#: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and the numbers that have a name below.
+#: Custom weighers append theirs.
 Row = tuple[float, ...]
 IO_OPS, FAILED_BUILDS, SERVERS, METRICS, PCPUS, DEVICES, MATES = range(6, 13)
-#: Where in it what fits of each resource is.
+#: Indexes in a row of what fits of each resource.
 FITS = Amounts(0, 1, 2, PCPUS)
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What many hosts have in common; equal profiles are the same object."""
+    """The properties that many hosts have in common; equal profiles are the same object."""
 
     key: bytes
     cell_id: str
@@ -30,49 +31,58 @@ class Profile:
     enabled: bool
     up: bool
     capabilities: Mapping[str, Any]
-    aggregates: tuple[Mapping[str, str], ...]  # the metadata of each aggregate that the hosts are in
+    aggregates: tuple[Mapping[str, str], ...]  # the metadata of each aggregate of the hosts
     traits: frozenset[str] = frozenset()
-    isolated: bool = False  # for isolated images (the setting isolated_hosts)
+    isolated: bool = False  # reserved for isolated images (the setting isolated_hosts)
     cell_enabled: bool = True
 
 
+#: The profile of a host whose row is being read.
+UNREAD = Profile(b"", "", "", enabled=False, up=False, capabilities={}, aggregates=())
+#: The row of a host whose row is not read yet.
+NO_ROW = HostRow.of_values({})
+
+
 class HostState:
-    """One host. ``limits``: what may be claimed; ``used``: what is."""
+    """One host. ``limits``: amounts that may be claimed; ``used``: amounts that are claimed."""
 
     __slots__ = ("block", "columns", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits",
                  "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
-        self.profile: Profile
-        self.columns: Mapping[Any, Any] = {}  # of its row in ``store.hosts.hosts``
+        self.profile = UNREAD
+        self.columns = NO_ROW
         self.totals = self.limits = self.used = Amounts()
         self.servers = self.io_ops = self.failed_builds = 0
         self.metrics: Mapping[str, float] = {}
         self.metrics_weight = 0.0
-        self.images: frozenset[str] = frozenset()  # ids of the images whose content is there
+        self.images: frozenset[str] = frozenset()  # ids of the images whose content the host has
         self.flavors: frozenset[str] = frozenset()  # names of the flavors of its servers
         self.block: Block | None = None
         self.numa, self.pci = HostNuma(), HostPci()
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """The value of ``numbers``; what is free is negative after ratios were lowered. One server never gets more than
-        the host really has, whatever the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
+        """Return the value of ``numbers``. Free amounts are negative after ratios were lowered.
+
+        One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
+        fits is the lesser of free and total."""
         (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, self.servers,
                 self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
-        """The numbers that filters and weighers compare."""
+        """Return the numbers that filters and weighers compare. *mates*: members of the server's group on the host."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Hosts of one profile, or those of them that pass, with their rows; or further blocks, its *parts*, with such
-    hosts. ``low``, ``high``: the bounds of each number of all of them. *whole*: the block that it is a part of."""
+    """Hosts of one profile with their rows, all or only the passing ones; or a block of smaller blocks, its *parts*.
+
+    ``low``, ``high``: the bounds of each number over all of its hosts. *whole*: the block that contains this one."""
 
     profile: Profile
     hosts: list[HostState] = field(default_factory=list)
@@ -82,40 +92,40 @@ class Block:
     parts: list[Block] = field(default_factory=list)
     whole: Block | None = None
     stale: bool = True
-    _size: int = 0  # of one with parts
+    _size: int = 0  # of a block with parts
 
     @property
     def size(self) -> int:
-        """How many hosts it has."""
+        """How many hosts the block has."""
         return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
-        """Have *part*, which may be new or stale, be a part of it."""
+        """Make *part*, which may be new or stale, a part of this block."""
         self.parts.append(part)
         part.whole = self
         self.touch()
 
     def touch(self) -> None:
-        """The numbers of a host have changed: rows and bounds are to be made anew, and bounds of what it is a part of.
-        """
+        """Mark rows and bounds as stale, also in the blocks around this one: the numbers of a host have changed."""
         block: Block | None = self
         while block is not None and not block.stale:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Itself, with current rows and bounds, of its parts too. It must have a host."""
+        """Return the block itself, with current rows and bounds, also in its parts. It must have a host."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]
-                self.low, self.high = bounds([part.low for part in parts], [part.high for part in parts])
+                self.low, self.high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
                 self._size = sum(part.size for part in parts)
             else:
                 self.rows = [host.numbers for host in self.hosts]
-                self.low, self.high = bounds(self.rows, self.rows)
+                self.low, self.high = bounds_of_rows(self.rows, self.rows)
             self.stale = False
         return self
 
 
-def bounds(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
-    """The least and the greatest of each number: of blocks, by their bounds, or of hosts, by their rows twice."""
+def bounds_of_rows(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
+    """Return the least and the greatest of each number: of blocks from their bounds, of hosts from their rows, passed
+    twice."""
     return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All hosts in memory, kept so that a choice among 10,000 visits few of them.
+"""All hosts in memory, arranged so that a choice among 10,000 visits few of them.
 
-Hosts with the same profile (everything that does not change when servers come and go) that are about equally full stand
-in blocks, and blocks in greater ones. A block knows the minimum and maximum of each number of its hosts, so most blocks
-are taken or skipped as a whole (see ``choose``). The bounds are always exact; how similar the hosts of a block are
-matters for speed only, so blocks are rearranged only after many changes.
-"""
+Hosts with the same profile (everything that does not change when servers come and go) and about the same load stand in
+blocks, and blocks in larger blocks. A block knows the minimum and maximum of each number of its hosts, so most blocks
+are taken or skipped as a whole (see ``choose``). The bounds are always exact. How similar the hosts of a block are
+matters for speed only, so blocks are rearranged only after many changes."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from magnetar_control.store.claims.allocations import RESOURCES, Amounts
+from magnetar_control.store.claims.allocations import Amounts
 from magnetar_control.store.hosts.aggregates import Aggregate
 from magnetar_control.store.hosts.cell_look import CellLook
+from magnetar_control.store.hosts.host_row import HostRow, HostSummary
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.version import version_number
 
@@ -31,59 +31,67 @@ from .filters import TENANTS, Filter
 from .host_state import FITS, Block, HostState, Profile, Row
 from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
-from .weighers import malformed
+from .weighers import malformed_multipliers
 
 log = logging.getLogger(__name__)
 
-#: Most hosts of a block without parts, and most parts of another: the fastest for 10,000 hosts.
+#: Most hosts of a block without parts, and most parts of a block with parts: the fastest for 10,000 hosts.
 BLOCK, PARTS = 16, 8
-#: Changes after which blocks are rearranged, plus one for every two hosts. For 10,000 hosts that takes 0.1 s, in which
-#: nothing is chosen.
+#: Changes after which blocks are rearranged, plus one for every two hosts. This takes 0.1 s for 10,000 hosts; no host
+#: is chosen meanwhile.
 PATIENCE = 256
-#: Properties of an agent's ``host`` resource that flavors and images may ask for.
+#: Properties of an agent's ``host`` resource that flavors and images may request.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emulated_architectures", "firmware",
                 "hypervisor_type", "hypervisor_version", "libvirt_version", "machine_types", "memory_encryption",
                 "secure_boot", "tpm_versions", "virt_types")
-#: Those of them that are versions.
+#: Capabilities that are versions.
 VERSIONS = ("hypervisor_version", "libvirt_version")
-#: Columns of ``store.hosts.hosts`` rows that are less when something has gone.
-FREED = ("servers", "pcpus_used", "memory_mb_used")
-#: Columns of ``store.hosts.hosts`` rows that make the profile; and those of what there is, what may be claimed and what
-#: is.
-PROFILED = itemgetter("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
-AMOUNTS = tuple(itemgetter(*(f"{name}{what}" for name in RESOURCES)) for what in ("", "_limit", "_used"))
+#: Columns of a host's row that make its profile, documents as text.
+PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
-    """Whether the host *name* can give servers ports of OVN, as its agent says: its chassis is called as it is."""
-    said = info.get("ovn") or {}
-    return said.get("reason") == "" and said.get("chassis") == name
+    """Return whether the host *name* can give servers ports of OVN. Its agent reports no problem, and a chassis of the
+    same name."""
+    ovn_state = info.get("ovn") or {}
+    return ovn_state.get("reason") == "" and ovn_state.get("chassis") == name
 
 
 class HostStates:
-    """All hosts; ``rows``: of ``store.hosts.hosts``, by name. Hold ``lock`` while reading more than one thing. A host
-    is down until ``up`` says otherwise. *default_zone*: of hosts in no aggregate with a zone. *rules*: those of
-    choices."""
+    """All hosts by name, with their ``rows``. Hold ``lock`` to read more than one thing.
+
+    A host is down until ``up`` says otherwise. *default_zone*: the zone of hosts in no aggregate with a zone. *rules*:
+    the rules of choices."""
 
     def __init__(self, default_zone: str = "nova", rules: Rules = DEFAULT_RULES) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
         self.hosts: dict[str, HostState] = {}
-        self._blocks: list[Block] = []  # those that are parts of no other
+        self._blocks: list[Block] = []  # top-level blocks
         self._open: dict[Profile, Block] = {}  # by profile, the block for new hosts
         self._profiles: dict[bytes, Profile] = {}
         self._up: dict[str, bool] = {}
-        self.rows: dict[str, Mapping[Any, Any]] = {}
+        self.rows: dict[str, HostRow] = {}
         self._aggregates: dict[str, list[Aggregate]] = {}
-        self._projects: set[str] = set()  # those that aggregates are for
+        self._projects: set[str] = set()  # projects with aggregates of their own
         self._changes = 0
+        #: What the last reading of all hosts found (``store.hosts.hosts.fetch_host_summaries``), and hosts whose
+        #: amounts were changed in memory since.
+        self.summaries: dict[str, HostSummary] = {}
+        self._assumed: set[str] = set()
+        #: Hosts whose agents' reports are refused: they are asked for nothing.
+        self.refused_hosts: set[str] = set()
+        self._all_aggregates: list[Aggregate] = []
 
-    def refresh(self, rows: Iterable[Mapping[Any, Any]], aggregates: Iterable[Aggregate] | None = None) -> None:
-        """Replace all hosts (rows of ``store.hosts.hosts.every``), and all aggregates where given."""
+    def refresh(self, rows: Iterable[HostRow], aggregates: Iterable[Aggregate] | None = None,
+                names: Collection[str] | None = None) -> None:
+        """Replace all hosts by *rows*, and all aggregates if given. *names*: all hosts, when *rows* are only those that
+        have changed."""
         with self.lock:
-            if aggregates is not None:
-                self._grouped(aggregates)
+            if aggregates is not None and (every := list(aggregates)) != self._all_aggregates:
+                self._grouped(every)
+                self._all_aggregates = every
             rows = list(rows)
-            names = {row["name"] for row in rows}
+            names = {row.name for row in rows} if names is None else names
             for name in [name for name in self.hosts if name not in names]:
                 self.gone(name)
             for row in rows:
@@ -96,56 +104,96 @@ class HostStates:
                 self._leave(host)
                 self.rows.pop(name)
                 self._up.pop(name, None)
+                self.refused_hosts.discard(name)
+                self.summaries.pop(name, None)
 
-    def changed(self, row: Mapping[Any, Any]) -> None:
-        """Update a host from a row of ``store.hosts.hosts``."""
+    def has_assumed(self) -> bool:
+        """Return whether ``take_assumed`` would return hosts."""
+        return bool(self._assumed)
+
+    def take_assumed(self) -> set[str]:
+        """Return the hosts whose amounts this process has changed in memory since the last call: the database may have
+        others."""
         with self.lock:
-            name = row["name"]
+            assumed, self._assumed = self._assumed, set()
+            return assumed
+
+    def changed(self, row: HostRow, *, strict: bool = False) -> None:
+        """Update a host from its row. A host whose saved report cannot be read counts as one without a report;
+        *strict*: raise the error instead."""
+        try:
+            self._change(row)
+        except Exception:
+            if strict:
+                raise
+            log.exception("host %s: its saved report is malformed; it counts as none until the agent sends a new one",
+                          row.name)
+            self._change(row.changed_columns(info="{}"))
+
+    def _change(self, row: HostRow) -> None:
+        with self.lock:
+            name = row.name
             host = self.hosts.get(name)
-            if host is None or host.id != row["id"]:
+            if host is None or host.id != row.id:
                 if host is not None:
                     self._leave(host)
-                host = self.hosts[name] = HostState(row["id"], name)
+                host = self.hosts[name] = HostState(row.id, name)
                 host.metrics_weight = self._weight({})
                 self.rows.pop(name, None)
-            before, self.rows[name] = self.rows.get(name), row
-            if before is None or before["endpoint"] != row["endpoint"] or before["info"] != row["info"]:
-                host.host_ip = address(row)
-            host.totals, host.limits, host.used = (Amounts(*columns(row)) for columns in AMOUNTS)
-            host.servers, host.columns = row["servers"], row
-            if before is not None and any(before[one] > row[one] for one in FREED):
+            old_row, self.rows[name] = self.rows.get(name), row
+            old, new = old_row and old_row.stored, row.stored
+            if old is None or old.endpoint != new.endpoint or old.info != new.info:
+                host.host_ip = agent_ip_address(row)
+            host.totals, host.limits, host.used = row.totals, row.limits, row.used
+            host.servers, host.columns = new.servers, row
+            if old is not None and (old.servers > new.servers or old.pcpus_used > new.pcpus_used
+                                    or old.memory_mb_used > new.memory_mb_used):
                 host.numa.freed()
                 host.pci.freed()
             if host.counted() != host.numbers:
                 self._touch(host)
-            if host.block is None or before is None or PROFILED(before) != PROFILED(row):
+            if host.block is None or old is None or PROFILED(old) != PROFILED(new):
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:
-        """Set whether a host's agent answers; the host need not be known yet."""
+        """Set whether a host's agent answers. The host may still be unknown."""
         with self.lock:
+            if up:
+                self.refused_hosts.discard(name)
             if self._up.get(name, False) != up:
                 self._up[name] = up
                 if host := self.hosts.get(name):
                     self._profiled(host)
 
-    def seen(self, name: str, look: CellLook) -> None:
-        """Set what a look at its cell has found of a host."""
+    def set_refused(self, name: str, *, refused: bool) -> None:
+        """Set whether the agent's report about a host is refused. A refused host is not up."""
         with self.lock:
-            told = look.up.get(name)
-            self.up(name, told is not None)
+            if refused:
+                self.refused_hosts.add(name)
+                self.up(name, up=False)
+            else:
+                self.refused_hosts.discard(name)
+
+    def seen(self, name: str, look: CellLook) -> None:
+        """Save what a read of its cell (*look*) says about a host."""
+        with self.lock:
+            heartbeat = look.up.get(name)
+            self.up(name, heartbeat is not None)
+            if look.refused or self.refused_hosts:
+                self.set_refused(name, refused=name in look.refused)
             self.busy(name, look.io_ops.get(name, 0))
-            if told:
-                self.told(name, told.get("metrics") or {}, told.get("images") or ())
+            if heartbeat:
+                self.told(name, heartbeat.get("metrics") or {}, heartbeat.get("images") or ())
             if look.flavors is not None and (host := self.hosts.get(name)):
                 host.flavors = frozenset(look.flavors.get(name, ()))
 
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
              devices: Mapping[str, int] = MappingProxyType({})) -> None:
-        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, *numa* to what comes to
-        its cells, and its *devices*. It keeps the disks busy from now on."""
+        """Note that a server of a *flavor* was placed on a host: add *more* to its claimed amounts, *numa* to the
+        coming needs of its cells, and *devices*. The server counts immediately for the load of the host's disks."""
         with self.lock:
             if host := self.hosts.get(name):
+                self._assumed.add(name)
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
                 host.servers += 1
                 host.io_ops += 1
@@ -155,8 +203,8 @@ class HostStates:
                 self._touch(host)
 
     def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
-        """A server that ``used`` has noted was not placed: nothing of it comes. What is claimed there is to be read
-        again (``changed``)."""
+        """Undo ``used`` for a server that was not placed. The caller must read the claims of the host again
+        (``changed``)."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = max(0, host.io_ops - 1)
@@ -165,14 +213,14 @@ class HostStates:
                 self._touch(host)
 
     def refused(self, name: str) -> None:
-        """A claim of a host was refused."""
+        """Note that a claim on a host was refused."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()
 
     def busy(self, name: str, io_ops: int) -> None:
-        """Set how many servers on a host keep its disks busy, as it was found (``servers.io_ops``). One that was placed
-        there since is in what is found next."""
+        """Set how many servers on a host keep its disks busy (``servers.io_ops``). A server placed after the count is
+        in the next one."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:
@@ -180,7 +228,7 @@ class HostStates:
                 self._touch(host)
 
     def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
-        """Set what a host's agent told of it: *metrics*, and ids of the *images* whose content it has."""
+        """Save an agent's report about its host: *metrics*, and ids of the *images* whose content it has."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.metrics, host.images = dict(metrics), frozenset(images)
@@ -189,14 +237,14 @@ class HostStates:
                     self._touch(host)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
-        """The metrics of a host as one number: the sum of each times what it is worth (spec row WEI-05)."""
+        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings."""
         options = self.rules.options
         if options.metrics.keys() <= metrics.keys():
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
         return options.weight_of_unavailable
 
     def built(self, name: str, well: bool) -> None:
-        """A build has ended there. A successful one resets the count of failures."""
+        """Note that a build on the host has ended. A successful one (*well*) resets the count of failures."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.failed_builds = 0 if well else host.failed_builds + 1
@@ -204,30 +252,30 @@ class HostStates:
                 self._touch(host)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
-        """The filters that may refuse a host for *spec*. A project without an aggregate of its own is bound to none,
-        unless the setting says that each needs one."""
+        """Return the filters that may refuse a host for *spec*. A project without its own aggregate may use every host,
+        unless the settings require an aggregate for each project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
-        return [one for one in self.rules.asked(spec) if not (free and one.name == TENANTS)]
+        return [host_filter for host_filter in self.rules.asked(spec) if not (free and host_filter.name == TENANTS)]
 
     def blocks(self) -> list[Block]:
-        """All blocks that are parts of no other; hold ``lock``. It may move hosts: read a host's ``block`` afterwards.
-        """
+        """Return all top-level blocks; hold ``lock``. This may move hosts: read a host's ``block`` afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
         return [block.fresh() for block in self._blocks]
 
     def _grouped(self, aggregates: Iterable[Aggregate]) -> None:
-        before, self._aggregates, self._projects = self._aggregates, {}, set()
+        old_aggregates, self._aggregates, self._projects = self._aggregates, {}, set()
         for aggregate in aggregates:
-            if aggregate.hosts and (ignored := malformed(aggregate.metadata)) and aggregate.metadata not in (
-                    one.metadata for one in before.get(aggregate.hosts[0], ())):
+            if aggregate.hosts and (ignored := malformed_multipliers(
+                aggregate.metadata)) and aggregate.metadata not in (
+                    old_aggregate.metadata for old_aggregate in old_aggregates.get(aggregate.hosts[0], ())):
                 log.warning("aggregate %s: its metadata %s is no finite number, and ignored: the settings count",
                             aggregate.name, ", ".join(ignored))
             self._projects.update(projects_of(aggregate.metadata))
             for name in aggregate.hosts:
                 self._aggregates.setdefault(name, []).append(aggregate)
-        for name in before.keys() | self._aggregates.keys():
-            if name in self.hosts and before.get(name) != self._aggregates.get(name):
+        for name in old_aggregates.keys() | self._aggregates.keys():
+            if name in self.hosts and old_aggregates.get(name) != self._aggregates.get(name):
                 self._profiled(self.hosts[name])
 
     def _touch(self, host: HostState) -> None:
@@ -247,16 +295,16 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """The block for a new host."""
-        found = self._open.get(profile)
-        if found is None or len(found.hosts) >= BLOCK:
-            whole = found.whole if found else None
+        """Return the block for a new host."""
+        block = self._open.get(profile)
+        if block is None or len(block.hosts) >= BLOCK:
+            whole = block.whole if block else None
             if whole is None or len(whole.parts) >= PARTS:
                 whole = Block(profile)
                 self._blocks.append(whole)
-            found = self._open[profile] = Block(profile)
-            whole.add(found)
-        return found
+            block = self._open[profile] = Block(profile)
+            whole.add(block)
+        return block
 
     def _leave(self, host: HostState) -> None:
         if not host.block:
@@ -265,7 +313,7 @@ class HostStates:
         block.hosts.remove(host)
         block.touch()
         self._changes += 1
-        while not (block.hosts or block.parts):  # which nothing is known of
+        while not (block.hosts or block.parts):  # remove blocks that have become empty
             if self._open.get(block.profile) is block:
                 del self._open[block.profile]
             if block.whole is None:
@@ -274,16 +322,17 @@ class HostStates:
             block.whole.parts.remove(block)
             block = block.whole
 
-    def _profile(self, row: Mapping[Any, Any]) -> Profile:
-        name, info = row["name"], orjson.loads(row["info"])
+    def _profile(self, row: HostRow) -> Profile:
+        name, info = row.name, row.info
         self.hosts[name].numa.hear(info)
         self.hosts[name].pci.hear(info)
         if self.hosts[name].counted() != self.hosts[name].numbers:
             self._touch(self.hosts[name])
-        aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
-        zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
-        enabled, cell_enabled = not row["disabled"], not row["cell_disabled"]
-        up = self._up.get(name, False) and not row["forced_down"]
+        aggregates = tuple(aggregate.metadata for aggregate in self._aggregates.get(name, ()))
+        zone = next((metadata["availability_zone"] for metadata in aggregates if "availability_zone" in metadata),
+                    self.default_zone)
+        enabled, cell_enabled = not row.disabled, not row.cell_disabled
+        up = self._up.get(name, False) and not row.forced_down
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
         # Nova compares versions as numbers, and the Compute API shows them so: ">= 7002000".
         capabilities |= {key: version_number(str(info[key])) for key in VERSIONS if key in capabilities}
@@ -291,15 +340,15 @@ class HostStates:
             capabilities["pci_devices"] = devices
         if can_plug_in(info, name):
             capabilities["ovn"] = True
-        traits = sorted({*(info.get("traits") or ()), *orjson.loads(row["own_traits"])})
+        traits = sorted({*(info.get("traits") or ()), *row.own_traits})
         isolated = name in self.rules.options.isolated_hosts
-        key = orjson.dumps((row["cell_id"], cell_enabled, zone, enabled, up, capabilities, aggregates, traits,
+        key = orjson.dumps((row.cell_id, cell_enabled, zone, enabled, up, capabilities, aggregates, traits,
                             isolated), option=orjson.OPT_SORT_KEYS)
-        found = self._profiles.get(key)
-        if found is None:
-            found = self._profiles[key] = Profile(key, row["cell_id"], zone, enabled, up, capabilities, aggregates,
-                                                  frozenset(traits), isolated, cell_enabled)
-        return found
+        profile = self._profiles.get(key)
+        if profile is None:
+            profile = self._profiles[key] = Profile(key, row.cell_id, zone, enabled, up, capabilities, aggregates,
+                                                    frozenset(traits), isolated, cell_enabled)
+        return profile
 
     def _arrange(self) -> None:
         """Put similar hosts into the same blocks: by profile, then by halving along free memory, disk and CPUs of both
@@ -314,32 +363,32 @@ class HostStates:
                                                     for host in hosts]))
 
 
-def address(row: Mapping[Any, Any]) -> str:
-    """The IP address of a host: that of its agent's endpoint, or, where the endpoint has a name or is a socket, the one
-    that the agent tells; empty where it tells none."""
-    name = urlsplit(row["endpoint"]).hostname or ""
+def agent_ip_address(row: HostRow) -> str:
+    """Return the IP address of a host: the address in its agent's endpoint. If the endpoint has a name or is a socket,
+    return the address that the agent reports; an empty text if it reports none."""
+    name = urlsplit(row.endpoint).hostname or ""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
-        return str(orjson.loads(row["info"]).get("address") or "")
+        return str(row.info.get("address") or "")
 
 
 def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
-    """A block of hosts, in whose parts similar ones are together."""
-    found = Block(profile)
+    """Return a block of hosts, with similar ones together in its parts."""
+    block = Block(profile)
     if len(hosts) <= BLOCK:
-        found.hosts = [host for _row, host in hosts]
-        for host in found.hosts:
-            host.block = found
+        block.hosts = [host for _row, host in hosts]
+        for host in block.hosts:
+            host.block = block
     else:
         for part in _halved(hosts, PARTS):
-            found.add(_arranged(profile, part))
-    return found
+            block.add(_arranged(profile, part))
+    return block
 
 
 def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tuple[Row, HostState]]]:
-    """Halve along the number with the greatest relative spread, until there are so many *parts* or each fits a block
-    without parts."""
+    """Yield groups of hosts, halved along the number with the greatest relative spread, until there are *parts* groups
+    or each fits a block without parts."""
     if len(hosts) <= BLOCK or parts == 1:
         yield hosts
         return
@@ -350,7 +399,7 @@ def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tup
         return (high - low) / (abs(high) + abs(low) + 1)
 
     at = max(range(len(columns)), key=spread)
-    hosts.sort(key=lambda one: one[0][at])
+    hosts.sort(key=lambda row_and_host: row_and_host[0][at])
     middle = len(hosts) // 2
     yield from _halved(hosts[:middle], parts // 2)
     yield from _halved(hosts[middle:], parts // 2)

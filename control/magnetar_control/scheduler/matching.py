@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Comparison of the expressions of the hint query with what a host has."""
+"""Evaluation of the hint query for a host."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ QUERY: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 
 
-def query(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
-    """Whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``;
-    ``figure`` returns the value of ``$name``. Malformed ones do not hold."""
+def query_holds(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
+    """Return whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``.
+    *figure* returns the value of ``$name``. Malformed expressions do not hold."""
     try:
         return all(_holds(orjson.loads(text), figure) for text in texts)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
@@ -30,9 +30,9 @@ def _holds(expression: Any, figure: Callable[[str], Any]) -> bool:
         return any(_holds(term, figure) for term in terms)
     if verb == "not":
         return not any(_holds(term, figure) for term in terms)
-    first, *others = [figure(term[1:]) if isinstance(term, str) and term.startswith("$") else term for term in terms]
-    if first is None or not others:
+    first, *operands = [figure(term[1:]) if isinstance(term, str) and term.startswith("$") else term for term in terms]
+    if first is None or not operands:
         return False
     if verb == "in":
-        return first in others
-    return all(QUERY[verb](first, other) for other in others)
+        return first in operands
+    return all(QUERY[verb](first, other) for other in operands)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NUMA cells of hosts, as their agents tell them, and whether a server fits. The agent chooses, and refuses what does
-not fit; here it is foreseen, so that seldom a host is chosen in vain."""
+"""NUMA cells of hosts, as their agents report them, and whether a server fits.
+
+The agent chooses the cells, and refuses a server that does not fit. The forecast here makes it rare that the scheduler
+chooses such a host."""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.hardware.numa import HostCell, Needs, NoFit, left, place, told
+from magnetar_core.hardware.numa import HostCell, Needs, NoFit, parse_cells, place_guest, remaining_cells
 
-#: Of so many wishes it is remembered whether free cells suit them.
+#: Number of requests for which a set of free cells remembers the answer.
 KNOWN = 8
-#: Seconds after which an agent's word is surely heard: two heartbeats, and the look at the database.
+#: Seconds after which an agent's report has certainly arrived: two heartbeats, and one read of the database.
 LATE = 15.0
 
 
 class _Free:
-    """Free cells, and what they lack for servers that were asked for lately. *why*: what they lack for any."""
+    """Free cells, and what they lack for recent requests. *why*: what they lack for every server."""
 
     __slots__ = ("_known", "cells", "why")
 
@@ -28,106 +30,113 @@ class _Free:
         self.cells, self.why = cells, why
         self._known: dict[Needs, str] = {}
 
-    def lacks(self, asked: Needs) -> str:
-        """"" where a server fits."""
+    def lacks(self, needs: Needs) -> str:
+        """Return what the cells lack for a server; an empty text if it fits."""
         if self.why:
             return self.why
-        found = self._known.get(asked)
-        if found is None:
+        lack = self._known.get(needs)
+        if lack is None:
             if len(self._known) >= KNOWN:
                 self._known.clear()
-            found = self._known[asked] = self._looked(asked)
-        return found
+            lack = self._known[needs] = self._looked(needs)
+        return lack
 
-    def _looked(self, asked: Needs) -> str:
+    def _looked(self, needs: Needs) -> str:
         try:
-            place(self.cells, asked)
+            place_guest(self.cells, needs)
         except NoFit as why:
             return str(why)
         return ""
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
-        """What is free beside servers that are *coming*."""
+        """Return the free cells that are left after the servers *coming*."""
         if self.why or not coming:
             return self
         cells = self.cells
         try:
-            for one in coming:
-                cells = left(cells, [place(cells, one)])
+            for needs in coming:
+                cells = remaining_cells(cells, [place_guest(cells, needs)])
         except NoFit as why:
             return _Free((), str(why))
         return _Free(cells)
 
 
+@lru_cache(10_000)
+def _shared_form(form: bytes) -> bytes:
+    """Return a form of NUMA cells as the first host had it: hosts of a make share one text."""
+    return form
+
+
 class HostNuma:
-    """The cells of one host. *free*, *whole*: JSON of what is free of them, and of all there is. Something that has
-    gone from there is not in *free* for ``LATE`` seconds."""
+    """The NUMA cells of one host. *free*, *whole*: JSON of the free part, and of everything. Cells that a server has
+    left may be missing in *free* for ``LATE`` seconds."""
 
     __slots__ = ("_beside", "_coming", "_freed", "_placed", "free", "whole")
 
     def __init__(self) -> None:
         self.free = self.whole = b"[]"
         self._coming: tuple[Needs, ...] = ()
-        self._beside: tuple[tuple[Needs, ...], _Free] | None = None  # what was coming at the last look, and the rest
+        self._beside: tuple[tuple[Needs, ...], _Free] | None = None  # what was coming at the last check, and the rest
         self._freed = self._placed = -LATE
 
     @property
     def coming(self) -> tuple[Needs, ...]:
-        """What was placed there and is not in *free* yet. ``LATE`` seconds after the last was placed it is, or has gone
-        again before the agent told of it."""
+        """Needs of servers that were placed on the host and are not in ``free`` yet. ``LATE`` seconds after the last
+        placement they are, or the server has left before the agent reported it."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def hear(self, info: Mapping[str, Any]) -> None:
-        """What the agent tells: the field ``numa_cells`` of ``kinds.Host``."""
+        """Save an agent's report: the field ``numa_cells`` of ``kinds.Host``."""
         cells = info.get("numa_cells") or ()
         whole = orjson.dumps([{name: value for name, value in cell.items() if name != "free"} for cell in cells])
         free = orjson.dumps([{**cell, **cell["free"], "free": None} for cell in cells])
         if (whole, free) != (self.whole, self.free):
-            self.whole, self.free, self._coming, self._beside = whole, free, (), None
+            self.whole, self.free, self._coming, self._beside = _shared_form(whole), _shared_form(free), (), None
 
     def freed(self) -> None:
-        """Something has gone from there."""
+        """Note that a server has left the host."""
         self._coming, self._freed = (), monotonic()
 
-    def placed(self, asked: Needs | None) -> None:
-        """A server was placed there, which needs so much of its cells."""
-        if asked is not None:
-            self._coming, self._placed = (*self.coming, asked), monotonic()
+    def placed(self, needs: Needs | None) -> None:
+        """Note that a server with these needs was placed on the host."""
+        if needs is not None:
+            self._coming, self._placed = (*self.coming, needs), monotonic()
 
-    def unplaced(self, asked: Needs | None) -> None:
-        """A server that was coming is not: nothing was claimed."""
-        if asked in self._coming:
-            at = self._coming.index(asked)
+    def unplaced(self, needs: Needs | None) -> None:
+        """Note that a coming server does not come: nothing was claimed."""
+        if needs in self._coming:
+            at = self._coming.index(needs)
             self._coming = self._coming[:at] + self._coming[at + 1:]
 
-    def lacks(self, asked: Needs) -> str:
-        """What it lacks for a server: "" where it fits."""
-        why = self._rest().lacks(asked)
-        return _free(self.whole).lacks(asked) if why and monotonic() < self._freed + LATE else why
+    def lacks(self, needs: Needs) -> str:
+        """Return what the host lacks for a server; an empty text if it fits."""
+        why = self._rest().lacks(needs)
+        return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
     def _rest(self) -> _Free:
-        """What is free beside what is coming; of that what was there at the last look is not looked at again."""
+        """Return the free cells without the coming servers. Servers that the last check counted are not placed again.
+        """
         coming = self.coming
-        had, found = self._beside or ((), _free(self.free))
+        had, free = self._beside or ((), _free(self.free))
         if coming[:len(had)] != had:
-            had, found = (), _free(self.free)
-        found = found.beside(coming[len(had):])
-        self._beside = (coming, found) if coming else None
-        return found
+            had, free = (), _free(self.free)
+        free = free.beside(coming[len(had):])
+        self._beside = (coming, free) if coming else None
+        return free
 
-    def chosen(self, asked: Needs, worth: Mapping[int, int]) -> frozenset[int]:
-        """The cells that the agent would choose; none where it does not fit."""
+    def chosen(self, needs: Needs, worth: Mapping[int, int]) -> frozenset[int]:
+        """Return the cells that the agent would choose; none if the server does not fit."""
         try:
-            return frozenset(one["host"] for one in place(_free(self.free).cells, asked, worth)["cells"])
+            return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, worth)["cells"])
         except NoFit:
             return frozenset()
 
     def sockets(self) -> dict[int, frozenset[int]]:
-        """The sockets of each cell."""
+        """Return the sockets of each cell."""
         return {cell.id: cell.sockets for cell in _free(self.whole).cells}
 
 
 @lru_cache(maxsize=10_000)
 def _free(text: bytes) -> _Free:
-    cells = tuple(told(orjson.loads(text)))
+    cells = tuple(parse_cells(orjson.loads(text)))
     return _Free(cells, "" if cells else "its agent tells no NUMA cells")

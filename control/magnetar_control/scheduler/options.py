@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What operators say of filters: the settings that those read. Names and defaults are those of Nova."""
+"""The settings that filters read. Names and defaults are Nova's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of filters; see ``control/magnetar_control/settings.py`` for what they mean."""
+    """Settings of filters; ``control/magnetar_control/settings.py`` explains them."""
 
     max_instances_per_host: int = 50
     max_io_ops_per_host: int = 8
@@ -21,7 +21,7 @@ class Options:
     isolated_aggregates: bool = False
     tenant_aggregates: bool = False
     tenants_need_aggregates: bool = False
-    #: Metrics of hosts, and what they are worth.
+    #: Metrics of hosts, and the ratio of each.
     metrics: Mapping[str, float] = field(default_factory=dict)
     metrics_required: bool = True
     weight_of_unavailable: float = -10_000.0

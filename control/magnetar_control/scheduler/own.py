@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters and weighers of one's own: functions ``(host, spec)`` of installed packages, found by entry points (spec rows
-SCH-04, SCH-10, SCH-11). *host* is a ``HostState``, *spec* a ``RequestSpec``; both are only read."""
+"""Custom filters and weighers: functions ``(host, spec)`` of installed packages, found by entry points. *host* is a
+``HostState``, *spec* a ``RequestSpec``; the functions must change neither."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ GROUP_FILTERS, GROUP_WEIGHERS = "magnetar.filters", "magnetar.weighers"
 Function = Callable[[HostState, RequestSpec], Any]
 
 
-def found(group: str, name: str) -> Function | None:
-    """The function of that name; ``None`` when no package has one. Raises ``ValueError`` when it cannot be loaded, or
-    cannot be called."""
-    for one in entry_points(group=group, name=name):
+def load_own_function(group: str, name: str) -> Function | None:
+    """Return the function of that name; ``None`` if no package has one. Raises ``ValueError`` if it cannot be loaded or
+    called."""
+    for entry_point in entry_points(group=group, name=name):
         try:
-            function: Any = one.load()
+            function: Any = entry_point.load()
         except Exception as error:
-            raise ValueError(f"{name} of {one.value} cannot be loaded: {error}") from error
+            raise ValueError(f"{name} of {entry_point.value} cannot be loaded: {error}") from error
         if not callable(function):
             raise ValueError(  # noqa: TRY004 - an operator's setting is wrong
-                f"{name} must be a function of a host and a request, and {one.value} is none")
+                f"{name} must be a function of a host and a request, and {entry_point.value} is none")
         return function  # type: ignore[no-any-return]
     return None
 
 
-def guarded(name: str, function: Function, otherwise: Any) -> Function:
-    """The function; a host of which it fails gets *otherwise*, so that an error in it stops no conductor."""
+def guard_own_function(name: str, function: Function, otherwise: Any) -> Function:
+    """Wrap the function: it returns *otherwise* for a host when it fails, so that an error in it stops no conductor."""
     def call(host: HostState, spec: RequestSpec) -> Any:
         try:
             return function(host, spec)

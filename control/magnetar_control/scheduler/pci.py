@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PCI devices of hosts, as their agents tell them, and whether there are enough free ones for a server. The agent
-chooses, and refuses what it lacks; claims count (``store.claims.allocations``). Here it is foreseen, so that seldom a
-host is chosen in vain."""
+"""PCI devices of hosts, as their agents report them, and whether enough are free for a server.
+
+The agent chooses devices, and refuses a server when it lacks some; claims count (``store.claims.allocations``). The
+forecast here makes it rare that the scheduler chooses such a host."""
 
 from __future__ import annotations
 
@@ -11,20 +12,29 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
-from magnetar_core.hardware.needs import lacking_devices
+from magnetar_core.hardware.needs import missing_devices
 from magnetar_core.hardware.numa import Needs
-from magnetar_core.hardware.pci import Affinity, DevicePool, pools, preferred_cells, suffice, told
+from magnetar_core.hardware.pci import (
+    Affinity,
+    DevicePool,
+    device_pools,
+    pools_suffice,
+    preferred_cells,
+    reported_devices,
+)
 
 from .numa import LATE, HostNuma
 
-#: More free devices than these do not weigh more (Nova's PCIWeigher).
+#: More free devices than this add no weight (Nova's PCIWeigher).
 MOST = 100
 
 
 class HostPci:
-    """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells
-    other numbers, at most until ``LATE`` seconds after the last: it may have gone before the agent told of it. Of a
-    host that something has gone from, all count as free for ``LATE`` seconds."""
+    """The devices of one host by alias, and virtual GPUs.
+
+    Devices of a placed server count as taken until the agent reports other numbers, at most until ``LATE`` seconds
+    after the last placement: the server may have left before the agent reported it. When a server has left, all devices
+    count as free for ``LATE`` seconds."""
 
     __slots__ = ("_coming", "_freed", "_placed", "pools", "told")
 
@@ -35,71 +45,72 @@ class HostPci:
         self._freed = self._placed = -LATE
 
     def hear(self, info: Mapping[str, Any]) -> None:
-        """What the agent tells: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
-        found, there = told(info), pools(info)
-        if (found, there) != (self.told, self.pools):
-            self.told, self.pools, self._coming = found, there, Counter()
+        """Save an agent's report: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+        devices, pci_pools = reported_devices(info), device_pools(info)
+        if (devices, pci_pools) != (self.told, self.pools):
+            self.told, self.pools, self._coming = devices, pci_pools, Counter()
 
     def freed(self) -> None:
-        """Something has gone from there."""
+        """Note that a server has left the host."""
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """A claim there was refused: not all that has gone is free."""
+        """Note that a claim was refused: some devices of servers that left are not free."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:
-        """A server with so many devices of each name was placed there."""
+        """Note that a server was placed on the host, with these numbers of devices by name."""
         if devices:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 
     def gives(self, name: str) -> bool:
-        """Whether there is one of a name left, as far as the agent has told; what was placed there since may not count.
-        """
-        found = self.told.get(name, {"free": 0, "total": 0})
-        return bool(found["total"] if monotonic() < self._freed + LATE else found["free"])
+        """Return whether a device of this name is left, by the agent's last report. Servers placed since then may not
+        count."""
+        device = self.told.get(name, {"free": 0, "total": 0})
+        return bool(device["total"] if monotonic() < self._freed + LATE else device["free"])
 
     @property
     def coming(self) -> Counter[str]:
-        """How many devices of each name were placed there and are not told as taken yet."""
+        """How many devices of each name were given to placed servers and are not reported as taken yet."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
-        """It was not: nothing was claimed."""
+        """Note that a coming server does not come: nothing was claimed."""
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
-        """The same as if no server had any."""
-        return {name: {**one, "free": one["total"]} for name, one in self.told.items()}
+        """Return the devices by name as if no server had any."""
+        return {name: {**device, "free": device["total"]} for name, device in self.told.items()}
 
     @property
     def free(self) -> int:
-        """How many devices are free, as far as it weighs."""
+        """How many devices are free, up to the number that affects weights."""
         return max(0, min(MOST, sum(pool.free for pool in self.pools) - self.coming.total()))
 
-    def lacks(self, wanted: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
+    def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """What it lacks of the *wanted* devices of a server, which *needs* NUMA cells of the host and has them near by
-        its *policy*. *has*: devices that the server has there already."""
+        """Return what the host lacks of the *requested* devices of a server. *needs*: the NUMA cells that the server
+        needs; its devices must be near them by its *policy*. *has*: devices that the server has there already."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
-        there = self.whole() if late else {
-            name: {**one, "free": one["free"] - coming[name] + has.get(name, 0)}
-            for name, one in self.told.items()}
-        found = [what for _field, what in lacking_devices(wanted, there)]
-        if found or needs is None or late or has:
-            return found
-        return self._lacks_near(wanted, policy, numa, needs)
+        available = self.whole() if late else {
+            name: {**device, "free": device["free"] - coming[name] + has.get(name, 0)}
+            for name, device in self.told.items()}
+        lacks = [lack for _field, lack in missing_devices(requested, available)]
+        if lacks or needs is None or late or has:
+            return lacks
+        return self._lacks_near(requested, policy, numa, needs)
 
-    def _lacks_near(self, wanted: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """The same by the cells that the agent would choose: those with such devices first (row XPCI-05)."""
-        cells = numa.chosen(needs, preferred_cells(((one.aliases, one.node, one.free) for one in self.pools), wanted))
+    def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
+        """Return what the host lacks near the NUMA cells that its agent would choose: cells with such devices first."""
+        cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
+                                                   requested))
         if not cells:
-            return []  # NUMATopologyFilter says so
+            return []  # NUMATopologyFilter reports that
         near = Affinity(policy, cells, numa.sockets())
-        policies = {name: one["numa_policy"] for name, one in self.told.items() if "numa_policy" in one}
-        if suffice(self.pools, [pool.free for pool in self.pools], [wanted], near, policies):
+        policies = {name: device["numa_policy"] for name, device in self.told.items() if "numa_policy" in device}
+        if pools_suffice(self.pools, [pool.free for pool in self.pools], [requested], near, policies):
             return []
-        names = ",".join(f"{name}:{count}" for name, count in sorted(wanted.items()))
+        names = ",".join(f"{name}:{count}" for name, count in sorted(requested.items()))
         return [f"free PCI devices ({names}) that suit the NUMA cells of the server (policy "
                 f"{near.policy or 'of the alias, or legacy'})"]

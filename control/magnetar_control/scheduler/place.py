@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose a host and claim it: the memory proposes, the database decides."""
+"""The choice and claim of a host: the hosts in memory propose, the database decides."""
 
 from __future__ import annotations
 
@@ -9,85 +9,91 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from magnetar_control.documents import FlavorOfServer, ImageOfServer, ServerNic
 from magnetar_control.store.claims import allocations
-from magnetar_control.store.claims.allocations import Claim
-from magnetar_control.store.claims.claim_at_once import claim_at_once
+from magnetar_control.store.claims.allocations import Claim, claim_by_single_statement
 from magnetar_control.store.claims.nic_bandwidth import WantedResources
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import aggregates, hosts
 from magnetar_core import bandwidth
 from magnetar_core.hardware import pci
 
-from .choose import Candidate, best, choose
+from .choose import Candidate, best_hosts, choose_hosts
 from .hosts import HostStates
-from .request_spec import RequestSpec, offered, wanted_of
+from .request_spec import RequestSpec, wanted_of, with_current_offers
 
-#: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
+#: Candidates of one choice. When a claim is refused, the next is tried before the scheduler chooses again.
 CANDIDATES = 3
-#: How often a host may look free and refuse the claim before it is ignored.
+#: Refused claims after which a host that looks free is ignored.
 PATIENCE = 5
+#: Changed hosts beyond which all are read.
+MANY = 100
 
 
-def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
-          random: Random | None = None) -> Candidate:
-    """Choose a host and claim it for the spec's server; with *map_cell*, map the server to the host's cell. Raises
-    ``NoValidHost``, with nothing claimed. A host whose claim is refused is read and weighed again. Before
-    ``NoValidHost``, all hosts are read again: one may have been enabled, or put into a zone, a moment ago. Call
-    ``allocations.held`` first when an earlier attempt may have claimed."""
+def place_server(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
+                 random: Random | None = None) -> Candidate:
+    """Choose a host and claim it for the spec's server; with *map_cell*, also map the server to the host's cell.
+
+    A host whose claim is refused is read and weighed again. Raises ``NoValidHost``, with nothing claimed, but only
+    after reading all hosts again: one may have been enabled, or put into a zone, a moment ago. Call
+    ``allocations.fetch_server_claims`` first when an earlier attempt may have claimed."""
     refused: Counter[str] = Counter()
     looked = False
     while True:
-        candidates = (choose if looked else best)(states, spec, CANDIDATES, random=random)
+        candidates = (choose_hosts if looked else best_hosts)(states, spec, CANDIDATES, random=random)
         if not candidates:
             looked = True
             read_hosts(database, states)
-            spec = offered(database, spec)
+            spec = with_current_offers(database, spec)
             continue
-        for found in candidates:
-            if _claimed(database, spec, found, map_cell):
-                states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
-                return found
-            read_host(database, states, found.host)
-            states.refused(found.host)
-            refused[found.host] += 1
-            if refused[found.host] == PATIENCE:
-                spec = replace(spec, ignored=spec.ignored | {found.host})
+        for candidate in candidates:
+            if _claimed(database, spec, candidate, map_cell):
+                states.used(candidate.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
+                return candidate
+            read_host(database, states, candidate.host)
+            states.refused(candidate.host)
+            refused[candidate.host] += 1
+            if refused[candidate.host] == PATIENCE:
+                spec = replace(spec, ignored=spec.ignored | {candidate.host})
         if spec.group:
             with database.read() as connection:
-                spec = replace(spec, group=hosts.group_of(connection, spec.server_id))
-        spec = offered(database, spec)
+                spec = replace(spec, group=hosts.fetch_scheduling_group(connection, spec.server_id))
+        spec = with_current_offers(database, spec)
 
 
-def place_all(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
-              random: Random | None = None) -> dict[str, Candidate]:
-    """As ``place``, for several servers without claims and groups, claimed in one transaction. Returns the claimed
-    hosts by server uuid; nothing is claimed for the other servers (those that ask for custom resource classes are among
-    them), and ``place`` finds out why. When this raises, it may have claimed: see ``allocations.held``."""
-    found = []
+def place_servers(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
+                  random: Random | None = None) -> dict[str, Candidate]:
+    """Choose and claim hosts as ``place_server`` does, for several servers without claims and groups, in one
+    transaction.
+
+    Return the claimed hosts by server uuid. Nothing is claimed for the other servers (such as those with custom
+    resource classes); ``place_server`` finds out why. When this raises, it may have claimed: see
+    ``allocations.fetch_server_claims``."""
+    placements = []
     for spec in requests:
         if spec.resources:
             continue
-        for one in best(states, spec, random=random):  # there may be none, as far as the memory knows
-            states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
-            found.append((spec, one))
-    if not found:
+        for candidate in best_hosts(states, spec, random=random):  # there may be none among the hosts in memory
+            states.used(candidate.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
+            placements.append((spec, candidate))
+    if not placements:
         return {}
-    if _all_claimed(database, found):
-        return {spec.server_id: one for spec, one in found}
-    for spec, one in found:
-        states.unused(one.host, spec.numa, spec.devices)
-    for name in {one.host for _spec, one in found}:
+    if _all_claimed(database, placements):
+        return {spec.server_id: candidate for spec, candidate in placements}
+    for spec, candidate in placements:
+        states.unused(candidate.host, spec.numa, spec.devices)
+    for name in {candidate.host for _spec, candidate in placements}:
         read_host(database, states, name)
     return {}
 
 
-def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
-    if len(found) == 1:
-        return _claimed(database, *found[0], map_cell=True)
-    claims = [_claim(*one) for one in found]
+def _all_claimed(database: Database, placements: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
+    if len(placements) == 1:
+        return _claimed(database, *placements[0], map_cell=True)
+    claims = [_claim(*placement) for placement in placements]
     try:
         with database.write() as connection:
-            if not allocations.claim_all(connection, claims):
+            if not allocations.claim_for_servers(connection, claims):
                 raise _Refused
     except _Refused:
         return False
@@ -98,50 +104,51 @@ class _Refused(Exception):
     """Another conductor was faster; nothing is claimed."""
 
 
-def _claim(spec: RequestSpec, found: Candidate) -> Claim:
-    return Claim(spec.server_id, spec.project_id, found.host_id, found.cell_id, spec.amounts, spec.devices)
+def _claim(spec: RequestSpec, candidate: Candidate) -> Claim:
+    return Claim(spec.server_id, spec.project_id, candidate.host_id, candidate.cell_id, spec.amounts, spec.devices)
 
 
-def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: bool) -> bool:
+def _claimed(database: Database, spec: RequestSpec, candidate: Candidate, map_cell: bool) -> bool:
     at_once = database.kind == "postgresql" and map_cell and not (spec.devices or spec.resources or spec.group)
 
     def once() -> bool:
         if at_once:
             with database.single() as connection:
-                done = claim_at_once(connection, _claim(spec, found), anyway=spec.forced)
+                done = claim_by_single_statement(connection, _claim(spec, candidate), anyway=spec.forced)
             if done is not None:
                 return done
         with database.write() as connection:
-            return allocations.claim(
-                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
+            return allocations.claim_host_resources(
+                connection, spec.server_id, spec.server_id, candidate.host_id, spec.amounts, devices=spec.devices,
                 resources=spec.resources, nics=spec.nics, isolate=spec.isolate, project_id=spec.project_id,
-                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
+                cell_id=candidate.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
     return database.retried(once)
 
 
-def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[Mapping[str, Any], Mapping[str, Any]],
-               nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
-    """Have a server (*made_of* a flavor and an image) hold what the ports ask that it has now (*nics*), beside all else
-    that it holds of its host. ``False``, and nothing changed, where the host has not enough left."""
+def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[FlavorOfServer, ImageOfServer],
+               nics: Callable[[], Iterable[ServerNic]]) -> bool:
+    """Make a server's claims on its host include what its ports (*nics*) request now, in addition to its other claims.
+    *made_of*: its flavor and image. Return ``False``, and change nothing, if the host has not enough left."""
     def wanted() -> WantedResources:
-        return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova asks for one port alone then
+        return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
 
     def once() -> bool:
         with database.write() as connection:
-            return allocations.set_resources(connection, server_id, host_id, wanted)
+            return allocations.set_claimed_resources(connection, server_id, host_id, wanted)
     return database.retried(once)
 
 
-def in_words(nic: Mapping[str, Any]) -> str:
-    """What a NIC asks of its host, to be read."""
-    found = [bandwidth.in_words(nic["resources"])] if nic.get("resources") else []
-    return " and ".join([*found, *(f"a free {pci.in_words(name, one=True)}" for name in nic.get("devices") or ())])
+def describe_nic_needs(nic: Mapping[str, Any]) -> str:
+    """Return what a NIC requests of its host, as a text for users."""
+    needs = [bandwidth.describe_bandwidth(nic["resources"])] if nic.get("resources") else []
+    return " and ".join([*needs, *(f"a free {pci.describe_devices(name, single=True)}" for name in nic.get("devices")
+                                   or ())])
 
 
 def read_host(database: Database, states: HostStates, name: str) -> None:
-    """Read one host again."""
+    """Read one host again from the database."""
     with database.read() as connection:
-        row = hosts.show(connection, name)
+        row = hosts.fetch_host_row(connection, name)
     if row is not None:
         states.changed(row)
     else:
@@ -149,7 +156,12 @@ def read_host(database: Database, states: HostStates, name: str) -> None:
 
 
 def read_hosts(database: Database, states: HostStates) -> None:
-    """Read all hosts and aggregates again."""
+    """Read all hosts and aggregates again from the database; in full only hosts that have changed."""
     with database.read() as connection:
-        rows, groups = hosts.every(connection), aggregates.every(connection)
-    states.refresh(rows, groups)
+        assumed, summaries = states.take_assumed(), hosts.fetch_host_summaries(connection)
+        changed = [row for row in summaries if row.name in assumed or states.summaries.get(row.name) != row]
+        ids = None if len(changed) > MANY else [row.id for row in changed]
+        rows = hosts.fetch_host_rows(connection, ids=ids) if changed else []
+        groups = aggregates.fetch_aggregate_rows(connection)
+    states.refresh(rows, groups, {row.name for row in summaries})
+    states.summaries.update({row.name: row for row in changed})

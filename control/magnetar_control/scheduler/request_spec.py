@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is asked of the scheduler for one server. ``of_server`` makes it for creates, moves and dry runs."""
+"""The request for a host: what one server needs of it. ``spec_of_server`` makes it for creates, moves and dry runs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,39 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import orjson
-
+from magnetar_control.documents import BlockDevice, FlavorOfServer, PortRequest, ServerNic
 from magnetar_control.store.claims import inventories
 from magnetar_control.store.claims.allocations import Amounts, Group
-from magnetar_control.store.claims.nic_bandwidth import Asking, WantedResources, asking, shares
+from magnetar_control.store.claims.nic_bandwidth import (
+    Asking,
+    WantedResources,
+    bandwidth_placements,
+    bandwidth_requests,
+)
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
-from magnetar_core.hardware.machines import machine_of
-from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts_memory, hardware_of
+from magnetar_core.hardware.machines import machine_of_image
+from magnetar_core.hardware.merge import MEMORY_KEY, encrypts_memory, hardware_of_specs, requested_hardware
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import REMOTE
-from magnetar_core.hardware.pci import asked as asked_devices
-from magnetar_core.hardware.rows import BY_SPEC, said
-from magnetar_core.hardware.traits import Asked, asked
+from magnetar_core.hardware.pci import device_requests as asked_devices
+from magnetar_core.hardware.rows import BY_SPEC, parse_hardware_specs
+from magnetar_core.hardware.traits import Asked, requested_host_traits
 from magnetar_core.kinds.server import is_root_volume
 from magnetar_core.power import RESCUED, SOFT_DELETED
 
-#: Swap of flavors is in MiB.
+#: MiB in one GiB; flavors give swap in MiB.
 MIB_PER_GIB = 1024
 
 
 #: The extra spec of persistent memory.
 PMEM = "hw:pmem"
-#: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
+#: Extra specs and image properties that make a server need certain CPUs and memory of a host.
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|resources:PCPU")
 
 
@@ -45,189 +50,193 @@ _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|r
 _FILTERED = re.compile("(aggregate_instance_extra_specs|capabilities):|[^:]*$")
 
 
-def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``), where that needs certain
-    CPUs and memory of its host; else nothing."""
+def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Return the hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``) if it needs certain
+    CPUs and memory of its host; otherwise nothing."""
     names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
     if not any(map(_PLACED.match, names)):
         return {}
     try:
-        found: Mapping[str, Any] = asked_of(flavor, image or {}).get("hardware", {})
-    except InvalidField:  # of before it was refused: its host says so
-        found = {}
-    return found
+        hardware: Mapping[str, Any] = requested_hardware(flavor, image or {}).get("hardware", {})
+    except InvalidField:  # a server older than this refusal: its host reports it
+        hardware = {}
+    return hardware
 
 
-def numa_of(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> Needs | None:
-    """What a server of *flavor* and *image* with these *nics* needs of the NUMA cells of a host."""
-    found = numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
-    return found and found._replace(networks=tuple(sorted(
+def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> Needs | None:
+    """Return what a server of *flavor* and *image* with these *nics* needs of a host's NUMA cells; ``None`` for
+    nothing."""
+    numa_needs = numa.numa_needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
+    return numa_needs and numa_needs._replace(networks=tuple(sorted(
         {nic["network_affinity"] for nic in nics if nic.get("network_affinity")})))
 
 
-def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
-               image: Mapping[str, Any] | None = None) -> Amounts:
-    """What a server of *flavor* and *image* claims of a host; a root disk that is a volume claims nothing. Extra specs
-    ``resources:VCPU``, ``MEMORY_MB`` and ``DISK_GB`` say another amount, which may be 0 (Nova's overrides)."""
-    found, specs = needs(flavor, volume_backed, image), flavor.get("extra_specs")
+def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
+                    image: Mapping[str, Any] | None = None) -> Amounts:
+    """Return the amounts that a server of *flavor* and *image* claims on a host. With *volume_backed*, the root disk
+    claims nothing. The extra specs ``resources:VCPU``, ``MEMORY_MB`` and ``DISK_GB`` override an amount, also with 0
+    (as in Nova)."""
+    amounts, specs = needed_amounts(flavor, volume_backed, image), flavor.get("extra_specs")
     if not specs:
-        return found
-    return found._replace(**{field: int(specs[f"resources:{name}"])
-                             for name, field in zip(RESOURCES, Amounts._fields, strict=False)
-                             if f"resources:{name}" in specs})
+        return amounts
+    return amounts._replace(**{field: int(specs[f"resources:{name}"])
+                               for name, field in zip(RESOURCES, Amounts._fields, strict=False)
+                               if f"resources:{name}" in specs})
 
 
-def resources_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> dict[str, int]:
-    """What a server of *flavor* and *image* claims of resource classes that are no ``Amounts``: its extra specs
-    ``resources:CUSTOM_…``, with those of groups (``resources1:CUSTOM_…``), its persistent memory (``hw:pmem``), and the
-    key of memory that is encrypted, which ``resources:MEM_ENCRYPTION_CONTEXT`` claims without encrypting it, too."""
+def resources_of(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """Return the claims of a server of *flavor* and *image* on resource classes outside ``Amounts``.
+
+    They are the extra specs ``resources:CUSTOM_…``, also of groups (``resources1:CUSTOM_…``), persistent memory
+    (``hw:pmem``), and the key for encrypted memory. ``resources:MEM_ENCRYPTION_CONTEXT`` claims that key too, without
+    encrypting the memory."""
     specs = flavor.get("extra_specs") or {}
-    found = groups.custom_resources(specs)
+    resources = groups.custom_resources(specs)
     if PMEM in specs:
-        found.update(pmem.resources(specs[PMEM]))
+        resources.update(pmem.pmem_resources(specs[PMEM]))
     keys = max(int(specs.get(f"resources:{MEMORY_KEY}", 0)), bool(encrypts_memory(flavor, image or {})))
     if keys:
-        found[MEMORY_KEY] = keys
-    return found
+        resources[MEMORY_KEY] = keys
+    return resources
 
 
-def nics_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The NICs of a server by its row, or, of one that was never started and may have none yet, what is asked for."""
-    found: Sequence[Mapping[str, Any]] = orjson.loads(row.get("interfaces") or "[]")
-    return found if found or row.get("launched_at") else request.get("networks") or ()
+def nics_of(row: ServerRow) -> Sequence[ServerNic | PortRequest]:
+    """Return the NICs in a server's *row*; for a server that was never started and has none, the requested networks."""
+    return row.nics if row.nics or row.launched_at else row.request.get("networks") or ()
 
 
-def isolates(flavor: Mapping[str, Any]) -> bool:
-    """Whether the *flavor* wants each NIC to have its bandwidth of another provider (Nova's ``group_policy``)."""
+def isolates_nics(flavor: FlavorOfServer) -> bool:
+    """Return whether the *flavor* requires a separate bandwidth provider for each NIC (Nova's ``group_policy``)."""
     return (flavor.get("extra_specs") or {}).get("group_policy") == "isolate"
 
 
-def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """The sum of what NICs ask of a host, by ``core.bandwidth.resource``."""
-    found = Counter[str]()
+def bandwidth_of_nics(nics: Iterable[ServerNic | PortRequest]) -> Counter[str]:
+    """Return the sum of the bandwidth that the NICs request of a host, by ``core.bandwidth.bandwidth_resource``."""
+    bandwidth = Counter[str]()
     for nic in nics:
-        found.update(nic.get("resources") or {})
-    return found
+        bandwidth.update(nic.get("resources") or {})
+    return bandwidth
 
 
-def rescue_gb(row: Mapping[Any, Any]) -> int:
-    """Return the GiB of the rescue disk that a server by its row has, or is about to have. A soft-deleted one keeps it
-    until it is restored."""
-    rescued = row.get("vm_state") in (RESCUED, SOFT_DELETED) or row.get("task_state") == ACTIONS["rescue"].task
-    return int(row.get("rescue_gb") or 0) if rescued else 0
+def rescue_gb(row: ServerRow) -> int:
+    """Return the GiB of the rescue disk that the server of this row has or is about to get. A soft-deleted server keeps
+    its rescue disk until it is restored."""
+    rescued = row.vm_state in (RESCUED, SOFT_DELETED) or row.task_state == ACTIONS["rescue"].task
+    return (row.rescue_gb or 0) if rescued else 0
 
 
-def held_by(row: Any) -> tuple[Amounts, WantedResources]:
-    """What a server by its row is to hold of its host: ``amounts_of`` with its rescue disk, and ``wanted_of``."""
-    flavor, request, image = (orjson.loads(one) for one in (row.flavor, row.request, row.image))
-    amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), image)
-    columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
-    amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(columns))
-    return amounts, wanted_of(flavor, image, nics_of(columns, request))
+def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
+    """Return the claims that the server of this row must hold on its host: ``claimed_amounts`` with its rescue disk,
+    and ``wanted_of``."""
+    amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
+    amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
+    return amounts, wanted_of(row.flavor, row.image, nics_of(row))
 
 
-def wanted_of(flavor: Mapping[str, Any], image: Mapping[str, Any],
-              nics: Sequence[Mapping[str, Any]]) -> WantedResources:
-    """What a server of *flavor* and *image* with these *nics* is to hold of a host, besides ``amounts_of``:
-    ``resources_of`` with what its ports ask for, and ``devices_of``."""
+def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
+              nics: Sequence[ServerNic | PortRequest]) -> WantedResources:
+    """Return the claims of a server of *flavor* and *image* with these *nics* in addition to ``claimed_amounts``:
+    ``resources_of`` with the bandwidth of its ports, and ``devices_of``."""
     return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
-                           asking(nics), isolates(flavor))
+                           bandwidth_requests(nics), isolates_nics(flavor))
 
 
-def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
-    """The CPUs of both kinds, MiB and GiB that a server of *flavor* and *image* really has of its host."""
+def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
+                   image: Mapping[str, Any] | None = None) -> Amounts:
+    """Return the shared and dedicated CPUs, MiB and GiB that a server of *flavor* and *image* really uses on its host.
+    """
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
-    shared, pcpus = vcpus - len(numa.pinned(hardware, vcpus)), numa.dedicated(hardware, vcpus)
-    swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
+    shared, pcpus = vcpus - len(numa.pinned_cpus(hardware, vcpus)), numa.dedicated_cpu_count(hardware, vcpus)
+    swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), flavor_disk_sizes(flavor)
     root = 0 if volume_backed else had["disk"]
     return Amounts(shared, int(flavor["ram"]), root + had["ephemeral"] + swap, pcpus)
 
 
-def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they are as large as
-    ``grown`` in the server's flavor says."""
-    grown = flavor.get("grown") or {}
-    return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
+def flavor_disk_sizes(flavor: FlavorOfServer) -> dict[str, int]:
+    """Return the GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they keep the
+    sizes under ``grown`` in the server's flavor."""
+    grown, sizes = flavor.get("grown") or {}, {"disk": flavor.get("disk"), "ephemeral": flavor.get("ephemeral")}
+    return {name: max(int(size or 0), int(grown.get(name) or 0)) for name, size in sizes.items()}
 
 
-def devices_of(flavor: Mapping[str, Any], nics: Iterable[Mapping[str, Any]] = ()) -> dict[str, int]:
-    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has, and devices of which
-    physical network (``pci.of_network``) for its *nics*; only flavors and ports ask for some."""
+def devices_of(flavor: FlavorOfServer, nics: Iterable[ServerNic | PortRequest] = ()) -> dict[str, int]:
+    """Return the number of PCI devices by alias, with virtual GPUs, of a server of *flavor*, and of devices by physical
+    network (``pci.network_devices_name``) for its *nics*. Only flavors and ports can request devices."""
     specs = flavor.get("extra_specs")
-    found = Counter(asked_devices(said(specs, BY_SPEC)) if specs else {})
+    devices = Counter(asked_devices(parse_hardware_specs(specs, BY_SPEC)) if specs else {})
     for nic in nics:
-        found.update(nic.get("devices") or {})
-    return dict(found)
+        devices.update(nic.get("devices") or {})
+    return dict(devices)
 
 
 @dataclass(frozen=True)
 class RequestSpec:
-    """One server to be placed. Hosts are names; ``None`` or empty means any."""
+    """The request to place one server. Hosts are names; ``None`` or empty means any."""
 
     server_id: str
     project_id: str
     amounts: Amounts
     #: Amounts of custom resource classes, and of bandwidth (``core.bandwidth``).
     resources: Mapping[str, int] = field(default_factory=dict)
-    #: The NICs that ask for that bandwidth, and whether each is to have another provider.
+    #: NICs that request that bandwidth, and whether each needs a separate provider.
     nics: Sequence[Asking] = ()
     isolate: bool = False
-    #: By name of host what is left there of each of them; ``offered`` looks it up.
+    #: By host name, the amounts left there of these resources; filled by ``with_current_offers``.
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
     flavor_name: str = ""
     vcpus: int = 1  # of the guest; ``amounts`` may count others
     extra_specs: Mapping[str, str] = field(default_factory=dict)
-    image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
-    machine: str = ""  # the machine type that the server has
+    image: Mapping[str, Any] = field(default_factory=dict)  # image properties, as in Glance
+    machine: str = ""  # the server's machine type
     image_id: str = ""  # empty for a server whose root disk is a volume
     availability_zone: str | None = None  # one zone, or several with commas
     cell_id: str | None = None  # only a host of this cell: a move stays in its cell
     near_cell: str | None = None  # hosts of this cell weigh more: a move that may go into another cell
     host: str | None = None  # only this host (``host``, ``hypervisor_hostname``, the target of a move)
-    ignored: frozenset[str] = frozenset()  # not these: tried before, or the source of a move
-    volume_hosts: frozenset[str] | None = None  # only these, since the root volume lies there; ``None`` for any
-    needs_ovn: bool = False  # only hosts that can give it ports of OVN
-    hints: Mapping[str, Any] = field(default_factory=dict)  # the scheduler hints as they came
-    #: Hosts of the servers that the hints different_host and same_host name; ``of_server`` looks them up.
+    ignored: frozenset[str] = frozenset()  # excluded hosts: tried before, or the source of a move
+    volume_hosts: frozenset[str] | None = None  # hosts that have the root volume; ``None`` for any
+    needs_ovn: bool = False  # only hosts that can plug in ports of OVN
+    hints: Mapping[str, Any] = field(default_factory=dict)  # the scheduler hints as requested
+    #: Hosts of the servers in the hints different_host and same_host; filled by ``spec_of_server``.
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
-    #: PCI devices by name that the server has already, by host: those before a resize.
+    #: By host, the PCI devices by name that the server has already: those from before a resize.
     has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    devices: Mapping[str, int] = field(default_factory=dict)  # how many of which name it claims
-    #: An administrator has chosen the host by ZONE:HOST: the filters that Nova's scheduler has are not applied.
+    devices: Mapping[str, int] = field(default_factory=dict)  # number of devices claimed, by name
+    #: An administrator chose the host with ZONE:HOST: the filters of Nova's scheduler are not applied.
     past_filters: bool = False
-    forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
+    forced: bool = False  # an administrator chose the host: only the claim and a host that answers count
 
     def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
-        """Return whether the server may be placed in a cell: in a disabled one where it is there, or was forced."""
+        """Return whether the server may be placed in a cell. A disabled cell accepts a server that is there already, or
+        is forced."""
         return not disabled or self.forced or cell_id == self.cell_id
 
     def forced_to(self) -> RequestSpec:
-        """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
+        """Return the same request for a forced host: it may be disabled, and in any zone, group and aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
                        machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     def past_all_filters(self) -> RequestSpec:
-        """Return the same request for a host that was asked for by ZONE:HOST. As in Nova, Placement's part stays: the
-        zone, disabled hosts, traits, and everything that is claimed; so does the server group's hard policy."""
+        """Return the same request for a host requested with ZONE:HOST. As in Nova, Placement's part stays: the zone,
+        disabled hosts, traits, and all claims. The server group's hard policy stays too."""
         return replace(self, past_filters=True, hints={}, different_host=frozenset(), same_host=None, extra_specs={
             name: value for name, value in self.extra_specs.items() if not _FILTERED.match(name)})
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:
-        """What flavor and image ask of the server's hardware; nothing where they cannot go together, which its build
-        is refused for."""
+        """The hardware that flavor and image request; empty when they conflict, since the build is refused then."""
         try:
-            found = hardware_of(self.extra_specs, self.image, self.vcpus)
+            hardware = hardware_of_specs(self.extra_specs, self.image, self.vcpus)
         except InvalidField:
             return {}
-        return {**found, "machine": self.machine} if self.machine else found
+        return {**hardware, "machine": self.machine} if self.machine else hardware
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """Names of the only hosts that can pass, ``None`` for any: what the filters by name say, in one set."""
+        """Names of the only hosts that can pass, ``None`` for any: the filters by name in one set."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
@@ -238,23 +247,23 @@ class RequestSpec:
         return frozenset(filter(self._offered_by, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
-        """Whether a host has enough left of all custom resource classes, and of bandwidth."""
+        """Return whether a host has enough left of all custom resource classes, and of bandwidth."""
         return self._offering is None or host in self._offering
 
     def _offered_by(self, host: str) -> bool:
         offer = self.offers[host]
-        if not (self.isolate or any(nic.devices for nic in self.nics)):  # all is of the whole host
+        if not (self.isolate or any(nic.devices for nic in self.nics)):  # every resource belongs to the whole host
             return all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
         return all(offer.get(name, 0) >= amount for name, amount in self.of_no_nic.items()) and (
-            next(shares(self.nics, offer, self.isolate), None) is not None)
+            next(bandwidth_placements(self.nics, offer, self.isolate), None) is not None)
 
     @cached_property
     def of_no_nic(self) -> dict[str, int]:
-        """What it asks for of resource classes without what its NICs ask for."""
-        found = Counter(self.resources)
+        """The requested amounts of resource classes without the bandwidth of the NICs."""
+        amounts = Counter(self.resources)
         for nic in self.nics:
-            found.subtract({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
-        return dict(+found)
+            amounts.subtract({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
+        return dict(+amounts)
 
     @cached_property
     def never(self) -> frozenset[str]:
@@ -265,81 +274,84 @@ class RequestSpec:
 
     @cached_property
     def traits(self) -> Asked:
-        """The traits that flavor and image require of a host, or forbid it."""
-        return asked(self.extra_specs, self.image)
+        """The traits that flavor and image require or forbid."""
+        return requested_host_traits(self.extra_specs, self.image)
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
-        """Members of its group by host, where that weighs (soft policies)."""
+        """Members of the server's group by host, if they affect weights (soft policies)."""
         return self.group.hosts if self.group and self.group.policy.startswith("soft-") else {}
 
 
-def hint(hints: Mapping[str, Any], name: str) -> list[str]:
-    """A hint that is one text or a list of texts, as a list."""
+def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
+    """Return a hint as a list; its value is one text or a list of texts."""
     value = hints.get(name) or []
-    return [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+    return [str(text) for text in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-def hinted(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """``different_host`` and ``same_host`` of the hints. *where*: ``store.hosts.hosts.of_servers`` that they name. A
-    server without a host excludes no host for different_host, and every host for same_host."""
+def hinted_host_fields(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the fields ``different_host`` and ``same_host`` for the hints. *where*: the result of
+    ``store.hosts.hosts.fetch_hosts_of_servers`` for the servers in these hints. A server without a host excludes no
+    host for different_host, and every host for same_host."""
     def of(name: str) -> frozenset[str]:
-        return frozenset(host for server in hint(hints, name) for host in where.get(server, ()))
-    return {"different_host": of("different_host"), "same_host": of("same_host") if hint(hints, "same_host") else None}
+        return frozenset(host for server in hint_texts(hints, name) for host in where.get(server, ()))
+    return {"different_host": of("different_host"), "same_host": of("same_host") if hint_texts(hints, "same_host")
+            else None}
 
 
-def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
-              flavor: Mapping[str, Any] | None = None, **over: Any) -> RequestSpec:
-    """The spec of a server by its row, which may be one to be. *api*: the API database, read only where hints need it.
-    *volumes*: the volume service, and *context*: the user, for it. *flavor*: the one that a resize gives the server.
-    *over*: fields that the caller decides, such as ``host`` and ``ignored`` of a move."""
-    request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
-    flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
-    blocks = request.get("blocks") or ()
-    root, nics = next(filter(is_root_volume, blocks), None), nics_of(row, request)
-    names = hint(hints, "different_host") + hint(hints, "same_host")
+def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
+                   flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
+    """Return the request for the server of a row, which may not exist yet.
+
+    *api*: the API database, read only if hints need it. *volumes*, *context*: the volume service, and the user whose
+    volumes are read there. *flavor*: the new flavor of a resize. *over*: fields that the caller decides, such as
+    ``host`` and ``ignored`` of a move."""
+    request, hints, image = row.request, row.hints, row.image
+    flavor = row.flavor if flavor is None else flavor
+    root, nics = next(filter(is_root_volume, request.get("blocks") or ()), None), nics_of(row)
+    names = hint_texts(hints, "different_host") + hint_texts(hints, "same_host")
     group, where = None, {}
     if hints.get("group") or names:
         with api.read() as connection:
-            group = hosts.group_of(connection, row["id"], hints["group"]) if hints.get("group") else None
-            where = hosts.of_servers(connection, row["project_id"], names) if names else {}
-    image = orjson.loads(row["image"])
+            group = hosts.fetch_scheduling_group(connection, row.id, hints["group"]) if hints.get("group") else None
+            where = hosts.fetch_hosts_of_servers(connection, row.project_id, names) if names else {}
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     spec = RequestSpec(**{
-        "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
+        "server_id": row.id, "project_id": row.project_id,
+        "amounts": claimed_amounts(flavor, root is not None, image),
         **wanted_of(flavor, image, nics)._asdict(), "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
-        "image": image.get("properties") or {}, "machine": machine_of(image), "image_id": row.get("image_id") or "",
-        "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
+        "image": image.get("properties") or {}, "machine": machine_of_image(image),
+        "image_id": row.image_id or "", "availability_zone": row.pinned_availability_zone or row.availability_zone,
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request), **hinted(hints, where), **over})
-    if request.get("past_filters") and not row.get("launched_at"):  # moves and rebuilds do not remember it
+        "needs_ovn": _on_ovn(row), **hinted_host_fields(hints, where), **over})
+    if request.get("past_filters") and not row.launched_at:  # moves and rebuilds do not keep it
         spec = spec.past_all_filters()
-    return offered(api, spec)
+    return with_current_offers(api, spec)
 
 
-def offered(api: Database, spec: RequestSpec) -> RequestSpec:
-    """The spec with what hosts have left at this moment of the custom resource classes that it asks for."""
+def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:
+    """Return the request with the amounts that hosts have left now of its custom resource classes."""
     if not spec.resources:
         return spec
     with api.read() as connection:
-        return replace(spec, offers=inventories.offers(connection, spec.resources, [
+        return replace(spec, offers=inventories.fetch_available_amounts(connection, spec.resources, [
             f"{kind}:{nic.network}/" for nic in spec.nics if nic.devices for kind in nic.amounts]))
 
 
-def _on_ovn(row: Mapping[Any, Any], request: Mapping[str, Any]) -> bool:
-    """Whether the server has ports of OVN that its host plugs in, or will. A new one has no NICs yet, but networks that
-    it asks for."""
-    if nics := orjson.loads(row.get("interfaces") or "[]"):
-        return any(one.get("port") and one.get("vnic_type") != REMOTE for one in (
-            nic.get("on_host") or {} for nic in nics))
-    return any(one.get("by_engine") for one in request.get("networks") or ())
+def _on_ovn(row: ServerRow) -> bool:
+    """Return whether the server has, or will have, ports of OVN that its host plugs in. A new server has no NICs yet,
+    only the networks of its request."""
+    if row.nics:
+        return any(agent_nic.get("port") and agent_nic.get("vnic_type") != REMOTE for agent_nic in (
+            nic.get("on_host") or {} for nic in row.nics))
+    return any(network.get("by_engine") for network in row.request.get("networks") or ())
 
 
-def root_disk_hosts(volumes: Any, context: Any, root: Mapping[str, Any] | None) -> frozenset[str] | None:
-    """Hosts on which the server can be since its root disk, the block device *root*, is a volume that lies there or
-    comes from a snapshot there; ``None`` for any. Other volumes are attached from any host."""
+def root_disk_hosts(volumes: Any, context: Any, root: BlockDevice | None) -> frozenset[str] | None:
+    """Return the hosts where the server can run because its root disk, the block device *root*, is a volume there or
+    comes from a snapshot there; ``None`` for any. Other volumes can be attached from any host."""
     if root is None or root["source_type"] not in ("volume", "snapshot"):
         return None
     try:
@@ -347,5 +359,5 @@ def root_disk_hosts(volumes: Any, context: Any, root: Mapping[str, Any] | None) 
             return frozenset([volumes.where(root["uuid"])])
         snapshot = volumes.snapshot(context, root["uuid"])
     except MagnetarError:
-        return None  # it is gone: the build says so
+        return None  # it is gone: the build reports that
     return frozenset([snapshot["host"]]) if snapshot and snapshot.get("host") else None

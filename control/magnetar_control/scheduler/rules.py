@@ -11,7 +11,7 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings
 
 from . import own
-from .filters import USUAL_FILTERS, Filter, enabled
+from .filters import USUAL_FILTERS, Filter, applied_filters
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec
@@ -20,39 +20,39 @@ from .weighers import MULTIPLIER, USUAL, Multipliers, OwnWeigher, image_locality
 
 @dataclass(frozen=True)
 class Rules:
-    """Settings of a choice."""
+    """The settings of a choice."""
 
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS
-    subset: int = 1  # the first host is drawn among so many of the best (Nova's host_subset_size)
+    subset: int = 1  # the first host is drawn from this many of the best (Nova's host_subset_size)
     own: tuple[OwnWeigher, ...] = ()
-    options: Options = USUAL_OPTIONS  # what the filters were made with, and metrics
+    options: Options = USUAL_OPTIONS  # settings of the filters, and of metrics
 
     @property
     def looks_at_told(self) -> bool:
-        """Whether a weigher or filter looks at metrics and images of hosts."""
+        """Whether a weigher or filter reads metrics and images of hosts."""
         return bool(self.options.metrics or self.own)
 
     @property
     def looks_at_flavors(self) -> bool:
-        """Whether a filter looks at the flavors of servers that are there."""
-        return any(one.name == "TypeAffinityFilter" for one in self.filters)
+        """Whether a filter reads the flavors of the servers on hosts."""
+        return any(host_filter.name == "TypeAffinityFilter" for host_filter in self.filters)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
-        """The filters that may refuse a host for *spec*."""
-        return [one for one in self.filters if one.asked(spec)]
+        """Return the filters that may refuse a host for *spec*."""
+        return [host_filter for host_filter in self.filters if host_filter.asked(spec)]
 
 
 #: Nova's defaults.
 DEFAULT_RULES = Rules()
 
 
-def rules_of(settings: Settings) -> Rules:
-    """The rules of the settings. Raises ``InvalidSettings``."""
+def scheduler_rules(settings: Settings) -> Rules:
+    """Return the rules of the settings. Raises ``InvalidSettings``."""
     multipliers = {}
-    for one in fields(Multipliers):
-        name, soft = one.name + MULTIPLIER, one.name.startswith(("soft_", "pci"))
-        value = multipliers[one.name] = getattr(settings, name)
+    for multiplier_field in fields(Multipliers):
+        name, soft = multiplier_field.name + MULTIPLIER, multiplier_field.name.startswith(("soft_", "pci"))
+        value = multipliers[multiplier_field.name] = getattr(settings, name)
         if not math.isfinite(value) or (soft and value < 0):
             raise InvalidSettings(f"{name} must be a number{' from 0' if soft else ''}, and is {value}.")
     if settings.host_subset_size < 1:
@@ -60,7 +60,7 @@ def rules_of(settings: Settings) -> Rules:
     options = options_of(settings)
     try:
         names = [*map(str, settings.enabled_filters), *(["MetricsFilter"] if options.metrics_required else [])]
-        filters = enabled(names, options)
+        filters = applied_filters(names, options)
     except ValueError as error:
         raise InvalidSettings(f"enabled_filters: {error}") from None
     _check(filters, options)
@@ -68,7 +68,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def options_of(settings: Settings) -> Options:
-    """What the settings say of filters. Raises ``InvalidSettings``."""
+    """Return the settings of filters. Raises ``InvalidSettings``."""
     return Options(
         settings.max_instances_per_host, settings.max_io_ops_per_host, frozenset(map(str, settings.isolated_hosts)),
         frozenset(map(str, settings.isolated_images)), settings.restrict_isolated_hosts_to_isolated_images,
@@ -80,32 +80,32 @@ def options_of(settings: Settings) -> Options:
 
 
 def _check(filters: tuple[Filter, ...], options: Options) -> None:
-    """A setting of a filter that is not applied would do nothing, and so would a filter without what it looks at."""
-    names = {one.name for one in filters}
+    """Raise ``InvalidSettings`` for settings of a filter that is not applied: they would do nothing."""
+    names = {host_filter.name for host_filter in filters}
     if (options.isolated_hosts or options.isolated_images) and "IsolatedHostsFilter" not in names:
         raise InvalidSettings("isolated_hosts and isolated_images do nothing unless enabled_filters names "
                               "IsolatedHostsFilter.")
 
 
-def _numbers(setting: str, given: Mapping[str, object]) -> dict[str, float]:
-    found = {}
-    for name, value in given.items():
+def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, float]:
+    numbers = {}
+    for name, value in numbers_by_name.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise InvalidSettings(f"{setting}: {name} must be a number, and is {value!r}.")
-        found[str(name)] = float(value)
-    return found
+        numbers[str(name)] = float(value)
+    return numbers
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Those whose multiplier is not 0: that of images, and those of one's own."""
-    found = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
+    """Return the weighers whose multiplier is not 0, among image locality and the custom ones."""
+    weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:
-            function = own.found(own.GROUP_WEIGHERS, name)
+            function = own.load_own_function(own.GROUP_WEIGHERS, name)
         except ValueError as error:
             raise InvalidSettings(f"weighers: {error}.") from None
         if function is None:
             raise InvalidSettings(f"weighers: no installed package has an entry point {name!r} of the group "
                                   f"{own.GROUP_WEIGHERS}.")
-        found.append(OwnWeigher(name, own.guarded(name, function, 0.0), multiplier))
-    return tuple(one for one in found if one.multiplier)
+        weighers.append(OwnWeigher(name, own.guard_own_function(name, function, 0.0), multiplier))
+    return tuple(weigher for weigher in weighers if weigher.multiplier)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``services.KeyManager`` over HTTP: Barbican's API v1.
 
-Certificates are users' secrets. Keys are secrets of the service user's project: Barbican chooses their uuids, so ours
-are in their names, and what a key store keeps is their payload.
+Certificates are users' secrets. Keys are secrets of the service user's project. Barbican chooses their uuids, so our
+uuids are in their names, and the text of a key store is their payload.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from . import Context
 from .key_manager import MOST, KeyStore
 from .service_client import ServiceClient
 
-#: What names of our keys begin with.
+#: The prefix of the names of our keys.
 NAME = "magnetar-"
-#: Most secrets of one name: one, and those of conductors that made it at the same time.
+#: The most secrets of one name: one, and those of conductors that created it at the same time.
 PAGE = 100
 #: The type of secrets that are certificates.
 CERTIFICATE = "certificate"
 
 
 class BarbicanKeys(KeyStore):
-    """*url*: of Barbican, without ``/v1``. *token* gives a token of a service user who may make, read and delete
-    secrets of its project; with true, one that was not given before. *ca*: certificates to trust. Raises
-    ``InvalidSettings``. Its calls raise ``Unavailable`` while Barbican is away."""
+    """Certificates and keys in Barbican. Calls raise ``Unavailable`` while Barbican does not answer.
+
+    *url*: of Barbican, without ``/v1``. *token* returns a token of a service user who may create, read and delete
+    secrets of its project; called with true, a new one. *ca*: certificates to trust. Raises ``InvalidSettings``.
+    """
 
     def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
         self._client = ServiceClient("key manager", url, "/v1/secrets", token, ca, timeout)
 
     def certificate(self, context: Context, id: str) -> bytes:
-        """See ``services.KeyManager``. It is read with the user's token where there is one, else with the service
-        user's, which Barbican must let read it. Raises ``Forbidden``, and ``Conflict`` for a secret of another type."""
+        """See ``services.KeyManager``. The certificate is read with the user's token, or else with the service user's,
+        which Barbican must allow to read it. Raises ``Forbidden``, and ``Conflict`` for a secret of another type."""
         try:
             path = f"/{uuid.UUID(id)}"  # an id is never a path
         except ValueError:
             raise _no_certificate(id) from None
         try:
-            told = self._client.json("GET", path, token=context.token)
-            if told["secret_type"] != CERTIFICATE:
+            secret = self._client.json("GET", path, token=context.token)
+            if secret["secret_type"] != CERTIFICATE:
                 raise Conflict(f"The secret {id} of the key manager is no certificate: its type is "
-                               f"{told['secret_type']}. Store it with the type certificate.")
-            type = (told.get("content_types") or {}).get("default")
+                               f"{secret['secret_type']}. Store it with the type certificate.")
+            type = (secret.get("content_types") or {}).get("default")
             if not type:
                 raise _no_certificate(id)
             return self._payload(path, type, context.token)
@@ -69,11 +71,12 @@ class BarbicanKeys(KeyStore):
                                        "payload": text})
 
     def _named(self, id: str) -> list[str]:
-        """The paths of the secrets with the name of a key, the first one first."""
+        """Return the paths of the secrets with the name of a key, the oldest first."""
         name = NAME + str(uuid.UUID(id))
-        found = self._client.json("GET", f"?name={name}&limit={PAGE}")["secrets"]
-        own = sorted((one["created"], one["secret_ref"]) for one in found if one["name"] == name)
-        return [f"/{uuid.UUID(ref.rpartition('/')[2])}" for _created, ref in own]
+        secrets = self._client.json("GET", f"?name={name}&limit={PAGE}")["secrets"]
+        named_secrets = sorted((secret["created"], secret["secret_ref"]) for secret in secrets
+                               if secret["name"] == name)
+        return [f"/{uuid.UUID(ref.rpartition('/')[2])}" for _created, ref in named_secrets]
 
     def _payload(self, path: str, type: str, token: str = "") -> bytes:
         with self._client.asked("GET", f"{path}/payload", {"Accept": type}, token=token) as answer:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A value of attributes that nothing here acts on. What says what is so anyway is taken, since clients send it."""
+"""A value of attributes that have no effect here. Values that describe the actual behavior are accepted, because
+clients send them."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from magnetar_core.versions import Version
 
 
 class Lacking(Value):
-    """An attribute that may only be null or one of the *usual* values; *why*: the rule that others break."""
+    """An attribute that may only be null or one of the *usual* values. *why*: the rule that others break."""
 
     def __init__(self, why: str, *usual: Any) -> None:
         self.why, self.usual = why, (None, *usual)
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in self.usual):
+        if not any(value == allowed and isinstance(value, bool) is isinstance(allowed, bool) for allowed in self.usual):
             raise InvalidField(path, self.why, value)
         return value
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of the embedded services: what a project may have of each resource, counted when it wants more."""
+"""Quotas of the embedded services: a project's limit of each resource, and its usage, counted when it asks for more."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from magnetar_control.store.accounts import quotas
 from magnetar_control.store.accounts.quotas import DEFAULT, Limits
 from magnetar_core.errors import MagnetarError
 
-#: What a project has of the resources named.
+#: Returns the project's usage of the named resources.
 Count = Callable[[Connection, str, Collection[str]], Mapping[str, int]]
 
 
 class Excess(NamedTuple):
-    """More of a resource than there is room for: what is used, what was asked for, and the limit."""
+    """More of a resource than the quota allows: the usage, the request, and the limit."""
 
     resource: str
     used: int
@@ -26,55 +26,56 @@ class Excess(NamedTuple):
 
 
 class Quotas:
-    """Those of one *service*. *defaults*: the limits where none is set, by resource; *count*: what is used; *refusal*:
-    the service's error for what is too much."""
+    """The quotas of one *service*. *defaults*: the limits of projects without their own, by resource. *count*: returns
+    the usage. *refusal*: returns the service's error for requests over quota."""
 
     def __init__(self, service: str, defaults: Mapping[str, int], count: Count,
                  refusal: Callable[[Sequence[Excess]], MagnetarError]) -> None:
         self.service, self.defaults, self.count, self.refusal = service, dict(defaults), count, refusal
 
     def limits(self, connection: Connection, project: str = DEFAULT) -> Limits:
-        """Limits of a project; by default those of projects without their own."""
-        return quotas.limits(connection, self.defaults, project, DEFAULT)
+        """Return the limits of a project; by default the limits of projects without their own."""
+        return quotas.fetch_effective_limits(connection, self.defaults, project, DEFAULT)
 
-    def merged(self, given: Mapping[str, Mapping[str, int]], project: str) -> Limits:
-        """As ``limits``, of what is set (of ``store.accounts.quotas.found``)."""
-        return quotas.merged(self.defaults, given, project, DEFAULT)
+    def merged(self, configured: Mapping[str, Mapping[str, int]], project: str) -> Limits:
+        """Return the limits as ``limits``, from *configured* (of ``store.accounts.quotas.fetch_quota_limits``)."""
+        return quotas.merge_quota_limits(self.defaults, configured, project, DEFAULT)
 
     def used(self, connection: Connection, project: str) -> Limits:
-        """What a project has of each resource; 0 of what is not counted."""
+        """Return a project's usage of each resource; 0 for resources that are not counted."""
         return {**dict.fromkeys(self.defaults, 0), **self.count(connection, project, self.defaults)}
 
-    def set(self, connection: Connection, project: str, given: Mapping[str, int | None]) -> Limits:
-        """Set limits of a project, -1 for none, ``None`` for the usual one again; others stay. All that it has then."""
-        quotas.reset(connection, [*given], project)
-        quotas.put(connection, project, {name: limit for name, limit in given.items() if limit is not None})
+    def set(self, connection: Connection, project: str, requested: Mapping[str, int | None]) -> Limits:
+        """Set limits of a project (-1: none, ``None``: the default again), and return all of its limits."""
+        quotas.remove_quota_rows(connection, [*requested], project)
+        quotas.upsert_quota_rows(connection, project, {name: limit for name,
+                                                       limit in requested.items() if limit is not None})
         return self.limits(connection, project)
 
     def every(self, connection: Connection) -> dict[str, Limits]:
-        """The limits of all projects that have some of their own."""
-        projects = quotas.holders(connection, self.defaults)
-        given = quotas.found(connection, (DEFAULT, *projects))
-        return {project: self.merged(given, project) for project in projects}
+        """Return the limits of all projects with their own limits."""
+        projects = quotas.fetch_limited_projects(connection, self.defaults)
+        configured = quotas.fetch_quota_limits(connection, (DEFAULT, *projects))
+        return {project: self.merged(configured, project) for project in projects}
 
     def bound(self, connection: Connection, project: str, *names: str) -> Limits:
-        """Those of the limits *names* that there are. What is counted of them afterwards stays true until the
-        transaction ends: who wants more in the same project waits here."""
-        found = self.limits(connection, project)
-        most = {name: found[name] for name in names if found[name] >= 0}
+        """Return the limits among *names* that are not unlimited. A count made afterwards stays true until the
+        transaction ends: other requests for more in the same project wait here."""
+        limits = self.limits(connection, project)
+        most = {name: limits[name] for name in names if limits[name] >= 0}
         if most:
-            quotas.turn(connection, f"{self.service} {project}")
+            quotas.lock_quota(connection, f"{self.service} {project}")
         return most
 
     def check(self, connection: Connection, project: str, most: Mapping[str, int], **more: int) -> None:
-        """Raises the service's refusal where *more* is beyond *most* (of ``bound``)."""
-        wanted = {name: number for name, number in more.items() if number > 0 and name in most}
-        have = self.count(connection, project, wanted) if wanted else {}
-        over = [Excess(name, have[name], number, most[name]) for name, number in wanted.items()
+        """Raise the service's refusal when *more* exceeds *most* (of ``bound``)."""
+        requested = {name: number for name, number in more.items() if number > 0 and name in most}
+        have = self.count(connection, project, requested) if requested else {}
+        over = [Excess(name, have[name], number, most[name]) for name, number in requested.items()
                 if have[name] + number > most[name]]
         if over:
             raise self.refusal(over)
 
     def within(self, connection: Connection, project: str, **more: int) -> None:
-        """As ``check``, of the limits that there are."""
+        """Raise the service's refusal when *more* exceeds the project's limits, with the lock of ``bound``."""
         self.check(connection, project, self.bound(connection, project, *more), **more)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests of ours to another service of OpenStack. HTTP is the standard library's, as in ``identity.keystone``."""
+"""Requests to another service of OpenStack. They use the standard library's HTTP, as ``identity.keystone`` does."""
 
 from __future__ import annotations
 
@@ -18,39 +18,43 @@ from magnetar_core import errors
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token is for the service alone, wherever it points to."""
+    """Redirects are not followed: a token is for the service alone."""
 
     def redirect_request(self, *_args: Any) -> None:
         return None
 
 
-def opened(trust: ssl.SSLContext) -> Callable[..., Any]:
-    """What opens requests to services that are trusted by *trust*. No proxies of the environment: tokens go to the
-    service only."""
+def request_opener(trust: ssl.SSLContext) -> Callable[..., Any]:
+    """Return a function that opens requests to services that *trust* trusts. Proxies of the environment are ignored:
+    tokens go to the service only."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust), _NoRedirects()).open
 
 
 class ServiceClient:
-    """*what*: what messages call the service. *url*: of the service, with or without its version; *base*: what paths
-    are added to, beginning with the version, such as ``/v2/images``. *token* gives a token of a service user; with
-    true, one that was not given before. *ca*: certificates to trust. *timeout*: seconds of silence. Raises
-    ``InvalidSettings``."""
+    """A client of a service.
 
-    def __init__(self, what: str, url: str, base: str, token: Callable[[bool], str], ca: Path | None = None,
+    *service_name*: the service's name in messages. *url*: of the service, with or without its version. *base*: the
+    prefix of paths, beginning with the version, such as ``/v2/images``. *token* returns a token of a service user;
+    called with true, a new one. *ca*: certificates to trust. *timeout*: seconds of silence. Raises
+    ``InvalidSettings``.
+    """
+
+    def __init__(self, service_name: str, url: str, base: str, token: Callable[[bool], str], ca: Path | None = None,
                  timeout: float = 60.0) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise errors.InvalidSettings(f"The URL of the {what} is {url}; it must begin with http:// or https://.")
-        self.what, self.token, self.timeout = what, token, timeout
+            raise errors.InvalidSettings(
+                f"The URL of the {service_name} is {url}; it must begin with http:// or https://.")
+        self.what, self.token, self.timeout = service_name, token, timeout
         self.url = url.rstrip("/").removesuffix("/" + base.split("/")[1]) + base
         try:
             context = ssl.create_default_context(cafile=str(ca) if ca else None)
         except OSError as error:
-            raise errors.InvalidSettings(f"The CA of the {what}, {ca}, cannot be used: {error}.") from None
-        self._open = opened(context)
+            raise errors.InvalidSettings(f"The CA of the {service_name}, {ca}, cannot be used: {error}.") from None
+        self._open = request_opener(context)
 
     def json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
-        """The document of the answer; ``None`` for an empty one, and for a status of *accept*."""
+        """Return the document of the answer; ``None`` for an empty one, and for a status of *accept*."""
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
@@ -67,25 +71,25 @@ class ServiceClient:
                                      f"its URL, {self.url}.") from None
 
     def content(self, answer: Any, most: int | None = None) -> bytes:
-        """What an answer holds, up to *most* bytes. Raises ``Unavailable`` where it breaks off."""
+        """Return the content of an answer, up to *most* bytes. Raises ``Unavailable`` when it breaks off."""
         try:
-            found: bytes = answer.read(most)
+            body: bytes = answer.read(most)
         except (OSError, HTTPException) as error:
             raise self._silent(error) from error
-        if most is not None and len(found) < most and answer.length:  # read() with a length does not mind
-            raise self._silent(IncompleteRead(found, answer.length))
-        return found
+        if most is not None and len(body) < most and answer.length:  # read() with a length does not raise
+            raise self._silent(IncompleteRead(body, answer.length))
+        return body
 
     def _silent(self, error: Exception) -> errors.Unavailable:
         return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
     def asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
-        """The answer, to be read and closed. Our own token is made anew once, when it is refused. Raises the error that
-        stands for what the service answers, and ``Unavailable``."""
+        """Return the answer, which the caller must read and close. When our own token is refused, a new one is tried
+        once. Raises the error that corresponds to the service's answer, and ``Unavailable``."""
         for fresh in (False, True):
-            given = {**headers, "X-Auth-Token": token or self.token(fresh)}
+            request_headers = {**headers, "X-Auth-Token": token or self.token(fresh)}
             request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
-                self.url + path, content, given, method=method)
+                self.url + path, content, request_headers, method=method)
             try:
                 return self._open(request, timeout=self.timeout)
             except urllib.error.HTTPError as error:
@@ -97,13 +101,13 @@ class ServiceClient:
         raise AssertionError("the second answer is given or raised")
 
     def _refused(self, error: urllib.error.HTTPError) -> errors.MagnetarError:
-        """What the service said; a token that is not good is the operator's matter, not the user's."""
+        """Return the service's error. An invalid token of ours is an error for the operator, not for the user."""
         if error.code == 401:
             return errors.Unavailable(f"The {self.what} refused the control plane's own token. An operator must see to "
                                       "the service user and the clocks of both machines.")
         try:
-            told = orjson.loads(error.read())
-            message = told.get("message") or told["description"]
+            reply = orjson.loads(error.read())
+            message = reply.get("message") or reply["description"]
         except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, OSError):
             message = error.reason
         kind = {400: errors.InvalidRequest, 403: errors.Forbidden, 404: errors.NotFound, 409: errors.Conflict,

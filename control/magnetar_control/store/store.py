@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All databases together: the API database, cell0, and the cells that it lists."""
+"""All databases: the API database, cell0, and the cells that the API database lists."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import cells, hosts, server_mappings
 from magnetar_core.errors import InUse, NotFound
 
 log = logging.getLogger(__name__)
-#: The cell of servers without a host.
+#: The id of the cell of servers without a host.
 CELL0 = "00000000-0000-0000-0000-000000000000"
 #: Seconds for which the list of cells is cached.
 FRESH = 5.0
-#: How many servers' databases are cached.
+#: Number of servers whose databases are cached.
 REMEMBERED = 20_000
-#: What to do after a cell got another database.
+#: What an operator must do after a cell got another database.
 RESTART = "restart every API process, the conductors of the cell and those that schedule; until then they use the " \
           "one from before"
 
 
 @dataclass(frozen=True)
 class CellMapping:
-    """A cell as the API database lists it."""
+    """A cell in the API database's list."""
 
     id: str
     name: str
@@ -40,15 +40,15 @@ class CellMapping:
 
 
 class Store:
-    """All databases. Those of cells are opened at first use."""
+    """All databases. Cell databases are opened at first use."""
 
     def __init__(self, api: Database, pool: int = 16) -> None:
         self.api, self.pool = api, pool
-        #: The engines of all databases that are open.
+        #: The kinds of engines of all open databases.
         self.kinds = frozenset((api.kind,))
         self._lock = threading.Lock()
         self._open: dict[str, Database] = {}
-        #: URLs with which the cells' databases were opened, and cells whose row has another URL since.
+        #: The URLs of the opened cell databases, and the cells whose row has another URL since.
         self._opened_by: dict[str, str] = {}
         self._moved: set[str] = set()
         self._cells: tuple[CellMapping, ...] = ()
@@ -56,30 +56,31 @@ class Store:
         self._where: dict[str, Database] = {}
 
     def where(self, server_id: str) -> Database | None:
-        """The cell database in which a server was found last. Servers stay in their cells; a wrong answer only costs a
-        query."""
+        """Return the cell database that had the server at its last lookup. Servers stay in their cells; a wrong answer
+        only costs a query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Remember the database of a server for ``where``; not cell0, which servers leave."""
+        """Remember the database of a server for ``where``, except cell0, which servers leave."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
             self._where[server_id] = database
 
     def cells(self, fresh: bool = False) -> Sequence[CellMapping]:
-        """All cells, including cell0."""
+        """Return all cells, including cell0; with *fresh*, not from the cache."""
         if fresh or time.monotonic() - self._read_at > FRESH:
             with self.api.read() as connection:
                 rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
-            found = tuple(CellMapping(row.id, row.name, row.database_url, row.disabled) for row in rows)
+            mappings = tuple(CellMapping(row.id, row.name, row.database_url, row.disabled) for row in rows)
             with self._lock:
-                self._cells, self._read_at = found, time.monotonic()
+                self._cells, self._read_at = mappings, time.monotonic()
             self._warn()
         return self._cells
 
     def _warn(self) -> None:
-        """A new database URL of a cell takes effect at the next start: work in both databases would be worse."""
+        """Warn about cells with a new database URL. It takes effect at the next start: working in both databases would
+        be worse."""
         moved = {cell.id: cell for cell in self._cells
                  if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
         for id in moved.keys() - self._moved:
@@ -88,7 +89,7 @@ class Store:
         self._moved = set(moved)
 
     def cell(self, id: str) -> Database:
-        """The database of a cell. Raises ``NotFound``."""
+        """Return the database of a cell. Raises ``NotFound``."""
         opened = self._open.get(id)
         if opened is not None:
             return opened
@@ -99,7 +100,7 @@ class Store:
         raise NotFound(f"There is no cell {id!r}; see `magnetar cell list`.", kind="cell", key=id)
 
     def named(self, name: str) -> CellMapping:
-        """The cell called *name*. Raises ``NotFound``."""
+        """Return the cell with this name or id. Raises ``NotFound``."""
         for cell in self.cells(fresh=True):
             if name in (cell.name, cell.id):
                 return cell
@@ -108,11 +109,11 @@ class Store:
 
     @property
     def cell0(self) -> Database:
-        """The database of servers that have no host."""
+        """The database of servers without a host."""
         return self.cell(CELL0)
 
     def databases(self) -> Sequence[tuple[CellMapping, Database]]:
-        """All cells with their databases, cell0 first."""
+        """Return all cells with their databases, cell0 first."""
         return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
 
     def _opened(self, cell: CellMapping) -> Database:
@@ -124,20 +125,21 @@ class Store:
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
-        """List a cell, or change the database URL of the one of that name. ``schema.upgrade`` makes the tables."""
+        """Add a cell to the list, or change the database URL of the existing one with that name.
+        ``schema.upgrade_schema`` creates the tables."""
         id = id or str(uuid.uuid4())
         if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
-            return self.named(name)  # nothing is written, for which there may be no room
+            return self.named(name)  # avoids a write, for which the disk may have no room
         try:
             with self.api.write() as connection:
-                known = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()
-                if known is not None:
-                    connection.execute(update(cells).where(cells.c.id == known).values(
-                        database_url=database_url, updated_at=now()))
+                existing_id = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()
+                if existing_id is not None:
+                    connection.execute(update(cells).where(cells.c.id == existing_id).values(
+                        database_url=database_url, updated_at=utc_now()))
                 else:
                     connection.execute(insert(cells).values(id=id, name=name, database_url=database_url,
-                                                            disabled=False, created_at=now()))
-        except IntegrityError:  # made by somebody else meanwhile
+                                                            disabled=False, created_at=utc_now()))
+        except IntegrityError:  # another process has created it meanwhile
             pass
         return self.named(name)
 
@@ -145,7 +147,8 @@ class Store:
         """Disable or enable a cell. Raises ``NotFound``."""
         cell = self.named(name)
         with self.api.write() as connection:
-            connection.execute(update(cells).where(cells.c.id == cell.id).values(disabled=disabled, updated_at=now()))
+            connection.execute(update(cells).where(cells.c.id == cell.id).values(disabled=disabled,
+                                                                                 updated_at=utc_now()))
         self.cells(fresh=True)
 
     def remove_cell(self, name: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HTTP as the services of the control plane see it: ``Request`` in, ``Answer`` or ``Fault`` out, in threads."""
+"""HTTP for the services of the control plane: ``Request`` in, ``Answer`` or ``Fault`` out, in threads."""
 
 from __future__ import annotations
 

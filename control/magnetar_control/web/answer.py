@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a handler gives back: an answer, or a fault that it raises."""
+"""The result of a handler: an answer, or a fault that it raises."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from magnetar_core.errors import Failed, MagnetarError, NoSpace, NotSupported, Unavailable
 
-#: Failures of the service's side whose words are for users.
+#: Failures of the service whose messages are for users.
 TOLD = (Failed, NoSpace, NotSupported, Unavailable)
 JSON = "application/json"
 
 
 class Answer:
     """Status, headers and content. *content*: a document for JSON, ``None`` for nothing, bytes, or an iterable of bytes
-    that is sent piece by piece. A document may hold ``orjson.Fragment`` of JSON text from the store."""
+    that is sent piece by piece (for JSON: an iterator). A document may hold ``orjson.Fragment`` of JSON text from the
+    store."""
 
     __slots__ = ("content", "headers", "media_type", "status")
 
@@ -27,11 +28,13 @@ class Answer:
         self.headers = dict(headers or {})
 
     def body(self) -> bytes | Iterable[bytes]:
-        """The bytes to send."""
+        """Return the bytes to send."""
         if self.content is None:
             return b""
+        if isinstance(self.content, bytes):
+            return self.content
         if self.media_type == JSON:
-            return self.content if isinstance(self.content, bytes) else orjson.dumps(self.content)
+            return self.content if isinstance(self.content, Iterator) else orjson.dumps(self.content)
         return self.content.encode() if isinstance(self.content, str) else self.content
 
 
@@ -44,7 +47,7 @@ class Fault(Exception):
 
 
 def fault_of(error: MagnetarError) -> Fault | None:
-    """The fault that the core's *error* is over HTTP; ``None`` for a failure whose words are not for users."""
+    """Return the fault for the core's *error* over HTTP; ``None`` for a failure whose message is not for users."""
     if error.status >= 500 and not isinstance(error, TOLD):
         return None
     return Fault(error.status, error.message, **error.details)

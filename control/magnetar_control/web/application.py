@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An application of routes: finds the route, asks who it is, calls the handler, turns faults into answers."""
+"""An application of routes. It finds the route, authenticates the client, calls the handler and renders faults."""
 
 from __future__ import annotations
 
@@ -19,44 +19,47 @@ from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Roles besides ``admin`` that may use a route, by its ``who``.
+#: Roles that may use a route in addition to ``admin``, by its ``who``.
 ROLES: Mapping[str, frozenset[str]] = {"admin": frozenset(), "service": frozenset({"service"})}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Route):
-    """*who* may come in: ``anyone``, ``token`` (who bears a valid token), ``service`` (the role, or ``admin``) or
-    ``admin``. *status*: of the answer, where the handler gives a document, or nothing. *way*: where it is answered."""
+    """A route with a guard.
+
+    *who*: the callers that may use it: ``anyone``, ``token`` (a valid token), ``service`` (the role, or ``admin``) or
+    ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where it is answered.
+    """
 
     who: str = "token"
     status: int = 200
     way: Way = Way.THREAD
 
 
-def route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
-          stream: bool = False, way: Way = Way.THREAD) -> Guarded:
-    """A route; *where*: method and path, such as ``GET /images/{id}``."""
+def guarded_route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
+                  stream: bool = False, way: Way = Way.THREAD) -> Guarded:
+    """Return a route; *where*: method and path, such as ``GET /images/{id}``."""
     method, _space, path = where.partition(" ")
     return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
 
 
 class Application:
-    """What is mounted below a prefix."""
+    """The base of applications that are mounted below a prefix."""
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
+        """Return the answer to *request*; never raises."""
         raise NotImplementedError
 
     def admit(self, request: Request) -> Answer | None:
-        """Return the refusal of a request whose body has not come yet; ``None`` to have the body read. Never raises."""
+        """Return the refusal of a request whose body is not read yet; ``None`` to have the body read. Never raises."""
         return None
 
     def streams(self, method: str, path: str) -> bool:
-        """Whether the content of this request is read by its handler, piece by piece."""
+        """Return whether the handler reads the content of this request, piece by piece."""
         return False
 
     def way(self, request: Request) -> Way:
-        """Where it is answered."""
+        """Return where the request is answered."""
         return Way.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
@@ -65,13 +68,13 @@ class Application:
         await socket.refuse(Answer({"error": {"code": 404, "message": message}}, 404))
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Its form of *fault*, also of one that comes before ``handle``."""
+        """Return *fault* in the application's form, also for a fault before ``handle``."""
         return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
 
 
 class Routed(Application):
-    """*authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* makes the service's form of a fault.
-    *slash*: of ``Router``."""
+    """An application with a router. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* returns a
+    fault in the service's form. *slash*: of ``Router``."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
                  render: Callable[[Fault], Answer], slash: int = 1) -> None:
@@ -93,9 +96,9 @@ class Routed(Application):
         except Fault as fault:
             return self.refused(request, fault)
         except Exception as error:
-            known = self.fault(error, request)
-            if known is not None:
-                return self.refused(request, known)
+            foreseen_fault = self.fault(error, request)
+            if foreseen_fault is not None:
+                return self.refused(request, foreseen_fault)
             log.exception("%s %s failed", request.method, without_secrets(request.path),
                           extra={"request_id": request.id})
             return self.refused(request, Fault(500, "The service failed to answer, not by the request's fault: try "
@@ -103,40 +106,40 @@ class Routed(Application):
                                                     "why."))
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
-        """What *error* is over HTTP; ``None`` where that is not foreseen."""
+        """Return the fault for *error* over HTTP; ``None`` for an unexpected error."""
         return fault_of(error) if isinstance(error, MagnetarError) else None
 
     def way(self, request: Request) -> Way:
-        found = self.router.find(request.path).get(request.method)
-        return found[0][0].way if found else Way.THREAD
+        routes = self.router.find(request.path).get(request.method)
+        return routes[0][0].way if routes else Way.THREAD
 
     def streams(self, method: str, path: str) -> bool:
-        return any(one.stream for one, _params in self.router.find(path).get(method, ()))
+        return any(route.stream for route, _params in self.router.find(path).get(method, ()))
 
     def _answer(self, request: Request) -> Answer:
-        asked = self._admitted(request)
-        answer = asked.handler(request)
-        return answer if isinstance(answer, Answer) else Answer(answer, asked.status)
+        route = self._admitted(request)
+        answer = route.handler(request)
+        return answer if isinstance(answer, Answer) else Answer(answer, route.status)
 
     def _admitted(self, request: Request) -> Guarded:
-        """The route of a request whose sender may use it. Raises ``Fault``."""
+        """Return the route of a request whose sender may use it. Raises ``Fault``."""
         if "%00" in request.path or "%00" in request.query_string:
             raise Fault(400, "The URL holds a NUL byte; no name or id has one.")
-        found = self.router.find(request.path)
-        if not found:
+        methods = self.router.find(request.path)
+        if not methods:
             raise Fault(404, f"There is nothing at {request.path}.")
-        routes = found.get(request.method) or (found.get("GET") if request.method == "HEAD" else None)
+        routes = methods.get(request.method) or (methods.get("GET") if request.method == "HEAD" else None)
         if not routes:
             raise Fault(405, f"{request.method} is not possible at {request.path}.",
-                        {"Allow": ", ".join(sorted(found))})
-        asked, request.params = routes[0]
-        request.extra["route"] = asked.path
-        if asked.who != "anyone":
+                        {"Allow": ", ".join(sorted(methods))})
+        route, request.params = routes[0]
+        request.extra["route"] = route.path
+        if route.who != "anyone":
             self.authenticate(request)
-        if asked.who in ROLES and not request.context.is_admin and not ROLES[asked.who] & request.context.roles:
+        if route.who in ROLES and not request.context.is_admin and not ROLES[route.who] & request.context.roles:
             raise Fault(403, "You are not authorized to perform the requested action: it needs the role "
-                        f"{' or '.join(['admin', *ROLES[asked.who]])}.")
-        return asked
+                        f"{' or '.join(['admin', *ROLES[route.who]])}.")
+        return route
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         answer = self.render(fault)
@@ -144,24 +147,27 @@ class Routed(Application):
         return answer
 
 
-def unknown(where: str) -> Fault:
-    """It is not known who asks; tokens are to be had at the URL *where*."""
+def unauthenticated_fault(where: str) -> Fault:
+    """Return the fault for a client without a valid token; *where* is the URL that issues tokens."""
     return Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or not good "
                       "any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
 
 
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
              scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
-    """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token, and whether
-    X-Service-Token is that of a service. A client without a token is told where tokens are to be had: *catalogue*, a
-    path of this server or a URL. *scopes*: what tokens may be for, as ``Context.scope`` has it; with others the answer
-    is 403, as that of policies whose scope_types is project."""
+    """Return an ``authenticate`` that checks X-Auth-Token with *validate* (of ``services.Identity``), and whether
+    X-Service-Token is a service's.
+
+    *catalogue*: the place of new tokens that a client without one is told, a path of this server or a URL. *scopes*:
+    the accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose scope_types is
+    project.
+    """
 
     def authenticate(request: Request) -> None:
         token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")
         context = validate(token) if token else None
         if context is None:
-            raise unknown(request.root + catalogue if catalogue.startswith("/") else catalogue)
+            raise unauthenticated_fault(request.root + catalogue if catalogue.startswith("/") else catalogue)
         if context.scope not in scopes:
             raise Fault(403, "You are not authorized to perform the requested action: it needs a token for a project, "
                              f"and yours is for the {context.scope}. Log in with a project (OS_PROJECT_NAME).")

@@ -1,55 +1,57 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ASGI application: reads requests, has the mounted applications answer them in threads, sends the answers."""
+"""The ASGI application. It reads requests, passes them to the mounted applications in threads, and sends the
+answers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any
 
-import orjson
-
 from magnetar_core.errors import MagnetarError, TooSlow
-from magnetar_core.http.connections import ConnectionPlace, Connections, whole, without_port
+from magnetar_core.http.connections import ConnectionPlace, Connections, counted_address, without_port
 
 from .answer import JSON, Answer, Fault
 from .application import Application
 from .bodies import IncomingBody, KeptBytes, KeptShare
 from .fair_threads import FairThreads
+from .protocol import WHOLE, SendWhole
 from .quick import Together, Way
 from .request import Request
 from .secret_paths import without_secrets
 from .transfers import Clock, Pace, Transfers
-from .websocket import WebSocket, cut
+from .websocket import WebSocket, cut_connection
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
-#: Longest query string, in bytes: lists build statements of what it holds.
+#: Limit of the query string, in bytes: lists build statements from it.
 QUERY_LIMIT = 1 << 14
-#: Bytes of content that are sent at once: few, to see early whether the client reads.
+#: Bytes of content in one send: few, to notice early whether the client reads.
 PIECE = 1 << 17
-#: Threads that read what is sent. Threads for uploads, beside those that users may have: for services, and to refuse.
+#: Threads that read content to send. Threads for uploads beyond the users': for services, and for refusals.
 STREAMS, MORE = 32, 32
-#: Statuses of a refused upload that end its connection, so that the rest of the content does not come.
+#: Statuses of a refused upload that close its connection, so that the client sends no more content.
 ENDING = (408, 429, 503)
 #: Threads of requests that may wait for hosts (``compute.waiting`` has the shares of projects and hosts).
 WAITING = 64
-#: Threads of requests about the health of the cloud, and as for logins.
+#: Threads of requests about the health of the cloud, the share of one address, and the number of its requests that may
+#: wait.
 HEALTH, HEALTH_SHARE, HEALTH_WAITING = 2, 1, 64
-#: Threads of logins, which compute; how many of them one address or user may have, and how many of its logins may wait.
+#: Threads of logins, which compute; the share of one address or user, and the number of its logins that may wait.
 LOGINS, LOGIN_SHARE, LOGINS_WAITING = 4, 3, 64
 Observe = Callable[[str, str, str, int, float], None]
 
 
 class AsgiServer:
-    """Mounts by prefix, longest first. *url*: by which clients reach it; left out, links begin with what a request
-    says, *trusted*: with what its X-Forwarded-Proto and -Host say, which a proxy sets. *observe* is told of each
-    request: prefix, method, pattern of the route (empty for none), status, seconds."""
+    """The server of the mounted applications.
+
+    Mounts are by prefix, longest first. *url*: the URL that clients use; by default links begin with the host of the
+    request, or with *trusted* with X-Forwarded-Proto and -Host, which a proxy sets. *observe* is called for each
+    request: prefix, method, pattern of the route (empty for none), status, seconds.
+    """
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
@@ -58,7 +60,7 @@ class AsgiServer:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         self.transfers, self.connections = transfers or Transfers(), connections or Connections(0)
-        # Of their own, so that slow uploads keep nobody else waiting. A download holds one only while it reads a file.
+        # Separate threads, so that slow uploads delay no other request. A download uses one only to read its file.
         self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
         self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
         self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
@@ -83,7 +85,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """One of the places of the address that a trusted proxy tells; others are connections' (``Admitting``)."""
+        """Take a place for the client's address if a trusted proxy reports it. Other connections already have a place
+        (``Admitting``)."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -100,7 +103,7 @@ class AsgiServer:
     async def _http(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
         started = time.perf_counter()
         headers = _headers(scope)
-        # A client may send one id with many requests (Nova's global request id); what it asks for needs ids of its own.
+        # A client may send one id with many requests (Nova's global request id); each request needs an id of its own.
         theirs = headers.pop("x-openstack-request-id", None)
         raw = _path(scope)
         prefix, application = self._mounted(raw)
@@ -108,14 +111,14 @@ class AsgiServer:
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
-        place, kept = scope.get("state", {}).get("place"), self.kept.share(request.address)
+        place, share = scope.get("state", {}).get("place"), self.kept.share(request.address)
         try:
-            answer = await self._answer(application, request, receive, (place, kept), refused)
+            answer = await self._answer(application, request, receive, (place, share), refused)
             if place is not None and request.context is None:
                 place.lend()
-            await self._send(answer, request, receive, send)
+            await self._send(answer, request, receive, send, scope.get("extensions", {}).get(WHOLE))
         finally:
-            kept.free()
+            share.free()
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
                          time.perf_counter() - started)
@@ -133,7 +136,7 @@ class AsgiServer:
                            self._address(scope, headers))
         if (place := scope.get("state", {}).get("place")) is not None:
             place.keep()
-        scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
+        scope["query_string"] = b""  # it may contain a token, which uvicorn must not log
         if refused:
             await socket.refuse(Answer({"error": {"code": refused.status, "message": refused.message}}, refused.status,
                                        refused.details["headers"]))
@@ -146,7 +149,8 @@ class AsgiServer:
 
     async def _answer(self, application: Application, request: Request, receive: Any,
                       holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
-        """Read what the request needs, and have it answered where that keeps nobody waiting. *holds*: what it has."""
+        """Read what the request needs, and return the answer. *holds*: the place and the share of memory that it
+        has."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
@@ -169,12 +173,12 @@ class AsgiServer:
             return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
                                                            f"{request.id}."))
 
-    async def _body(self, application: Application, request: Request, receive: Any, kept: KeptShare) -> Answer | None:
-        """Read the body of a request. Return the refusal of one whose sender may not send it. Raises ``Fault``."""
+    async def _body(self, application: Application, request: Request, receive: Any, share: KeptShare) -> Answer | None:
+        """Read the body of a request. Return the refusal if its sender may not send it. Raises ``Fault``."""
         if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
                 application.streams(request.method, request.path)):
             return None
-        body = IncomingBody(receive, request.headers, kept)
+        body = IncomingBody(receive, request.headers, share)
         try:
             if not await body.prompt():
                 refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
@@ -187,7 +191,7 @@ class AsgiServer:
         return None
 
     async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
-        """Have the request answered."""
+        """Return the application's answer to the request."""
         loop = asyncio.get_running_loop()
         if application.streams(request.method, request.path):
             request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
@@ -198,18 +202,18 @@ class AsgiServer:
         if way is Way.LOGIN:
             return await self._login(application, request)
         if way is Way.HEALTH:
-            return await self.health.run(whole(request.address), lambda: application.handle(request))
+            return await self.health.run(counted_address(request.address), lambda: application.handle(request))
         if way in self.apart or way is Way.THREAD:
             return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Have answered what computes long: in the turn of the user, or of the address of who is not known."""
+        """Return the answer to a request that computes long, in the turn of its user, or of its address without one."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
                 return refusal
-        key = whole(request.address) if request.context is None else f"user {request.context.user_id}"
+        key = counted_address(request.address) if request.context is None else f"user {request.context.user_id}"
         return await self.logins.run(key, lambda: application.handle(request))
 
     def _mounted(self, path: str) -> tuple[str, Application]:
@@ -228,11 +232,13 @@ class AsgiServer:
         return f"{scheme}://{host}"
 
     def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
-        """Where the client is. Of X-Forwarded-For the last is what the trusted proxy saw itself."""
-        seen = str((scope.get("client") or ("",))[0])
-        return without_port(headers.get("x-forwarded-for", seen).rpartition(",")[2].strip()) if self.trusted else seen
+        """Return the client's address. The last entry of X-Forwarded-For is the address that the trusted proxy itself
+        saw."""
+        peer = str((scope.get("client") or ("",))[0])
+        return without_port(headers.get("x-forwarded-for", peer).rpartition(",")[2].strip()) if self.trusted else peer
 
-    async def _send(self, answer: Answer, request: Request, receive: Any, send: Any) -> None:
+    async def _send(self, answer: Answer, request: Request, receive: Any, send: Any,
+                    whole: SendWhole | None = None) -> None:
         body = answer.body()
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
                    for name, value in answer.headers.items()]
@@ -242,36 +248,40 @@ class AsgiServer:
         if isinstance(body, bytes):
             if answer.status != 204:
                 headers.append((b"content-length", str(len(body)).encode()))
+            body = body if request.method != "HEAD" else b""
+            if whole is not None and len(body) <= PIECE:
+                await whole(answer.status, headers, body)
+                return
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await _whole(send, body if request.method != "HEAD" else b"")
+            await _in_pieces(send, body)
             return
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await self._pieces(body, send, gone)
+            await self._pieces(body, send, disconnected)
         except TooSlow:
             access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
-            await cut(send)
+            await cut_connection(send)
         finally:
-            gone.cancel()
+            disconnected.cancel()
             if (close := getattr(body, "close", None)) is not None:
                 close()
 
-    async def _pieces(self, body: Iterable[bytes], send: Any, gone: asyncio.Future[None]) -> None:
-        """Send them, unless the client has *gone*: *send* takes what comes then, and drops it. Raises ``TooSlow``."""
+    async def _pieces(self, body: Iterable[bytes], send: Any, disconnected: asyncio.Future[None]) -> None:
+        """Send the pieces until the client has *disconnected*: *send* would drop further pieces. Raises ``TooSlow``."""
         end: Any = object()
         loop, pieces, clock = asyncio.get_running_loop(), iter(body), self.transfers.pace.clock()
         while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:
             for at in range(0, len(piece), PIECE):
-                if gone.done():
+                if disconnected.done():
                     return
                 part = piece[at:at + PIECE]
                 await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
         await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
 
 
-async def _whole(send: Any, body: bytes) -> None:
-    """Send *body*, and what is beyond a piece once the client has read most of what comes before it."""
+async def _in_pieces(send: Any, body: bytes) -> None:
+    """Send *body*. A piece is sent when the client has read most of the piece before it."""
     for at in range(0, len(body) - PIECE, PIECE):
         await send({"type": "http.response.body", "body": body[at:at + PIECE], "more_body": True})
     last = max(0, (len(body) - 1) // PIECE * PIECE)
@@ -279,7 +289,7 @@ async def _whole(send: Any, body: bytes) -> None:
 
 
 async def _gone(receive: Any) -> None:
-    """Wait until the client has ended the connection."""
+    """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -289,13 +299,13 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _path(scope: Mapping[str, Any]) -> str:
-    """The path as the client wrote it."""
+    """Return the path as the client wrote it."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1").partition("?")[0]
 
 
 async def _sent(sending: Any, clock: Clock, size: int) -> None:
-    """Wait until *sending* has given *size* bytes to the client. Raises ``TooSlow``."""
+    """Wait until *sending* has sent *size* bytes to the client. Raises ``TooSlow``."""
     task = asyncio.ensure_future(sending)
     try:
         while not task.done():
@@ -308,8 +318,8 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """The content for a handler's thread, piece by piece. Ends with ``Fault`` 400 when the client goes away, and with
-    ``TooSlow``."""
+    """Return an iterator over the content, piece by piece, for a handler's thread. It raises ``Fault`` 400 when the
+    client disconnects, and ``TooSlow``."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()
@@ -326,7 +336,7 @@ def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Call
 
 
 def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
-    """The next message of a client. Raises ``TooSlow``."""
+    """Return the next message of a client. Raises ``TooSlow``."""
     while True:
         began = time.monotonic()
         try:
@@ -340,28 +350,3 @@ def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
             raise
         if message:
             return message
-
-
-class JsonLog(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the request's id where there is one."""
-
-    FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
-              "project", "cell", "address", "notification")
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        found: dict[str, Any] = {"time": _second(int(record.created)),
-                                 "level": record.levelname.lower(), "logger": record.name,
-                                 "message": record.getMessage()}
-        found.update((name, value) for name in self.FIELDS if (value := getattr(record, name, None)) is not None)
-        if record.exc_info:
-            found["trace"] = self.formatException(record.exc_info)
-        try:
-            return orjson.dumps(found).decode()
-        except TypeError:  # text that is no Unicode, such as names of files
-            return json.dumps(found, default=str)
-
-
-@lru_cache(maxsize=4)
-def _second(moment: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bodies that are kept in memory: how slowly they may come, and how many bytes of them one address may have.
+"""Bodies that are kept in memory: their minimum speed, and the limit of their bytes for one address.
 
 An answer that its client has not read is such a body too.
 """
@@ -13,26 +13,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_core.errors import TooSlow
-from magnetar_core.http.connections import whole
+from magnetar_core.http.connections import counted_address
 
 from .answer import Fault
 from .transfers import LATER, Pace
 
-#: Largest body that is taken, in bytes; streams have no such limit.
+#: Limit of a body, in bytes; streams have no such limit.
 BODY_LIMIT = 1 << 20
-#: How slowly a body may come.
+#: The minimum speed of a body.
 PACE = Pace(1024, 60.0)
-#: A body of at most so many bytes that comes within so many seconds is read before it is known who sends it.
+#: A body up to this number of bytes that arrives within this number of seconds is read before authentication.
 SMALL, PROMPT = 1 << 16, 0.5
-#: Bytes of requests and of answers that are kept for one address, and for all. When all are taken, an address may still
-#: have one body.
+#: Limits of the bytes of requests and answers that are kept for one address, and for all. When the total is used up, an
+#: address may still have one body.
 OF_ADDRESS, OF_ALL = 16 << 20, 256 << 20
-#: Headers of a refusal after which the rest of the body must not come.
+#: Headers of a refusal after which the client must not send the rest of the body.
 END = {"Connection": "close"}
 
 
 class KeptBytes:
-    """Counts the bytes that are kept, by address. It is asked in the event loop alone."""
+    """The number of bytes that are kept, by address. It is used only in the event loop."""
 
     def __init__(self, of_address: int = OF_ADDRESS, of_all: int = OF_ALL) -> None:
         self.of_address, self.of_all = of_address, of_all
@@ -40,29 +40,29 @@ class KeptBytes:
 
     def share(self, address: str) -> KeptShare:
         """Return the share of one request of *address*."""
-        return KeptShare(self, whole(address))
+        return KeptShare(self, counted_address(address))
 
 
 class KeptShare:
-    """The bytes that are kept for one request, until ``free``. An address may have one answer, however long."""
+    """The bytes that are kept for one request, until ``free``. An address may have one answer of any size."""
 
-    def __init__(self, kept: KeptBytes, address: str) -> None:
-        self._kept, self._address, self._size = kept, address, 0
+    def __init__(self, counter: KeptBytes, address: str) -> None:
+        self._kept, self._address, self._size = counter, address, 0
 
     def add(self, size: int) -> None:
-        """Keep *size* bytes more. Raises ``Fault`` 429 when the address has as many as it may."""
-        kept = self._kept
-        held = kept.addresses[self._address]
-        most = kept.of_address if kept.addresses.total() + size <= kept.of_all else BODY_LIMIT
-        if held and held + size > most:
-            raise Fault(429, f"{self._address or 'This socket'} has {held} bytes of requests that have "
+        """Count *size* more bytes. Raises ``Fault`` 429 when the address has reached its limit."""
+        counter = self._kept
+        current = counter.addresses[self._address]
+        most = counter.of_address if counter.addresses.total() + size <= counter.of_all else BODY_LIMIT
+        if current and current + size > most:
+            raise Fault(429, f"{self._address or 'This socket'} has {current} bytes of requests that have "
                              f"not ended and of answers that were not read; no more than {most} are kept for "
                              "one address. Send fewer requests at once, and read their answers.", {**LATER, **END})
-        kept.addresses[self._address] += size
+        counter.addresses[self._address] += size
         self._size += size
 
     def free(self) -> None:
-        """Give the bytes back. May be called again."""
+        """Release the bytes. May be called again."""
         size, self._size = self._size, 0
         addresses = self._kept.addresses
         addresses[self._address] -= size
@@ -71,8 +71,8 @@ class KeptShare:
 
 
 class IncomingBody:
-    """The body of one request. *receive*: ASGI's. Raises ``Fault``: 400 when the client goes away, 408 when it is too
-    slow, 413 when the body is too long, 429 when its address has too much."""
+    """The body of one request. *receive*: ASGI's. Raises ``Fault``: 400 when the client disconnects, 408 when it is too
+    slow, 413 when the body is too long, 429 when its address has too many bytes."""
 
     def __init__(self, receive: Any, headers: Mapping[str, str], share: KeptShare) -> None:
         length = headers.get("content-length", "")
@@ -85,22 +85,22 @@ class IncomingBody:
         self._coming: asyncio.Task[dict[str, Any]] | None = None
 
     async def prompt(self) -> bool:
-        """Return whether all of it has come at once; a client that asks whether it may send is not told to."""
+        """Return whether the whole body arrives immediately. A client that waits for "100 Continue" gets none yet."""
         end = time.monotonic() + PROMPT
         while not self._whole and not self._asks and self._size <= SMALL:
-            left = end - time.monotonic()
-            if left <= 0 or not await self._came(left):
+            remaining = end - time.monotonic()
+            if remaining <= 0 or not await self._came(remaining):
                 break
         return self._whole
 
     async def rest(self) -> None:
-        """Wait for what has not come yet."""
+        """Wait for the rest of the body."""
         clock = PACE.clock()
         while not self._whole:
-            began, before = time.monotonic(), self._size
+            began, size_before = time.monotonic(), self._size
             await self._came(clock.left)
             try:
-                clock.note(time.monotonic() - began, self._size - before)
+                clock.note(time.monotonic() - began, self._size - size_before)
             except TooSlow as error:
                 raise Fault(error.status, error.message, END) from None
 
@@ -109,12 +109,12 @@ class IncomingBody:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def end(self) -> None:
-        """Wait for nothing more."""
+        """Stop waiting for the body."""
         if self._coming is not None:
             self._coming.cancel()
 
     async def _came(self, seconds: float) -> bool:
-        """Take the next part, if it comes within *seconds*."""
+        """Take the next part, if it arrives within *seconds*. Return whether it did."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._receive())
         await asyncio.wait((self._coming,), timeout=seconds)

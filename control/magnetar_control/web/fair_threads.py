@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads that are shared fairly: nobody takes all of them, and those that wait take turns."""
+"""Threads that are shared fairly: no client takes all of them, and waiting clients take turns."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import TypeVar
 from .answer import Fault
 
 T = TypeVar("T")
-#: Who is refused may ask again after so many seconds.
+#: Seconds after which a refused client may try again.
 LATER = {"Retry-After": "5"}
 
 
 class FairThreads:
-    """A pool of *most* threads, of which one key (an address, a user) may have *share*. *waiting*: calls of one key
-    that may wait. It is asked in the event loop alone."""
+    """A pool of *most* threads, at most *share* for one key (an address, a user). *waiting*: limit of waiting calls of
+    one key. It is used only in the event loop."""
 
     def __init__(self, name: str, most: int, share: int, waiting: int) -> None:
         self._threads = ThreadPoolExecutor(most, thread_name_prefix=name)
         self._most, self._share, self._waits = most, share, waiting
         self._running: Counter[str] = Counter()
-        #: The calls that wait, by key; the key whose turn comes next is the first.
+        #: The waiting calls, by key; the key with the next turn is the first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, key: str, call: Callable[[], T]) -> T:
-        """Return what *call* gives. Raises ``Fault`` 429 when too many calls of *key* wait."""
+        """Return the result of *call*. Raises ``Fault`` 429 when too many calls of *key* wait."""
         if not self._may_run(key):
             await self._turn(key)
         else:
@@ -57,7 +57,7 @@ class FairThreads:
             raise
 
     def _ended(self, key: str) -> None:
-        """Give the thread of *key* to the next that waits and may have it."""
+        """Give the thread of *key* to the next waiting call that may have it."""
         self._running[key] -= 1
         if self._running[key] <= 0:
             del self._running[key]

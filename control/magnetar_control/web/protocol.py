@@ -1,33 +1,42 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""uvicorn's protocol for HTTP, with limits for what comes before a body: nobody has logged in by then."""
+"""uvicorn's protocol for HTTP, with limits for everything before a body: the client is not authenticated yet."""
 
 from __future__ import annotations
 
+import re
 import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from magnetar_core.http.connections import KEEP_ALIVE, Admitting, Connections
 from magnetar_core.http.deadline import Deadline
 
 from .websocket import OPTIONS
 
-#: Bytes of a request's line and headers, and seconds in which they are to come. One read of the connection may be more.
+#: Limit in bytes of a request's line and headers, and seconds in which they must arrive. One read of the connection may
+#: exceed it.
 HEAD, PATIENCE = 1 << 16, 60.0
-#: Bytes a second of the rest of a body that has its answer, at the least; such a body may be as long as it likes.
+#: Minimum bytes per second of the rest of a body whose answer is sent; the length of such a body is not limited.
 RATE = 1024
+#: The ASGI extension that sends head and body in one write, as a function of status, headers and body.
+WHOLE = "magnetar.response.whole"
+SendWhole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes], Awaitable[None]]
+#: Bytes that a name or value of a header cannot have.
+CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 MESSAGE = f"The line and the headers of the request have more than {HEAD} bytes."
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """What uvicorn keeps of a head that does not end would grow until the process has no memory, and each further part
-    takes as long as all before it."""
+    """HTTP with a limit of the head of a request. uvicorn would keep a head that does not end until the process has no
+    memory, and parsing each further part takes as long as parsing all parts before it."""
 
-    #: Bytes of the head that is under way, whether there is one, and whether a body is.
+    #: Bytes of the current head, whether a head is being received, and whether a body is.
     _size, _heading, _inside = 0, False, False
-    #: Bytes of a body that came after its answer, since the wait began.
+    #: Bytes of a body that arrived after its answer, since the wait began.
     _rest = 0
     _late: Deadline
 
@@ -41,21 +50,26 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._inside and self._idle():  # the rest of a body that has its answer
+        if self._inside and self._idle():  # the rest of a body whose answer is sent
             self._rest += len(data)
             if self._rest >= RATE * PATIENCE:
                 self._late.end()
                 self._rest = 0
         super().data_received(data)
-        if self._heading or self._idle():  # a head that came in one piece, as most do, waits for nothing
+        if self._heading or self._idle():  # a head in one piece, as most are, needs no wait
             self._late.begin(self.loop, PATIENCE)
         if self._heading and not self.transport.is_closing():
             self._size += len(data)
             if self._size > HEAD:
                 self._refuse()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope: Any = cycle.scope
+        scope["extensions"] = {WHOLE: partial(send_whole_answer, cycle)}
+        super()._start_asgi_task(cycle, app)
+
     def _idle(self) -> bool:
-        """Whether there is no request that is still to be answered."""
+        """Return whether there is no unanswered request."""
         return self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -72,7 +86,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def _end(self) -> None:
-        """Nothing is answered to what is no request."""
+        """Close the connection without an answer: an incomplete request gets none."""
         self.transport.abort()
 
     def _refuse(self) -> None:
@@ -82,12 +96,38 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
+async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: Sequence[tuple[bytes, bytes]],
+                            body: bytes) -> None:
+    """Send the answer to the request of *cycle* in one write. It does for a complete answer what the two messages of
+    ASGI do. *headers*: names in lower case; Content-Length for an answer with a body. Raises ``ValueError`` for a
+    header that would end early."""
+    cycle.scope.pop("extensions")  # it refers to the cycle, which would stay until the next garbage collection
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    lines = [b"%b: %b" % header for header in (*cycle.default_headers, *headers)]
+    if CONTROL.search(b"".join(lines)):
+        raise ValueError("a header of the answer has a control character")
+    closing = next((b"close" in value.lower() for name, value in headers if name == b"connection"), False)
+    if not cycle.keep_alive and not closing:
+        lines.append(b"connection: close")
+    cycle.keep_alive = cycle.keep_alive and not closing
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], b"\r\n".join(lines), body))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+
+
 class AdmittedHttp(Admitting, LimitedHttp):
-    """Connections that have a place."""
+    """HTTP on connections that have a place."""
 
 
-def served(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
-    """How uvicorn is to serve the API. It does not do the TLS itself: see ``Admitting``. *slowest*: bytes a second that
-    a client has to read."""
+def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
+    """Return uvicorn's options for the API. uvicorn does not do the TLS itself: see ``Admitting``. *slowest*: minimum
+    bytes per second that a client must read."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

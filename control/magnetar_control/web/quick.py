@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests that take little but the processor: a few at a time, and those that ask the same together."""
+"""Requests that need little except the processor: a few run in parallel, and identical ones share an answer."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from typing import Any
 from .answer import Answer
 from .request import Request
 
-#: Quick requests that are in threads at the same moment, and seconds after which one does not count any more.
+#: Limit of quick requests in threads at the same time, and seconds after which a request is no longer counted.
 QUICK, PATIENCE = 3, 0.02
 Handle = Callable[[Request], Answer]
-#: All that an answer depends on: where the path begins, the path, the query, and the headers, so the token too.
+#: Everything that an answer depends on: the start of the URL, the path, the query, and the headers with the token.
 Alike = tuple[object, ...]
 Asked = asyncio.Future[tuple[Request, Answer]]
 Answered = asyncio.Future[Answer]
 
 
 class Way(Enum):
-    """Where a request is answered. ``HERE``: in the event loop, since to hand it to a thread would take longer.
-    ``ALONE``: in a thread, one at a time, since it waits for nobody and only computes. ``TURN``: in a thread, a few at
-    a time, since it takes little but the processor. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``,
-    ``LOGIN``: in threads of their own, for what waits for hosts, says whether the cloud is well, or computes long."""
+    """Where a request is answered.
+
+    ``HERE``: in the event loop, because passing it to a thread would take longer. ``ALONE``: in a thread, one at a
+    time, because it only computes and waits for nothing. ``TURN``: in a thread, a few at a time, because it needs
+    little except the processor. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate threads, for
+    requests that wait for hosts, report the cloud's health, or compute long.
+    """
 
     HERE = auto()
     ALONE = auto()
@@ -38,16 +41,19 @@ class Way(Enum):
 
 
 class Turnstile:
-    """Lets so many requests into threads at once. More of them answer none sooner, since one thread computes at a
-    time, and make each longer, since all ask for their turn. One that takes longer than ``PATIENCE`` waits for
-    something else (a database that is far or away), and the next may come in."""
+    """A limit of requests that run in threads in parallel.
+
+    More of them would not be answered sooner, because only one thread computes at a time, and each would take longer,
+    because all compete for the processor. A request that takes longer than ``PATIENCE`` waits for something else (a
+    slow or unreachable database), and the next one may start.
+    """
 
     def __init__(self, most: int = QUICK) -> None:
         self._free = asyncio.Semaphore(most)
 
     @contextlib.asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
-        """Within, when it is its turn."""
+        """Run the body of the context when it is the request's turn."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PATIENCE, self._free.release)
@@ -60,19 +66,19 @@ class Turnstile:
 
 
 class Together:
-    """Answers quick requests in the loop or in *threads*. Those that ask the same, with the same headers, while the
-    first of them has not begun yet are answered as one: many forks that look after the same servers cost as much as a
-    few. Nobody is told what was true before he asked."""
+    """Answers of quick requests in the loop or in *threads*. Identical requests with the same headers that arrive
+    before the first of them begins share one answer: many processes that watch the same servers cost as much as a few.
+    No request gets an answer that was computed before it arrived."""
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
         self.turnstiles = {Way.ALONE: Turnstile(1), Way.TURN: Turnstile()}
-        #: What waits for its turn, and of each kind what has begun last.
+        #: The requests that wait for their turn, and of each kind the last one that has begun.
         self._waits: dict[Alike, Asked] = {}
         self._begun: dict[Alike, Asked] = {}
 
     async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
-        """The answer of *handle*, which never raises and gives no stream here."""
+        """Return the answer of *handle*, which never raises and returns no stream here."""
         alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:
@@ -92,13 +98,13 @@ class Together:
         return answer
 
     async def _here(self, alike: Alike, handle: Handle, request: Request) -> Answer:
-        await asyncio.sleep(0)  # for what has arrived at the same moment
+        await asyncio.sleep(0)  # for requests that have arrived at the same moment
         del self._waits[alike]
         return handle(request)
 
     async def _turn(self, turnstile: Turnstile, alike: Alike, first: Asked, handle: Handle, request: Request) -> Answer:
-        if before := self._begun.get(alike):  # while it takes its time, more of the kind may come
-            await asyncio.wait((before,), timeout=PATIENCE)
+        if previous := self._begun.get(alike):  # while it runs, more of the kind may arrive
+            await asyncio.wait((previous,), timeout=PATIENCE)
         async with turnstile.passed():
             del self._waits[alike]
             self._begun[alike] = first
@@ -109,7 +115,8 @@ class Together:
                     del self._begun[alike]
 
     def _threaded(self, handle: Handle, request: Request) -> Answered:
-        """What ``run_in_executor`` does, but that the way back is one call, not a chain of futures with locks."""
+        """Run *handle* in a thread, as ``run_in_executor`` does, except that the way back is one call instead of a
+        chain of futures with locks."""
         loop = asyncio.get_running_loop()
         answered: Answered = loop.create_future()
         self.threads.submit(_work, loop, answered, handle, request)
@@ -117,21 +124,21 @@ class Together:
 
 
 def _work(loop: asyncio.AbstractEventLoop, answered: Answered, handle: Handle, request: Request) -> None:
-    told: tuple[Callable[[Any], None], object]
+    outcome: tuple[Callable[[Any], None], object]
     try:
-        told = answered.set_result, handle(request)
+        outcome = answered.set_result, handle(request)
     except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-        told = answered.set_exception, error
-    loop.call_soon_threadsafe(_tell, answered, *told)
+        outcome = answered.set_exception, error
+    loop.call_soon_threadsafe(_tell, answered, *outcome)
 
 
-def _tell(answered: Answered, how: Callable[[Any], None], what: object) -> None:
+def _tell(answered: Answered, how: Callable[[Any], None], outcome: object) -> None:
     if not answered.done():  # nor cancelled
-        how(what)
+        how(outcome)
 
 
 def _again(request: Request, like: Request, answer: Answer) -> Answer:
-    """The answer to *like* for *request*, which asks the same."""
+    """Return the answer to *like* for the identical *request*, with its own request id."""
     request.context, request.extra = like.context, like.extra
     headers = {name: request.id if value == like.id else value for name, value in answer.headers.items()}
     return Answer(answer.content, answer.status, headers, answer.media_type)

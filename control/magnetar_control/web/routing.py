@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes: a method and a path with ``{parameters}`` to what does it."""
+"""Routes: a method and a path with ``{parameters}`` to their handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .answer import Fault
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """*path* such as ``/users/{id}``; *handler* takes the ``Request``. *stream*: the content is not read beforehand."""
+    """A route with a *path* such as ``/users/{id}``. *handler* takes the ``Request``. *stream*: the handler reads the
+    content."""
 
     method: str
     path: str
@@ -22,17 +23,18 @@ class Route:
 
 
 R = TypeVar("R", bound=Route)
-#: Characters of a word of a path at most: no name or id has more.
+#: Limit of characters of a word of a path: no name or id has more.
 LONGEST = 255
-#: For services that take a slash at the end of any path, as Keystone and Neutron do.
+#: For services that accept a slash at the end of any path, as Keystone and Neutron do.
 ANY_SLASH = 99
-#: Keys of the tree that are no words: of parameters, and of what ends there.
+#: Keys of the tree that are no words: of parameters, and of routes that end there.
 _ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
-    """Finds routes by path. Several routes may have one method and path (another action, another version). *slash*: a
-    path of at most so many words may end with a slash, as that of a version does; else an empty word is no word."""
+    """A tree that finds routes by path. Several routes may have one method and path (another action, another version).
+    *slash*: a path of at most this number of words may end with a slash, as the path of a version does; otherwise an
+    empty word never matches."""
 
     def __init__(self, routes: Iterable[R], slash: int = 0) -> None:
         self.routes, self._slash = tuple(routes), slash
@@ -40,46 +42,47 @@ class Router(Generic[R]):
         for route in self.routes:
             node = self._tree
             names = []
-            for word in words(route.path):
-                named = word.startswith("{")
+            for segment in path_segments(route.path):
+                named = segment.startswith("{")
                 if named:
-                    names.append(word[1:-1])
-                node = node.setdefault(_ANY if named else word, {})
+                    names.append(segment[1:-1])
+                node = node.setdefault(_ANY if named else segment, {})
             node.setdefault(_END, {}).setdefault(route.method, []).append((tuple(names), route))
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
-        """Method to the routes at *path*, each with its parameters; empty when the path is unknown. Raises as
-        ``words`` does."""
-        parts = words(path)
+        """Return the routes at *path* by method, each with its parameters; an empty dict if unknown. Raises as
+        ``path_segments``."""
+        parts = path_segments(path)
         if 1 < len(parts) <= self._slash + 1 and not parts[-1]:
             parts.pop()
-        found, values = _walk(self._tree, parts, 0, ())
-        if found is None:
+        methods, values = _walk(self._tree, parts, 0, ())
+        if methods is None:
             return {}
         return {method: [(route, dict(zip(names, values, strict=True))) for names, route in routes]
-                for method, routes in found.items()}
+                for method, routes in methods.items()}
 
 
-def words(path: str) -> list[str]:
-    """The words of a path, decoded; a word may be empty. Raises ``Fault`` 400 for one that is too long."""
+def path_segments(path: str) -> list[str]:
+    """Return the words of a path, decoded; a word may be empty. Raises ``Fault`` 400 for a word that is too long."""
     path = path.removeprefix("/")
-    found = path.split("/") if path else []
+    segments = path.split("/") if path else []
     if "%" in path:
-        found = [unquote(word) for word in found]
-    if len(path) > LONGEST and any(len(word) > LONGEST for word in found):
+        segments = [unquote(segment) for segment in segments]
+    if len(path) > LONGEST and any(len(segment) > LONGEST for segment in segments):
         raise Fault(400, f"A word of the path has more than {LONGEST} characters; no name or id has.")
-    return found
+    return segments
 
 
 def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Fixed words win over parameters; a dead end goes back."""
+    """Return the routes at the end of *words*, and their parameters. Fixed words take precedence; a dead end
+    backtracks."""
     if at == len(words):
         return node.get(_END), values
     fixed = node.get(words[at])
     if fixed is not None:
-        found, got = _walk(fixed, words, at + 1, values)
-        if found is not None:
-            return found, got
+        leaf, got = _walk(fixed, words, at + 1, values)
+        if leaf is not None:
+            return leaf, got
     if words[at] and _ANY in node:
         return _walk(node[_ANY], words, at + 1, (*values, words[at]))
     return None, values

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content that comes and goes: how much of it at once, how much of one project's, and how slow a client may be.
+"""Transfers of content: limits for all of them, for one project, and for the speed of a client.
 
-Services and administrators are not counted: what conductors send and fetch waits for no user.
+Services and administrators are not counted: transfers of conductors must not wait for users.
 """
 
 from __future__ import annotations
@@ -15,69 +15,68 @@ from typing import Any
 
 from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
 
-#: Who is refused may ask again after so many seconds.
+#: Seconds after which a refused client may try again.
 LATER = {"Retry-After": "10"}
 
 
 class Places:
-    """Places of transfers in one direction. *what*: how they are called. *most*: how many there are; *of_project*: how
-    many of these one project may have."""
+    """Places of transfers in one direction. *kind*: their name in messages. *most*: their number; *of_project*: the
+    limit for one project."""
 
-    def __init__(self, what: str, most: int, of_project: int) -> None:
-        self.what, self.most, self.of_project = what, most, of_project
+    def __init__(self, kind: str, most: int, of_project: int) -> None:
+        self.what, self.most, self.of_project = kind, most, of_project
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def take(self, context: Any) -> Callable[[], None]:
-        """Take a place for a caller (``services.Context``); what is returned gives it back, once. Raises
+        """Take a place for a caller (``services.Context``). Return a function that gives it back, once. Raises
         ``TooManyRequests``, ``Unavailable``."""
         if context is None or context.is_admin or context.is_service:
             return lambda: None
-        whose = context.project_id or context.user_id
+        owner = context.project_id or context.user_id
         with self._lock:
-            if self._taken[whose] >= self.of_project:
+            if self._taken[owner] >= self.of_project:
                 raise TooManyRequests(
                     f"A project may have {self.of_project} of the {self.most} {self.what} of image content that go on "
                     "at once, and this one has them all. Try again when one of them has ended.", headers=LATER)
             if self._taken.total() >= self.most:
                 raise Unavailable(f"All {self.most} {self.what} of image content that may go on at once do. Try again "
                                   "in a moment.", headers=LATER)
-            self._taken[whose] += 1
-        return lambda: self._free(whose)
+            self._taken[owner] += 1
+        return lambda: self._free(owner)
 
-    def _free(self, whose: str) -> None:
+    def _free(self, owner: str) -> None:
         with self._lock:
-            self._taken[whose] -= 1
-            if self._taken[whose] <= 0:
-                del self._taken[whose]
+            self._taken[owner] -= 1
+            if self._taken[owner] <= 0:
+                del self._taken[owner]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a client has to keep up with: so many bytes a second (*rate*), on the average of *window* seconds in which
-    it was waited for."""
+    """The minimum speed of a client: *rate* bytes per second, on the average of *window* seconds of waiting."""
 
     rate: int = 1024
     window: float = 120.0
 
     def clock(self) -> Clock:
-        """For one transfer."""
+        """Return the clock of one transfer."""
         return Clock(self)
 
 
 class Clock:
-    """Adds up how long a client was waited for, and what came of it."""
+    """The total time of waiting for a client, and the bytes that it moved."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._waited, self._moved = pace, 0.0, 0
 
     @property
     def left(self) -> float:
-        """Seconds until it is known whether the client is too slow."""
+        """Return the seconds until the client's speed is judged."""
         return max(0.001, self._pace.window - self._waited)
 
     def note(self, seconds: float, moved: int) -> None:
-        """It was waited for *seconds*, and *moved* bytes. Raises ``TooSlow``."""
+        """Record a wait of *seconds* and the number of bytes *moved* meanwhile. Raises ``TooSlow``."""
         self._waited += seconds
         self._moved += moved
         if self._waited >= self._pace.window:
@@ -98,7 +97,7 @@ class Transfers:
 
 
 class Pieces(Iterator[bytes]):
-    """Content that goes out, with what is done when it has gone, or will not."""
+    """Outgoing content, with a function to call when it has been sent or will not be sent."""
 
     def __init__(self, pieces: Iterator[bytes], done: Callable[[], None]) -> None:
         self._pieces, self._done = pieces, done
@@ -107,9 +106,9 @@ class Pieces(Iterator[bytes]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """May be called again."""
+        """Release the place and close the content. May be called again."""
         done, self._done = self._done, lambda: None
         done()
         if (close := getattr(self._pieces, "close", None)) is not None:
-            with contextlib.suppress(ValueError):  # a thread reads just now, since the process ends
+            with contextlib.suppress(ValueError):  # a thread is reading because the process ends
                 close()

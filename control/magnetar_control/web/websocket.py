@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One WebSocket, as the application that serves it sees it."""
+"""One WebSocket, from the view of the application that serves it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from magnetar_core.http.websockets import WebSocketProtocol
 
 from .answer import Answer
 
-#: Seconds after which a client that does not read is cut off.
+#: Seconds after which a client that does not read is disconnected.
 PATIENCE = 60.0
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, or was cut off."""
+    """The client has closed the connection, or was disconnected."""
 
 
 class WebSocket:
-    """*path* below the mount, *root*: the URL of the server as the client knows it."""
+    """A WebSocket. *path* below the mount, *root*: the URL of the server as the client knows it."""
 
     def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, headers: Mapping[str, str], path: str,
                  root: str, address: str) -> None:
@@ -31,12 +31,12 @@ class WebSocket:
         self._receive, self._send = receive, send
 
     async def accept(self, subprotocol: str | None = None) -> None:
-        """Take the connection."""
-        await self._receive()  # that it is there
+        """Accept the connection."""
+        await self._receive()  # the connect event
         await self._say({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer over HTTP in place of taking it."""
+        """Answer over HTTP instead of accepting the connection."""
         body = answer.body()
         headers = {"content-type": answer.media_type, **answer.headers}
         await self._say({"type": "websocket.http.response.start", "status": answer.status, "headers": [
@@ -44,19 +44,19 @@ class WebSocket:
         await self._say({"type": "websocket.http.response.body", "body": body if isinstance(body, bytes) else b""})
 
     async def receive(self) -> bytes | str:
-        """The next message. Raises ``ClientGone``."""
+        """Return the next message. Raises ``ClientGone``."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             raise ClientGone
-        found: bytes | str = message["text"] if message.get("bytes") is None else message["bytes"]
-        return found
+        content: bytes | str = message["text"] if message.get("bytes") is None else message["bytes"]
+        return content
 
     async def send(self, data: bytes) -> None:
-        """Send, and wait while the client is behind. Raises ``ClientGone``."""
+        """Send a message; wait while the client is behind. Raises ``ClientGone``."""
         await self._say({"type": "websocket.send", "bytes": data})
 
     async def close(self, code: int, reason: str) -> None:
-        """Say why, and end it; fine when the client has gone."""
+        """Close the connection with a reason; no error if the client has gone."""
         with contextlib.suppress(ClientGone):
             await self._say({"type": "websocket.close", "code": code, "reason": reason[:120]})
 
@@ -65,31 +65,31 @@ class WebSocket:
             async with asyncio.timeout(PATIENCE):
                 await self._send(message)
         except TimeoutError:
-            await cut(self._send)
+            await cut_connection(self._send)
             raise ClientGone from None
-        except OSError:  # uvicorn says so
+        except OSError:  # uvicorn's error for a closed connection
             raise ClientGone from None
 
 
-async def cut(send: Any) -> None:
-    """End a connection whose client does not read: what waits to be sent would keep it open. ASGI has no word for it;
-    *send* is uvicorn's."""
+async def cut_connection(send: Any) -> None:
+    """Abort a connection whose client does not read: pending data would keep it open. ASGI has no such message; *send*
+    is uvicorn's."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
-        await asyncio.sleep(0)  # so that uvicorn knows
+        await asyncio.sleep(0)  # so that uvicorn notices
 
 
-def protocol(**given: Any) -> Any:
-    """uvicorn's protocol for WebSockets; imported with the first one, as it takes some MiB."""
+def uvicorn_websocket_protocol(**options: Any) -> Any:
+    """Return uvicorn's protocol for WebSockets. It is imported with the first one, because it takes some MiB."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 
     class Protocol(WebSocketProtocol, WebSocketsSansIOProtocol):
         invalid_state = InvalidState
 
-    return Protocol(**given)
+    return Protocol(**options)
 
 
-#: How uvicorn is to serve them: messages are small, and what is in them is random or compressed already.
-OPTIONS = {"ws": protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}
+#: uvicorn's options for WebSockets: messages are small, and their content is random or already compressed.
+OPTIONS = {"ws": uvicorn_websocket_protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}

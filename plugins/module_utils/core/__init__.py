@@ -2,5 +2,5 @@
 """The shared core of Magnetar: declarations, plans, errors and the client.
 
 Standard library only, relative imports only, Python 3.9: the same files are packed into Ansible modules and installed
-as the package ``magnetar_core`` beside the agent.
+as the package ``magnetar_core`` next to the agent.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What may be asked of a server, and when: the table that guards, queue and tests read.
+"""The actions of a server and their preconditions: the table that guards, queue and tests read.
 
-Source: the server actions of the Compute API reference. ``power.py`` says what a server can be.
+Source: the server actions of the Compute API reference. ``power.py`` has the states of a server.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ from .power import (
 )
 
 ANY = ("*",)
-#: Who may have the secret of a server's TPM.
+#: Possible owners of the secret of a server's TPM.
 ANY_TPM = ("user", "host", "deployment")
 
 
 class Action(NamedTuple):
-    """*states*: vm_states in which it may be asked for. *task*: the task_state meanwhile; the first of them, where
-    *steps* follow as it goes on. *after*: the vm_state when it has succeeded (``None``: as it was). *locked*: whether a
-    lock keeps it from others than admins. *busy*: whether it may be asked for while something else is done. *want*:
-    what the agent's server is then asked to be. *label*: what os-instance-actions calls it. *event*: the name of its
-    event. *kind*: which limit of the host it counts against. *placed*: whether a server that never got a host is
-    refused (Nova's "is not ready"); an offloaded one had one. *rule*: who may, below ``os_compute_api:``. *plain*: it
-    has no arguments, so the API only writes it down for the conductors. *alone*: it is refused while one such is queued
-    or done, of which a task_state need not tell. *over*: task_states in which it comes over what is done: what has not
-    begun is dropped, and what has begun ends first. *bare*: it is refused while the server has shares. *tpm*: which
-    servers with a TPM may be asked for it: those of whose secret ``tpm_secret_security`` says one of these words.
-    *starts*: it starts the guest, so it is its user's alone where only they may open its TPM. *carries*: it saves or
-    moves what a running guest is, and is refused where devices of the host hold a part of that. *copies*: it makes an
-    image of the root disk, for others to read. *notification*: what its notifications are called, below ``instance.``;
-    empty for an action that sends none."""
+    """One action of a server.
+
+    * *states*: vm_states that allow it. *task*: the task_state during it, the first one where *steps* follow as it
+      progresses. *after*: the vm_state after success (``None``: unchanged).
+    * *locked*: whether a lock restricts it to admins. *busy*: whether it is allowed during other work. *alone*: it is
+      refused while such an action is queued or running, which a task_state need not show. *over*: task_states that it
+      supersedes: queued work is dropped, running work ends first.
+    * *want*: the desired state that the agent's server then gets. *kind*: the limit of the host that it counts against.
+      *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server had one.
+      *plain*: it has no arguments, so the API only queues it for the conductors.
+    * *rule*: its policy rule, below ``os_compute_api:``. *label*: its name in os-instance-actions. *event*: the name of
+      its event. *notification*: the name of its notifications, below ``instance.``; empty for none.
+    * *bare*: it is refused while the server has shares. *tpm*: the values of ``tpm_secret_security`` that allow it, for
+      servers with a TPM. *starts*: it starts the guest, so only the server's user may do it where only that user may
+      open its TPM. *carries*: it saves or moves the state of a running guest, and is refused where devices of the host
+      hold part of it. *copies*: it makes an image of the root disk, which others may read.
+    """
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -75,15 +78,15 @@ class Action(NamedTuple):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The task_states that a server has of it."""
+        """Return the task_states of a server during the action."""
         return (self.task, *self.steps) if self.task else ()
 
     def during(self, task: Optional[str]) -> bool:
-        """Whether it may be asked for while a server has this task_state."""
+        """Return whether the action is allowed while a server has this task_state."""
         return self.busy or task is None or task in self.over
 
     def overtakes(self) -> list[str]:
-        """The keys of the actions over which it comes."""
+        """Return the keys of the actions that this one supersedes."""
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 
@@ -93,7 +96,8 @@ def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str
                   event=f"compute_{label}_instance", rule=rule, plain=True, notification=notification or label, **more)
 
 
-#: Notifications of an event of an action, in place of the action's own. They end with the event, the first one last.
+#: Notifications of single events of an action, in place of the action's own. They end with the event, the first one
+#: last.
 STEPS: Mapping[str, tuple[str, ...]] = {
     "compute_prep_resize": ("resize_prep",), "compute_resize_instance": ("resize",),
     "compute_finish_resize": ("resize_finish",), "compute_finish_revert_resize": (),
@@ -110,7 +114,7 @@ ACTIONS: dict[str, Action] = {
                      placed=False, rule="servers:delete", notification="delete"),
     "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
                           placed=False, rule="os-deferred-delete:force", notification="delete"),
-    # What a DELETE asks for where ``reclaim_instance_interval`` lets servers be restored.
+    # The action of a DELETE where ``reclaim_instance_interval`` lets servers be restored.
     "softDelete": Action(ANY, "soft-deleting", SOFT_DELETED, busy=True, label="delete",
                          event="compute_soft_delete_instance", placed=False, rule="servers:delete",
                          notification="soft_delete"),
@@ -196,7 +200,7 @@ ACTIONS: dict[str, Action] = {
     "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete",
                                             rule="servers:migrations:force_complete",
                                             notification="live_migration_force_complete"),
-    # Done by the API at once; they appear among the instance actions only where Nova shows them.
+    # The API performs these immediately; they are instance actions only where Nova shows them.
     "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False, rule="os-lock-server:lock",
                    notification="lock"),
     "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock", placed=False,
@@ -217,6 +221,6 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def rule_of(key: str) -> str:
-    """The policy rule of an action."""
+def policy_rule_of_action(key: str) -> str:
+    """Return the policy rule of an action."""
     return "os_compute_api:" + ACTIONS[key].rule

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The addresses of a network, the same on a host and in a cloud: which are possible, and which DHCP gives."""
+"""The addresses of a network, the same on a host and in a cloud: its valid range, and the range of DHCP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import InvalidField
 PREFIXES = (8, 30)
 #: RFC 1918.
 PRIVATE = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"), IPv4Network("192.168.0.0/16"))
-#: Networks that cannot be given to guests.
+#: Networks that guests cannot use.
 SPECIAL = (
     (IPv4Network("0.0.0.0/8"), "unspecified"), (IPv4Network("127.0.0.0/8"), "loopback"),
     (IPv4Network("169.254.0.0/16"), "link-local"), (IPv4Network("224.0.0.0/3"), "multicast or reserved"),
@@ -20,13 +20,13 @@ SPECIAL = (
 
 
 def link_local(mac: str) -> str:
-    """The link-local IPv6 address that follows from a MAC (RFC 4291, EUI-64)."""
+    """Return the link-local IPv6 address of a MAC (RFC 4291, EUI-64)."""
     octets = bytes.fromhex(mac.replace(":", ""))
     return str(IPv6Address(b"\xfe\x80" + bytes(6) + bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]))
 
 
-def network(want: Dict[str, Any]) -> IPv4Network:
-    """The network of ``cidr``, which becomes its normal form. Raises ``InvalidField``."""
+def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
+    """Return the network of ``cidr``, and set ``cidr`` to its normal form. Raises ``InvalidField``."""
     if not want.get("cidr") and want.get("bridge"):
         raise InvalidField("mode", "must be bridge to use the bridge %s of the host; a network of mode %s has "
                            "addresses of its own, and needs cidr" % (want["bridge"], want["mode"]), want["mode"])
@@ -38,21 +38,22 @@ def network(want: Dict[str, Any]) -> IPv4Network:
         raise InvalidField("cidr", "must be an IPv4 network such as 192.168.100.0/24", want["cidr"]) from None
     if not PREFIXES[0] <= net.prefixlen <= PREFIXES[1]:
         raise InvalidField("cidr", f"must have a prefix from /{PREFIXES[0]} to /{PREFIXES[1]}", want["cidr"])
-    check_usual(net)
+    check_special_networks(net)
     want["cidr"] = str(net)
     return net
 
 
-def check_usual(net: IPv4Network) -> None:
-    """Raises ``InvalidField`` where *net* holds addresses that mean something else on every host."""
+def check_special_networks(net: IPv4Network) -> None:
+    """Raise ``InvalidField`` where *net* contains addresses with a special meaning on every host."""
     for bad, why in SPECIAL:
         if net.overlaps(bad):
             raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", str(net))
 
 
-def span(want: Dict[str, Any], net: IPv4Network) -> None:
-    """Fill in ``dhcp_start`` and ``dhcp_end``: all addresses but the first, which is the host's or the router's. Raises
-    ``InvalidField``."""
+def fill_dhcp_range(want: Dict[str, Any], net: IPv4Network) -> None:
+    """Fill in ``dhcp_start`` and ``dhcp_end``: all addresses except the first, which belongs to the host or the router.
+    Raises ``InvalidField``.
+    """
     first, last = net.network_address + 2, net.broadcast_address - 1
     start = _address("dhcp_start", want.get("dhcp_start"), first, last) or first
     end = _address("dhcp_end", want.get("dhcp_end"), first, last) or last
@@ -65,9 +66,9 @@ def _address(name: str, text: Optional[str], first: IPv4Address, last: IPv4Addre
     if text is None:
         return None
     try:
-        found = IPv4Address(text)
+        address = IPv4Address(text)
     except ValueError:
         raise InvalidField(name, "must be an IPv4 address", text) from None
-    if not first <= found <= last:
+    if not first <= address <= last:
         raise InvalidField(name, f"must lie in {first} to {last}; the address before is the host's", text)
-    return found
+    return address

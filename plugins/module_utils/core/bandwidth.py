@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bandwidth that hosts promise to ports: what a host has of each physical network, or of each of its cards there, and
-how Placement calls it.
+"""Bandwidth that hosts guarantee to ports: the inventories of each physical network, or of each card in it, and their
+names in Placement.
 
-An inventory of bandwidth is kept with its host as ``CLASS:PLACE`` (``resource``), since a class alone does not say
-where it is. A place is a physical network, or ``NETWORK/CARD``. Placement shows those of one place as a provider below
-the host. Ports that are virtual functions have it of the cards where the host tells some of their network, all others
-of the network. Sources: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*, Placement's standard resource
-classes, Nova's ``parent_ifname`` (which virtual function fits the claim).
+A host stores an inventory of bandwidth as ``CLASS:PLACE`` (``bandwidth_resource``), since a class alone does not name
+the place: a physical network, or ``NETWORK/CARD``. Placement shows the inventories of one place as a provider below the
+host. Virtual functions take bandwidth from the cards where the host reports some for their network; all other ports
+take it from the network. Sources: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*, Placement's standard
+resource classes, Nova's ``parent_ifname`` (the virtual function that fits the claim).
 """
 
 from __future__ import annotations
@@ -15,73 +15,76 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: Placement's resource classes of kbit/s, by the direction of a rule: as the guest sees it.
+#: Placement's resource classes of kbit/s, by the direction of a rule from the guest's view.
 CLASSES = {"egress": "NET_BW_EGR_KILOBIT_PER_SEC", "ingress": "NET_BW_IGR_KILOBIT_PER_SEC"}
 DIRECTIONS = {kind: way for way, kind in CLASSES.items()}
-#: Stands for the network between hosts, over which tunnelled networks go (Neutron's tunnelled_network_rp_name).
+#: The network between hosts, which carries tunnelled networks (Neutron's tunnelled_network_rp_name).
 TUNNELS = "rp_tunnelled"
 TUNNEL_TRAIT = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
-#: Types of ports whose bandwidth a provider gives, as Neutron's agents tell it by traits: what OVN looks after, and
-#: virtual functions that send past it, which cards give.
+#: Types of ports that a provider gives bandwidth, in the traits of Neutron's agents: ports of OVN, and virtual
+#: functions that bypass it, which cards serve.
 TYPES, OF_CARDS = ("normal", "vdpa", "remote-managed"), ("direct", "macvtap")
-#: The greatest number of Placement.
+#: Placement's largest number.
 MOST = 2**31 - 1
 _NETWORK, _CARD = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}", r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}"
 _SETTING = re.compile(r"(%s(?:/(%s))?):([0-9]{0,10}):([0-9]{0,10})" % (_NETWORK, _CARD))
 
 
-def resource(direction: str, place: str) -> str:
-    """The name of an inventory: kbit/s of a *direction* on a physical network, on one of its cards, or on ``TUNNELS``.
+def bandwidth_resource(direction: str, place: str) -> str:
+    """Return the name of the inventory of kbit/s in a *direction* on a physical network, on one of its cards, or on
+    ``TUNNELS``.
     """
     return f"{CLASSES[direction]}:{place}"
 
 
-def split(name: str) -> tuple[str, str]:
-    """Resource class and place of an inventory; the place is empty for what is no bandwidth."""
+def split_resource(name: str) -> tuple[str, str]:
+    """Return the resource class and place of an inventory; the place is empty for resources other than bandwidth."""
     kind, _colon, place = name.partition(":")
     return kind, place
 
 
-def network_of(place: str) -> str:
-    """The physical network of a place."""
+def network_of_place(place: str) -> str:
+    """Return the physical network of a place."""
     return place.partition("/")[0]
 
 
-def card_of(place: str) -> str:
-    """The card of a place, as its host calls the network device; empty for a whole network."""
+def card_of_place(place: str) -> str:
+    """Return the card of a place, named as the host's network device; empty for a whole network."""
     return place.partition("/")[2]
 
 
-def in_words(resources: Mapping[str, int]) -> str:
-    """Amounts by ``resource``, to be read."""
-    found = [(n, *split(name)) for name, n in sorted(resources.items())]
-    return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in found)
+def describe_bandwidth(resources: Mapping[str, int]) -> str:
+    """Return a readable text of amounts by ``bandwidth_resource``."""
+    amounts = [(n, *split_resource(name)) for name, n in sorted(resources.items())]
+    return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in amounts)
 
 
-def traits(place: str, divided: bool = False) -> frozenset[str]:
-    """What the provider of a place has: by these ports ask for it. *divided*: its host tells cards of that network."""
+def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
+    """Return the traits of the provider of a place, which requests of ports select. *divided*: the host reports cards
+    of that network.
+    """
     types: tuple[str, ...] = (*TYPES, *OF_CARDS)
-    if card_of(place):
+    if card_of_place(place):
         types = OF_CARDS
     elif place == TUNNELS or divided:
         types = TYPES
-    return frozenset({own_trait(place), *map(type_trait, types)})
+    return frozenset({place_trait(place), *map(type_trait, types)})
 
 
 def type_trait(vnic_type: str) -> str:
-    """The one that says that a provider gives ports of a type some."""
+    """Return the trait of providers that give bandwidth to ports of *vnic_type*."""
     return f"CUSTOM_VNIC_TYPE_{vnic_type.upper().replace('-', '_')}"
 
 
-def own_trait(place: str) -> str:
-    """The one that says of which network a provider is."""
-    network = network_of(place)
+def place_trait(place: str) -> str:
+    """Return the trait that names the network of a provider."""
+    network = network_of_place(place)
     return TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
 
 
-def check_setting(values: Iterable[str]) -> str:
-    """What is wrong with the agent's setting ``resource_provider_bandwidths``; empty when nothing is."""
-    seen = set()
+def check_bandwidth_setting(values: Iterable[str]) -> str:
+    """Return the error in the agent's setting ``resource_provider_bandwidths``; empty when there is none."""
+    places = set()
     for value in values:
         match = _SETTING.fullmatch(value)
         numbers = match.groups()[2:] if match else ()
@@ -93,19 +96,19 @@ def check_setting(values: Iterable[str]) -> str:
                     "functions only what guests send")
         if any(number and not 1 <= int(number) <= MOST for number in numbers):
             return f"{value!r} must have numbers from 1 to {MOST}"
-        if match[1] in seen:
+        if match[1] in places:
             return f"{match[1]} is there twice"
-        seen.add(match[1])
+        places.add(match[1])
     return ""
 
 
-def of_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
-    """What a host has, kbit/s by direction by place, of values that ``check_setting`` has passed."""
+def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return the kbit/s of a host by place and direction, from values that ``check_bandwidth_setting`` has accepted."""
     return {place: {way: int(number) for way, number in zip(CLASSES, numbers) if number}
             for place, *numbers in (value.split(":") for value in values)}
 
 
-def inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """The inventories of what a host has, by ``resource``."""
-    return {resource(way, place): {"total": int(amount)}
+def bandwidth_inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+    """Return the inventories of a host's *bandwidths*, by ``bandwidth_resource``."""
+    return {bandwidth_resource(way, place): {"total": int(amount)}
             for place, ways in bandwidths.items() for way, amount in ways.items()}

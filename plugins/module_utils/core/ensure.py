@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one way to change something: what an ``ensure`` says, in a query string, in a batch item, in a module."""
+"""The inputs of an ``ensure``, the only way to change something: in a query string, a batch item or a module."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ BATCH_MAX = 10000
 
 
 class Permissions(Kind):
-    """What the caller allows an ensure to do. Query parameters of ``PUT``, and keys of a batch item."""
+    """Permissions of the caller for an ensure: query parameters of ``PUT``, and keys of a batch item."""
 
     on_immutable = Field(
         Choices(*ON_IMMUTABLE),
-        "What to do when a field that is fixed differs: fail with the field's name, ignore it (with a warning in the "
-        "answer), recreate the resource, which loses its disks, or (servers) rebuild: only the root disk is made anew.",
+        "What to do when an immutable field differs: fail with the field's name, ignore it (with a warning in the "
+        "answer), recreate the resource, which loses its disks, or (servers) rebuild: make only the root disk again.",
         default="fail")
     allow_reboot = Field(
-        Boolean(), "Whether a running server may be shut down, changed and started again where a change needs that.",
+        Boolean(), "Whether a running server may be shut down, changed and started again if a change needs that.",
         default=False)
     preserve_ephemeral = Field(Boolean(), "Whether a rebuild keeps the ephemeral disk.", default=False)
     merge = Field(
         ListOf(Choices("metadata", "tags", "networks", "hosts"), unique=True),
-        "Fields whose given content is added to what is there; without it the given content is exact.", default=[])
+        "Fields whose given content is added to the existing content. Other given content replaces it.", default=[])
 
 
 class Ensure(Permissions):
@@ -38,22 +38,24 @@ class Ensure(Permissions):
     want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)
 
 
-def permissions(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check *given* and fill in what is left out: a value for each field of ``Permissions``."""
-    return dict(Permissions.defaults(), **Permissions.check(dict(given)))
+def check_permissions(requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *requested* checked and completed: a value for each field of ``Permissions``."""
+    return dict(Permissions.defaults(), **Permissions.check(dict(requested)))
 
 
-def batch(items: Any) -> list[tuple[str, Optional[dict[str, Any]], dict[str, Any]]]:
-    """Check the body of a batch; returns a list of ``(key, want, permissions)``. ``want`` itself is not checked."""
+def check_batch(items: Any) -> list[tuple[str, Optional[dict[str, Any]], dict[str, Any]]]:
+    """Return the items of a batch as ``(key, want, permissions)``. Checks everything except ``want``. Raises
+    ``InvalidField``.
+    """
     if not isinstance(items, list):
         raise InvalidField("body", "must be a list of {key, want} objects")
     if len(items) > BATCH_MAX:
         raise InvalidField("body", "must have at most %d items, and has %d" % (BATCH_MAX, len(items)))
-    found = []
+    ensures = []
     for at, item in enumerate(items):
         try:
             checked = Ensure.check(item)
         except InvalidField as error:
             raise InvalidField("[%d].%s" % (at, error.details["field"]), error.details["rule"]) from None
-        found.append((checked.pop("key"), checked.pop("want"), dict(Permissions.defaults(), **checked)))
-    return found
+        ensures.append((checked.pop("key"), checked.pop("want"), dict(Permissions.defaults(), **checked)))
+    return ensures

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One class per meaning of failure. Three mappers read them: HTTP answers, Ansible results and the audit log.
 
-The class docstring is the default message; ``code`` is the stable word in answers, ``status`` the HTTP status.
-A message says what happened, why, and what to do.
+The class docstring is the default message; ``code`` is the stable word in answers, ``status`` the HTTP status. A
+message has three parts: the failure, its reason, and the remedy.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ class MagnetarError(Exception):
 
     code = "internal"
     status = 500
-    #: Whether the same call may succeed in a moment: the agent or libvirt starts again.
+    #: Whether the same call may succeed in a moment, because the agent or libvirt restarts.
     again = False
-    #: Whether another process said so: the client of an agent or of a cloud read it from an answer.
+    #: Whether another process raised it: the client of an agent or cloud read it from an answer.
     remote = False
-    #: The request that failed, as its client knows it.
+    #: The id of the failed request, as its client knows it.
     request_id: Optional[str] = None
 
     def __init__(self, message: Optional[str] = None, **details: Any) -> None:
-        """*details* are JSON values that a program can use: ``field``, ``rule``, ``uuids`` and the like."""
+        """*details* are JSON values for programs: ``field``, ``rule``, ``uuids`` and the like."""
         self.message = message or " ".join((type(self).__doc__ or "").split())
         self.details = details
         super().__init__(self.message)
 
     @property
     def retry_after(self) -> Optional[float]:
-        """Seconds after which to ask again, where the answer says so."""
-        given = str((self.details.get("headers") or {}).get("Retry-After", ""))
-        return float(given) if given.isdecimal() else None
+        """Return the seconds to wait before a retry, where the answer gives them; otherwise ``None``."""
+        header = str((self.details.get("headers") or {}).get("Retry-After", ""))
+        return float(header) if header.isdecimal() else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Shape of the answer: ``{"code": str, "message": str, "details": {...}}``."""
+        """Return the form in answers: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
 
 
@@ -81,7 +81,7 @@ class NotFound(MagnetarError):
 
 
 class Gone(NotFound):
-    """The resource was there, and is not any more."""
+    """The resource no longer exists."""
 
     code = "gone"
     status = 410
@@ -158,7 +158,7 @@ class TooManyLogins(MagnetarError):
 
 
 class TooManyRequests(MagnetarError):
-    """So much of that is done for this project already that no more is taken now."""
+    """The limit of such requests at a time is reached."""
 
     code = "too-many-requests"
     status = 429
@@ -187,14 +187,14 @@ class HypervisorError(MagnetarError):
 
 
 class GuestSilent(HypervisorError):
-    """The QEMU of one guest does not answer. Its host and all other guests go on."""
+    """The QEMU of one guest does not answer. Its host and all other guests continue."""
 
     code = "guest-silent"
     status = 409
 
 
 class StorageSilent(HypervisorError):
-    """A storage pool of a host does not answer. The host, its guests and its other pools go on."""
+    """A storage pool of a host does not answer. The host, its guests and its other pools continue."""
 
     code = "storage-silent"
     status = 409
@@ -222,7 +222,7 @@ class NotSupported(MagnetarError):
 
 
 class Failed(MagnetarError):
-    """What was asked for was begun, and failed."""
+    """The requested work began, and failed."""
 
     code = "failed"
     status = 500
@@ -251,8 +251,8 @@ ERRORS = {
 }
 
 
-def from_dict(answer: Mapping[str, Any]) -> MagnetarError:
-    """The error that an agent's answer *answer* (see ``MagnetarError.as_dict``) stands for."""
+def error_from_dict(answer: Mapping[str, Any]) -> MagnetarError:
+    """Return the error that *answer* of an agent describes (see ``MagnetarError.as_dict``)."""
     cls = ERRORS.get(str(answer.get("code")), MagnetarError)
     error = cls.__new__(cls)
     MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
@@ -260,9 +260,10 @@ def from_dict(answer: Mapping[str, Any]) -> MagnetarError:
     return error
 
 
-def unforeseen(error: Exception) -> MagnetarError:
-    """What callers are told of an error that nobody foresaw: that the disk is full, where it is that; else no more than
-    that something failed."""
+def mask_unforeseen_error(error: Exception) -> MagnetarError:
+    """Return the error that callers see for an unforeseen one: ``NoSpace`` for a full disk, otherwise only that
+    something failed.
+    """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace("The host has no room left (%s). Free some, then repeat the call." % error.strerror)
     return MagnetarError()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bodies of one-shots of a server, which agents and clouds take alike: ``POST /v1/server/{key}/events``."""
+"""Bodies of a server's one-time actions, the same for agents and clouds: ``POST /v1/server/{key}/events``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ class EventRequest(Kind):
 
     noun, plural = "event", "events"
 
-    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump, change_password, "
-                  "clear_password; of clouds only: attach_share, change_machine, detach_share, tell_guest.",
+    event = Field(Text(1, 64), "The action: reboot, rebuild, create_image, crash_dump, change_password, "
+                  "clear_password; in clouds only: attach_share, change_machine, detach_share, tell_guest.",
                   required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
-    request_id = Field(REQUEST, "Key of the event: sent again with the same key, it is not done again. The "
-                       "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
+    request_id = Field(REQUEST, "Key of the event. An event with a known key is not repeated. The request's "
+                       "X-Request-Id when omitted.", sample="deploy-42-reboot-web1")
 
 
-def subject_of(sent: Mapping[str, Any]) -> Optional[str]:
-    """Return the name of what an event *sent* makes, such as an image; ``None`` where it makes nothing with a name."""
+def subject_of_event(sent: Mapping[str, Any]) -> Optional[str]:
+    """Return the name of the product of the event *sent*, such as an image; ``None`` where it makes nothing with a
+    name.
+    """
     name = (sent.get("args") or {}).get("name")
     return name if isinstance(name, str) else None
 
@@ -39,25 +41,25 @@ class RebootArgs(Kind):
     """Arguments of a reboot."""
 
     type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard powers off, defines the "
-                 "domain anew, and starts.", default="soft")
+                 "domain again, and starts it.", default="soft")
 
 
 class RebuildArgs(Kind):
-    """Arguments of a rebuild; what is left out stays as it is."""
+    """Arguments of a rebuild; omitted ones leave the value unchanged."""
 
     image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
     key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.")
     user_data = Field(Server.field("user_data").value, "Base64 data for the guest's first boot.", secret=True)
-    metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.")
+    metadata = Field(Server.field("metadata").value, "Keys and values that replace the existing ones.")
     preserve_ephemeral = Field(Boolean(), "Whether the ephemeral disk is kept.", default=False)
 
 
 class CreateImageArgs(Kind):
-    """Arguments of making an image."""
+    """Arguments for the creation of an image."""
 
     name = Field(NAME, "Name of the image; there must be none of that name.", required=True)
     description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="")
-    metadata = Field(Image.field("properties").value, "Properties of the image, besides those of the server's own.",
+    metadata = Field(Image.field("properties").value, "Properties of the image, in addition to the server's own.",
                      default={})
 
 
@@ -70,13 +72,14 @@ class ClearPasswordArgs(Kind):
 
 
 class DetachShareArgs(Kind):
-    """Arguments of taking a share from a server."""
+    """Arguments for detaching a share from a server."""
 
-    tag = Field(SHARE_TAG, "Name by which the guest mounts it.", required=True)
+    tag = Field(SHARE_TAG, "Name for the guest's mount command.", required=True)
 
 
 class AttachShareArgs(DetachShareArgs):
-    """Arguments of giving a share to a server."""
+    """Arguments for attaching a share to a server."""
 
     share = Field(Text(1, 63), "Name of the share in the settings of the host's agent.", required=True)
-    share_id = Field(Nullable(Text(1, 63)), "What the guest is told that it is; its name when left out.", default=None)
+    share_id = Field(Nullable(Text(1, 63)), "Id of the share in the guest's metadata; its name when omitted.",
+                     default=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Declarations: a ``Kind`` lists its ``Field``s once; options, schemas, checks and docs come from that list."""
+"""Declarations: a ``Kind`` lists its ``Field``s once, and options, schemas, checks and docs derive from that list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .versions import Version
 CREATE, UPDATE, SHOW, LIST = "create", "update", "show", "list"
 SETTABLE = frozenset((CREATE, UPDATE))
 ALWAYS = "create update show list"
-#: Settable when the resource is made and fixed afterwards.
+#: Settable at creation, then immutable.
 FIXED = "create show list"
 #: Reported, never set.
 READ = "show list"
@@ -32,13 +32,13 @@ UNSET = _Unset()
 
 
 class Field:
-    """One property of a kind: its value type, what it means, and where it is used.
+    """One property of a kind: its value type, its description, and the operations that use it.
 
     *on* names the operations (create, update, show, list). *option* is the name in Ansible where it differs, *aliases*
-    further names there; ``option=False`` hides the field from modules. *secret* keeps the value out of logs, diffs and
-    Ansible output. *default* is what an omitted field means when the resource is made. *required* asks for it then.
-    ``compared=False``: the field says how to make the resource, not what it is, so a difference in it is none.
-    ``kept=False``: an agent has it while it does what it was given with, and writes it nowhere.
+    are further names there; ``option=False`` hides the field from modules. *secret* keeps the value out of logs, diffs
+    and Ansible output. *default* is the value of an omitted field at creation. *required* fields must be set at
+    creation. ``compared=False``: the field describes how to make the resource, so a difference in it is no change.
+    ``kept=False``: an agent has the value only during the request, and stores it nowhere.
     """
 
     def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
@@ -49,19 +49,19 @@ class Field:
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
         self.compared, self.kept = compared, kept
         self.settable = bool(self.on & SETTABLE)
-        #: Set at creation only.
+        #: Settable at creation only.
         self.fixed = CREATE in self.on and UPDATE not in self.on
         self.name = ""
 
     def named(self, name: str) -> Field:
-        """Give the field the name under which it was declared."""
+        """Set the name that the field was declared under."""
         self.name = name
         if self.option is None:
             self.option = name
         return self
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """The value in its normal form. Raises ``InvalidField``, which does not repeat a secret."""
+        """Return the value in its normal form. Raises ``InvalidField``, which does not repeat a secret."""
         try:
             return self.value.check(value, path, version)
         except InvalidField as error:
@@ -79,46 +79,45 @@ class _Fields:
 
     @staticmethod
     def by_operation(fields: Sequence[Field]) -> dict[str, dict[str, Field]]:
-        """Of each operation, the fields that it has, by name."""
+        """Map each operation to its fields, by name."""
         return {operation: {f.name: f for f in fields if operation in f.on} for operation in ALWAYS.split()}
 
     @staticmethod
     def check_document(fields: Mapping[str, Mapping[str, Field]], document: Any, path: str, version: Optional[Version],
                        operation: str, partial: bool = False) -> dict[str, Any]:
-        """*fields*: ``by_operation``."""
+        """Return *document* in normal form. *fields*: the result of ``by_operation``. Raises ``InvalidField``."""
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
-        known = fields[operation]
+        allowed_fields = fields[operation]
         prefix = path + "." if path else ""
         for name in document:
-            if name not in known:
-                every = {one for names in fields.values() for one in names}
-                raise InvalidField(prefix + str(name), unknown(name, known, every))
+            if name not in allowed_fields:
+                every = {field_name for names in fields.values() for field_name in names}
+                raise InvalidField(prefix + str(name), unknown_field_rule(name, allowed_fields, every))
         if operation == CREATE and not partial:
-            for name, field in known.items():
+            for name, field in allowed_fields.items():
                 if field.required and name not in document:
                     raise InvalidField(prefix + name, "is required")
-        return {name: known[name].check(value, prefix + name, version) for name, value in document.items()}
+        return {name: allowed_fields[name].check(value, prefix + name, version) for name, value in document.items()}
 
     @staticmethod
     def schema(fields: Sequence[Field], version: Optional[Version], operation: str) -> dict[str, Any]:
         used = [f for f in fields if operation in f.on]
-        found: dict[str, Any] = {
+        schema: dict[str, Any] = {
             "type": "object",
             "properties": {f.name: dict(f.value.schema(version), description=f.doc) for f in used},
             "additionalProperties": False,
         }
         required = [f.name for f in used if f.required and operation == CREATE]
-        return dict(found, required=required) if required else found
+        return dict(schema, required=required) if required else schema
 
 
-def unknown(name: Any, known: Iterable[str], fields: Iterable[str]) -> str:
-    """The rule that a document breaks which has *name*: *known* are the names that it may have, *fields* all that there
-    are."""
+def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str]) -> str:
+    """Return the rule that a document with *name* breaks. *allowed*: names that it may have; *fields*: all names."""
     if name in fields:
         return "cannot be set here; it is reported only, or fixed when the resource is made"
-    near = difflib.get_close_matches(str(name), list(known), 1)
-    return "is not a known field" + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(known))
+    near = difflib.get_close_matches(str(name), list(allowed), 1)
+    return "is not a known field" + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(allowed))
 
 
 class Record(Value):
@@ -134,7 +133,7 @@ class Record(Value):
         return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
-        """What is to change, in normal form: only fields that can be updated."""
+        """Return the changes in normal form: only fields that can be updated."""
         return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
@@ -158,18 +157,25 @@ class Kind:
     _settable: ClassVar[tuple[Field, ...]] = ()
     _secrets: ClassVar[frozenset[str]] = frozenset()
     _passing: ClassVar[frozenset[str]] = frozenset()
-    #: Whether reports can be narrowed (by name, uuid, fields, filters). False for what is reported as a whole.
+    #: Whether reports can be narrowed (by name, uuid, fields, filters). False for kinds that are reported as a whole.
     selectable: ClassVar[bool] = True
-    #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
+    #: Immutable fields that a rebuild (``on_immutable: rebuild``) may change.
     rebuilt: ClassVar[frozenset[str]] = frozenset()
-    #: Words of ``status`` that say that content is still to come. No field is fixed until it is there.
+    #: Values of ``status`` that mean that content is still missing. No field is immutable until the content exists.
     unfilled: ClassVar[frozenset[str]] = frozenset()
-    #: Fields that are found from what another one names, and are found again when that changes.
+    #: Fields that are derived from the value of another field, and derived again when that field changes.
     found: ClassVar[Mapping[str, str]] = {}
-    #: Fields that only a cloud gives a resource; an agent refuses them.
+    #: Fields that only a cloud sets; an agent refuses them.
     of_clouds: ClassVar[frozenset[str]] = frozenset()
-    #: Groups of fields of which a resource has one: what it is made from.
+    #: Groups of fields that exclude each other: the sources that a resource is made from.
     alternatives: ClassVar[tuple[frozenset[str], ...]] = ()
+    #: Description of the list that its info module returns; by default, the matching resources.
+    report_doc: ClassVar[str] = ""
+    #: Sample of ``actions`` in the documentation of its module: verbs of its driver.
+    sample_actions: ClassVar[tuple[str, ...]] = ("record",)
+    #: Sample of ``changes`` there, each field to its old and new value. By default, the first field with a sample is
+    #: set.
+    sample_changes: ClassVar[Mapping[str, tuple[Any, Any]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -184,41 +190,42 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Whether a fixed field may change from one value to the other all the same."""
+        """Return whether an immutable field may change from one value to the other nevertheless."""
         return False
 
     @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
-        """Whether a rebuild may change the fixed field *name* from one value to the other."""
+        """Return whether a rebuild may change the immutable field *name* from one value to the other."""
         return name in cls.rebuilt
 
     @classmethod
     def check(cls, document: Any, operation: str = CREATE, partial: bool = False) -> dict[str, Any]:
-        """Return *document* in normal form; raise ``InvalidField`` naming the field and the rule.
+        """Return *document* in normal form. Raises ``InvalidField`` naming the field and the rule.
 
-        *partial* lets required fields be missing: the document says only what is to differ.
+        *partial* lets required fields be missing: the document has only the fields to change.
         """
         return _Fields.check_document(cls._by_operation, document, "", None, operation, partial)
 
     @classmethod
-    def check_new(cls, given: Mapping[str, Any]) -> None:
-        """Raise ``InvalidField`` unless *given* says enough to make one; null says nothing. Its values are checked, but
-        for a name that only the key of the request says."""
-        known = cls._by_operation[CREATE]
-        for name, field in known.items():
-            if field.required and given.get(name) is None:
+    def check_new(cls, document: Mapping[str, Any]) -> None:
+        """Raise ``InvalidField`` unless *document* has all fields that a new resource requires; null counts as missing.
+        Values are assumed to be checked, except a name that only the key of the request gives.
+        """
+        create_fields = cls._by_operation[CREATE]
+        for name, field in create_fields.items():
+            if field.required and document.get(name) is None:
                 raise InvalidField(name, "is required")
-        if "name" in known and given.get("name") is not None:
-            known["name"].check(given["name"], "name")
+        if "name" in create_fields and document.get("name") is not None:
+            create_fields["name"].check(document["name"], "name")
 
     @classmethod
     def schema(cls, operation: str = CREATE) -> dict[str, Any]:
-        """JSON Schema of a document of this kind for *operation*."""
+        """Return the JSON Schema of a document of this kind for *operation*."""
         return _Fields.schema(cls.fields, None, operation)
 
     @classmethod
     def field(cls, name: str) -> Field:
-        """The field called *name*; ``KeyError`` when there is none."""
+        """Return the field *name*. Raises ``KeyError`` when there is none."""
         for field in cls.fields:
             if field.name == name:
                 return field
@@ -226,27 +233,27 @@ class Kind:
 
     @classmethod
     def settable(cls) -> tuple[Field, ...]:
-        """The fields a user may set."""
+        """Return the fields that a user may set."""
         return cls._settable
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """What omitted fields mean when a resource is made."""
+        """Return the values of omitted fields at creation."""
         return {f.name: f.default for f in cls.settable() if f.default is not UNSET}
 
     @classmethod
-    def giving_way(cls, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The document *known*, in which fields to which *given* names an alternative are as if never set."""
-        chosen = {name for name, value in given.items() if value is not None}
-        gone = {name for group in cls.alternatives if group & chosen for name in group - set(given)}
-        return {name: cls.field(name).default if name in gone else value for name, value in known.items()}
+    def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *current* with every field reset to its default that *requested* replaces by an alternative."""
+        chosen = {name for name, value in requested.items() if value is not None}
+        dropped = {name for group in cls.alternatives if group & chosen for name in group - set(requested)}
+        return {name: cls.field(name).default if name in dropped else value for name, value in current.items()}
 
     @classmethod
     def secrets(cls) -> frozenset[str]:
-        """Names of fields whose values are never shown."""
+        """Return the names of fields whose values are never shown."""
         return cls._secrets
 
     @classmethod
     def passing(cls) -> frozenset[str]:
-        """Names of fields whose values are kept nowhere (``kept=False``)."""
+        """Return the names of fields whose values are not stored (``kept=False``)."""
         return cls._passing

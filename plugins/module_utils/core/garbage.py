@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How often a process that serves looks for garbage (``gc`` of Python)."""
+"""The frequency of garbage collection (``gc`` of Python) in a serving process."""
 
 from __future__ import annotations
 
 import gc
 
-#: Objects between two looks for garbage, and how many of them until older ones are looked at too. An answer with 1,000
-#: servers makes 20,000.
+#: Thresholds of ``gc``: new objects before a collection, and collections before older generations are included. An
+#: answer with 1,000 servers makes 20,000 objects.
 LOOKS = (30_000, 20, 20)
 
 
-def began() -> None:
-    """All parts are there now: they stay, and are not looked through again. Python's own limits (700 objects, 10, 10)
-    take a tenth of the time of a server's creation, the more the larger the program is."""
+def tune_garbage_collection() -> None:
+    """Freeze all objects of the loaded program, so that collections skip them, and raise the thresholds. Python's
+    defaults (700 objects, 10, 10) take a tenth of the time of a server's creation, and more in a larger program.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*LOOKS)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an image is, found from the beginning of its content alone: ``inspect`` trusts nothing in it.
+"""Detection of an image's format from the beginning of its content alone. ``inspect_image`` trusts nothing in it.
 
-What QEMU would follow out of the file is refused: backing files, data files, VMDK extents. So is what looks like two
-formats at once. Formats other than raw, qcow2, vmdk, iso, aki and ari are refused by name. Nothing is read but the
-bytes given; each is looked at a fixed number of times, and what is compressed is expanded by ``_FIRST`` bytes at most.
+References that QEMU would follow out of the file are refused: backing files, data files, VMDK extents. Content that
+matches two formats is refused too. Formats other than raw, qcow2, vmdk, iso, aki and ari are refused by name. Only the
+given bytes are read, each a fixed number of times; compressed content is expanded by ``_FIRST`` bytes at most.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional
 from .errors import ImageRefused
 from .kinds.image import FORMATS
 
-#: How much of the beginning ``inspect`` wants: every header that it reads ends before this.
+#: Bytes of the beginning that ``inspect_image`` needs: every header that it reads ends before this.
 HEAD = 2 * 2**20
 SECTOR = 512
 
 
 class Facts(NamedTuple):
-    """*format* is raw, qcow2, vmdk, iso, aki or ari; *virtual_size* is what a guest sees of it, in bytes."""
+    """The result of an inspection. *format* is raw, qcow2, vmdk, iso, aki or ari; *virtual_size* is the size that a
+    guest sees, in bytes.
+    """
 
     format: str
     virtual_size: int
 
 
-def inspect(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False) -> Facts:
-    """What the content of *size* bytes that begins with *head* is. *head* has ``HEAD`` bytes, or all of it.
-
-    *claimed* is the format that the user says; it decides nothing but whether a bare compressed file may be a ramdisk.
-    *encrypted*: nothing is taken but a qcow2 whose content is encrypted with LUKS; else that is refused. Raises
-    ``ImageRefused`` with the reason, whatever the bytes are, and nothing else.
+def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False) -> Facts:
+    """Return the format and virtual size of content of *size* bytes that begins with *head*. *head* has ``HEAD`` bytes,
+    or all of the content. *claimed* is the format that the user states; it only decides whether a bare compressed file
+    may be a ramdisk. *encrypted*: accept only a qcow2 that is encrypted with LUKS; without it, encrypted content is
+    refused. Raises ``ImageRefused`` with the reason, whatever the bytes are, and nothing else.
     """
     if not size:
         raise ImageRefused("The image is empty.")
     try:
-        if encrypted and format_of(head, claimed) != "qcow2":
+        if encrypted and detect_image_format(head, claimed) != "qcow2":
             raise ImageRefused("The image is said to be encrypted (%s), and only a qcow2 can be." % SECRET_UUID)
         return _qcow2(head, size, LUKS) if encrypted else _inspect(head, size, claimed)
     except ImageRefused:
         raise
-    except Exception as error:  # the content is hostile or damaged: a parser that trips over it must not pass it
+    except Exception as error:  # the content is hostile or damaged, and must not pass when a parser fails
         raise ImageRefused(f"The headers of the image are damaged ({type(error).__name__}), so it is not taken "
                            "in.") from error
 
 
 def _inspect(head: bytes, size: int, claimed: Optional[str]) -> Facts:
-    name = format_of(head, claimed)
+    name = detect_image_format(head, claimed)
     return CHECKS[name](head, size) if name in CHECKS else Facts(name, size)
 
 
-def format_of(head: bytes, claimed: Optional[str] = None) -> str:
-    """The format of content that begins so: for who must know it before the rest has come. ``inspect`` says whether it
-    is safe. Raises ``ImageRefused`` where it is none that is taken in."""
+def detect_image_format(head: bytes, claimed: Optional[str] = None) -> str:
+    """Return the format of content that begins with *head*, for callers that need it before the rest arrives. Only
+    ``inspect_image`` decides whether the content is safe. Raises ``ImageRefused`` for formats that are not accepted.
+    """
     names = disk_formats(head)
     boot = _boot_format(head, claimed)
     if len(names) > 1 or (boot and names):
@@ -74,11 +76,11 @@ def format_of(head: bytes, claimed: Optional[str] = None) -> str:
     return name
 
 
-#: Why formats that are known are not taken in, where there is more to say.
+#: Advice for known formats that are refused.
 ADVICE = {
     "luks": ": a guest cannot boot an encrypted image without its key",
 }
-#: Offset and bytes by which QEMU or a guest would know a format. A partition table alone (MBR, GPT) is raw.
+#: Offset and bytes that identify a format for QEMU or a guest. A partition table alone (MBR, GPT) is raw.
 SIGNATURES = (
     (0, b"QFI\xfb", "qcow2"), (0, b"QED\0", "qed"), (0, b"conectix", "vhd"), (0, b"vhdxfile", "vhdx"),
     (0, b"KDMV", "vmdk"), (0, b"LUKS\xba\xbe", "luks"), (64, b"\x7f\x10\xda\xbe", "vdi"),
@@ -87,29 +89,30 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Formats whose signatures the content bears: none when it is raw."""
-    found = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
-    return found | {"vmdk"} if _describes_vmdk(head) else found
+    """Return the formats whose signatures the content has; empty for raw content."""
+    formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
+    return formats | {"vmdk"} if _describes_vmdk(head) else formats
 
 
 def _describes_vmdk(head: bytes) -> bool:
-    """Whether it is the text that makes a disk of other files, its extents."""
+    """Return whether the content is a VMDK descriptor, which builds a disk from other files (extents)."""
     text = head.split(b"\0", 1)[0].lower()
     return text.lstrip().startswith(b"# disk descriptorfile") or (
         not head[:SECTOR].translate(None, _TEXT) and b'createtype="' in text)
 
 
 def _raw(head: bytes, size: int) -> Facts:
-    for offset, magic, what in NOT_DISKS:
+    for offset, magic, description in NOT_DISKS:
         if head[offset:offset + len(magic)] == magic:
-            raise ImageRefused(f"The content is {what}, not a disk. Unpack it, and give the disk that is inside.")
+            raise ImageRefused(
+                f"The content is {description}, not a disk. Unpack it, and give the disk that is inside.")
     if size % SECTOR:
         raise ImageRefused(f"The content is no known format, and no raw disk either: its {size} bytes are not a "
                            f"multiple of {SECTOR}. Is it an error page, or cut short?")
     return Facts("raw", size)
 
 
-#: Offset, magic and name of what is often given in place of a disk.
+#: Offset, magic and name of files that are often sent in place of a disk.
 NOT_DISKS = (
     (257, b"ustar", "a tar archive (an OVA is one)"),
     (0, b"PK\x03\x04", "a zip archive"),
@@ -121,7 +124,7 @@ def _iso(_head: bytes, size: int) -> Facts:
     return Facts("iso", size)
 
 
-#: Incompatible features of qcow2 (docs/interop/qcow2.txt of QEMU): bit, and why an image with it is refused.
+#: Incompatible features of qcow2 (docs/interop/qcow2.txt of QEMU): bit, and the reason for refusing an image with it.
 QCOW2_REFUSED = {
     0: "it was not closed cleanly (dirty); repair it with qemu-img check -r all",
     1: "it is marked corrupt; repair it with qemu-img check -r all",
@@ -130,12 +133,13 @@ QCOW2_REFUSED = {
 QCOW2_KNOWN = {*QCOW2_REFUSED, 3, 4}  # 3: compression type, 4: extended L2 entries
 
 
-#: The property of an image whose content is encrypted: uuid of the key in the key manager. What a qcow2's header says.
+#: The property of an image with encrypted content (uuid of the key in the key manager), and the value in a qcow2's
+#: header.
 SECRET_UUID, LUKS = "hw_ephemeral_encryption_secret_uuid", 2
 
 
 def is_encrypted(image: Mapping[str, Any]) -> bool:
-    """Whether an *image* (``properties``) says that its content is encrypted."""
+    """Return whether the ``properties`` of an *image* declare encrypted content."""
     return SECRET_UUID in (image.get("properties") or {})
 
 
@@ -164,23 +168,25 @@ def _qcow2(head: bytes, size: int, crypt_wanted: int = 0) -> Facts:
     return Facts("qcow2", virtual)
 
 
-#: The header of a sparse VMDK (QEMU's block/vmdk.c, VMDK4Header): magic, version, flags, and in sectors capacity, size
-#: of a grain, place and size of the descriptor.
+#: The header of a sparse VMDK (QEMU's block/vmdk.c, VMDK4Header): magic, version, flags, and in sectors the capacity,
+#: the size of a grain, and the place and size of the descriptor.
 _VMDK = struct.Struct("<4sIIQQQQ")
-#: Values of createType of VMDKs that are one file (Nova's vmdk_allowed_types).
+#: Values of createType for VMDKs that are a single file (Nova's vmdk_allowed_types).
 VMDK_TYPES = ("streamOptimized", "monolithicSparse")
-#: Bytes of a descriptor that QEMU reads, and where.
+#: Range of the descriptor that QEMU reads.
 _DESCRIBED = slice(SECTOR, 21 * SECTOR)
 
 
 def _vmdk(head: bytes, _size: int) -> Facts:
-    """One sparse file that stands alone: QEMU would open what the descriptor of any other names."""
+    """Check that the VMDK is one sparse file that stands alone: QEMU would open the files that any other descriptor
+    names.
+    """
     if len(head) < _DESCRIBED.stop or not head.startswith(b"KDMV"):
         raise ImageRefused("The header of the VMDK is cut short.")
     _magic, version, _flags, capacity, _grain, at, length = _VMDK.unpack_from(head)
     text = head[_DESCRIBED].split(b"\0", 1)[0].decode("latin-1")
     lines = [line.strip() for line in text.splitlines()]
-    told = {name.strip().lower(): value.strip().strip('"') for name, mark, value in (
+    descriptor = {name.strip().lower(): value.strip().strip('"') for name, mark, value in (
         line.partition("=") for line in lines) if mark}
     extents = [line.split() for line in lines if line.split(None, 1)[:1] in (["RW"], ["RDONLY"], ["NOACCESS"])]
     kinds = [line for line in lines if line.lower().replace(" ", "").startswith("createtype=")]
@@ -188,12 +194,12 @@ def _vmdk(head: bytes, _size: int) -> Facts:
         (version not in (1, 2, 3), "its version is %d, and 1 to 3 are known" % version),
         (not capacity, "its capacity is 0, so that other files (extents) have its content"),
         (at != 1 or not 0 < length <= 20, "its descriptor is not where QEMU reads it"),
-        (len(kinds) != 1 or told.get("createtype") not in VMDK_TYPES,
+        (len(kinds) != 1 or descriptor.get("createtype") not in VMDK_TYPES,
          "its createType is %s, and only %s are one file" % (
-             told.get("createtype", "not said")[:40], " and ".join(VMDK_TYPES))),
-        ([one[1:3] for one in extents] != [[str(capacity), "SPARSE"]],
+             descriptor.get("createtype", "not said")[:40], " and ".join(VMDK_TYPES))),
+        ([extent[1:3] for extent in extents] != [[str(capacity), "SPARSE"]],
          "its descriptor must name one extent, the file itself (SPARSE), and names others"),
-        ("parentfilenamehint" in text.lower() or told.get("parentcid", "ffffffff").lower() != "ffffffff",
+        ("parentfilenamehint" in text.lower() or descriptor.get("parentcid", "ffffffff").lower() != "ffffffff",
          "it stands on another file (a parent); merge the two with qemu-img convert"),
     ]
     for applies, why in reasons:
@@ -203,7 +209,7 @@ def _vmdk(head: bytes, _size: int) -> Facts:
 
 
 def vmdk_size(head: bytes) -> int:
-    """The bytes that a guest sees of a VMDK that was taken in. Raises ``ImageRefused`` for what is none."""
+    """Return the bytes that a guest sees of an accepted VMDK. Raises ``ImageRefused`` for any other content."""
     return _vmdk(head, len(head)).virtual_size
 
 
@@ -212,8 +218,9 @@ NAME_MAX = 1023
 
 
 class Qcow2Header(NamedTuple):
-    """What a qcow2 says of itself: the bytes that a guest sees, the name of its backing file, if it has one, and
-    whether its content is encrypted."""
+    """Fields of a qcow2 header: the size that a guest sees in bytes, the name of the backing file (``None`` without
+    one), and whether the content is encrypted.
+    """
 
     virtual_size: int
     backing: Optional[bytes]
@@ -221,9 +228,11 @@ class Qcow2Header(NamedTuple):
 
 
 def qcow2_header(head: bytes) -> Qcow2Header:
-    """The header of a disk that a guest may have written, by way of a broken QEMU; *head* is the beginning of it. The
-    name is only told: who uses the disk compares it with what it was made on. Raises ``ImageRefused`` for what is no
-    qcow2, for one whose data are in another file, and when the name is not in *head*."""
+    """Return the header of a disk that a guest may have written through a broken QEMU. *head* is the beginning of the
+    disk. The caller must compare the name of the backing file with the file that the disk was made on. Raises
+    ``ImageRefused`` for content that is no qcow2, for a qcow2 with an external data file, and when the name is not in
+    *head*.
+    """
     if len(head) < 72 or head[:4] != b"QFI\xfb":
         raise ImageRefused("It is no qcow2.")
     version, at, length, _bits, virtual, crypt = struct.unpack(">4xIQIIQI", head[:36])
@@ -236,21 +245,21 @@ def qcow2_header(head: bytes) -> Qcow2Header:
     return Qcow2Header(virtual, head[at:at + length] if at else None, bool(crypt))
 
 
-#: Check of each disk format that is taken in.
+#: Check of each accepted disk format.
 CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso, "vmdk": _vmdk}
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """``aki`` for a kernel, ``ari`` for a ramdisk, else ``None``."""
-    if _kernel(head):
+    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``."""
+    if _is_kernel(head):
         return "aki"
-    if _cpio(head):
+    if _is_cpio(head):
         return "ari"
     for magic, name, opener in COMPRESSIONS:
         if head.startswith(magic):
-            if claimed == "ari" or (opener and _cpio(_beginning(head, opener))):
+            if claimed == "ari" or (opener and _is_cpio(_beginning(head, opener))):
                 return "ari"
-            if name == "lzma":  # three bytes are no signature: without a cpio inside it is whatever else it is
+            if name == "lzma":  # three bytes are no signature, so without a cpio inside it may be anything
                 return None
             raise ImageRefused(
                 f"The content is compressed with {name}, and " +
@@ -259,8 +268,10 @@ def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
     return None
 
 
-def _kernel(head: bytes) -> bool:
-    """A Linux bzImage (boot protocol header at 0x202), or a PE file such as a kernel with an EFI stub."""
+def _is_kernel(head: bytes) -> bool:
+    """Return whether it is a Linux bzImage (boot protocol header at 0x202), or a PE file such as a kernel with an EFI
+    stub.
+    """
     if head[0x1FE:0x200] == b"\x55\xaa" and head[0x202:0x206] == b"HdrS":
         return True
     if head[:2] != b"MZ" or len(head) < 0x40:
@@ -269,13 +280,13 @@ def _kernel(head: bytes) -> bool:
     return bool(head[at:at + 4] == b"PE\0\0")
 
 
-def _cpio(head: bytes) -> bool:
-    """A newc cpio archive, which is what an initramfs is; it may have zeros in front."""
+def _is_cpio(head: bytes) -> bool:
+    """Return whether it is a newc cpio archive, the format of an initramfs; zeros may precede it."""
     return head.lstrip(b"\0")[:6] in (b"070701", b"070702")
 
 
 def _beginning(head: bytes, opener: Callable[[bytes], bytes]) -> bytes:
-    """The first bytes of compressed content; nothing when it is damaged."""
+    """Return the first bytes of compressed content; empty when it is damaged."""
     try:
         return opener(head[:_COMPRESSED])
     except (OSError, zlib.error, lzma.LZMAError, EOFError, ValueError):
@@ -283,10 +294,10 @@ def _beginning(head: bytes, opener: Callable[[bytes], bytes]) -> bytes:
 
 
 _COMPRESSED = 64 * 1024  # bytes that are expanded
-_FIRST = 4096  # expanded bytes that are looked at, however much there would be
+_FIRST = 4096  # limit of expanded bytes, however much there would be
 _MEMORY = 256 * 2**20
 
-#: Magic, name, and how to see the first bytes of what is inside (``None``: not with Python's library).
+#: Magic, name, and expansion of the first bytes (``None``: not in Python's library).
 COMPRESSIONS: tuple[tuple[bytes, str, Optional[Callable[[bytes], bytes]]], ...] = (
     (b"\x1f\x8b", "gzip", lambda data: zlib.decompressobj(31).decompress(data, _FIRST)),
     (b"\xfd7zXZ\x00", "xz", lambda data: lzma.LZMADecompressor(memlimit=_MEMORY).decompress(data, _FIRST)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Comparison of an extra spec's text with what a host or a pool of volumes has."""
+"""Comparison of an extra spec's text with a value of a host or a pool of volumes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 import operator
 from typing import Any, Callable, Dict, Optional
 
-#: Compared as numbers; "=" means at least (spec row DIS-05).
+#: Operators on numbers; "=" means at least, as in Nova.
 NUMBERS: Dict[str, Callable[[float, float], bool]] = {
     "=": operator.ge, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le}
-#: Compared as text.
+#: Operators on texts.
 TEXTS: Dict[str, Callable[[str, str], bool]] = {
     "s==": operator.eq, "s!=": operator.ne, "s>=": operator.ge, "s>": operator.gt, "s<=": operator.le,
     "s<": operator.lt}
 
 
-def finite(text: str) -> Optional[float]:
-    """The number that *text* says; ``None`` where it is no finite one."""
+def parse_finite(text: str) -> Optional[float]:
+    """Return the number in *text*; ``None`` where it is not a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -25,22 +25,22 @@ def finite(text: str) -> Optional[float]:
     return value if math.isfinite(value) else None
 
 
-def matches(value: Any, text: str) -> bool:
-    """Whether a host's *value* (text, number, list of texts) is as *text* of an extra spec asks (spec row FIL-10)."""
-    first, _space, rest = text.strip().partition(" ")
-    rest = rest.strip()
+def matches_extra_spec(value: Any, text: str) -> bool:
+    """Return whether a host's *value* (text, number, list of texts) satisfies the *text* of an extra spec."""
+    first, _space, operand = text.strip().partition(" ")
+    operand = operand.strip()
     if first in NUMBERS:
         try:
-            return NUMBERS[first](float(value), float(rest))
+            return NUMBERS[first](float(value), float(operand))
         except (TypeError, ValueError):
             return False
     if first in TEXTS:
-        return TEXTS[first](str(value), rest)
-    held = value if isinstance(value, (list, tuple, dict)) else str(value)
+        return TEXTS[first](str(value), operand)
+    host_value = value if isinstance(value, (list, tuple, dict)) else str(value)
     if first == "<in>":
-        return rest in held
+        return operand in host_value
     if first == "<all-in>":
-        return all(word in held for word in rest.split())
+        return all(required in host_value for required in operand.split())
     if first == "<or>":
-        return str(value) in [word.strip() for word in rest.split("<or>")]
+        return str(value) in [alternative.strip() for alternative in operand.split("<or>")]
     return str(value) == text.strip()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations: work that may take longer than a caller waits, with progress, cancel and an outcome to fetch later."""
+"""Operations: work that may take longer than its caller waits, with progress, cancellation and an outcome to fetch
+later.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, Optional
 
-from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound, unforeseen
+from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound, mask_unforeseen_error
 
 log = logging.getLogger(__name__)
 
 RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
 KEPT = 1000
-#: How many clients may send content at once; more of them wait, unread.
+#: Number of clients that may send content at the same time; further ones wait, unread.
 STREAMS = 8
-#: How many may wait for somebody else beside those that work.
+#: Number of operations that may wait for other work in addition to the running ones.
 WAITING = 256
-#: The operation for which this thread works.
+#: The operation that this thread works for.
 CURRENT: contextvars.ContextVar[Optional[Operation]] = contextvars.ContextVar("operation", default=None)
 
 
-def now() -> str:
-    """The time as documents and answers show it: ISO 8601, UTC, whole seconds."""
+def utc_timestamp() -> str:
+    """Return the current time as documents and answers show it: ISO 8601, UTC, whole seconds."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -38,9 +40,9 @@ class Operation:
     """One piece of work. A cancel takes effect where its function calls ``advance`` or ``raise_if_cancelled``.
 
     *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
-    *total* is ``None`` while it is not known. *result* is what the function returned; *error* is
-    ``{code, message, details}``. *project*: whose it is, in a cloud. *cloud*: whether a cloud asks an agent for it.
-    *subject*: the name of what an event makes, such as an image.
+    *total* is ``None`` while it is unknown. *result* is the function's return value; *error* is ``{code, message,
+    details}``. *project*: its project, in a cloud. *cloud*: whether a cloud requested it from an agent. *subject*: the
+    name of the product of an event, such as an image.
     """
 
     def __init__(self, name: str, kind: Optional[str] = None, key: Optional[str] = None,
@@ -51,16 +53,16 @@ class Operation:
         self.project, self.cloud, self.subject = project, cloud, subject
         self.status = RUNNING
         self.progress: dict[str, Any] = {"done": 0, "total": None, "unit": None, "phase": None}
-        self.started_at = now()
+        self.started_at = utc_timestamp()
         self.ended_at: Optional[str] = None
         self.seconds = 0.0
         self.result: Any = None
         self.error: Optional[dict[str, Any]] = None
-        #: What the function raised; the HTTP layer raises it again for a caller that waited.
+        #: The exception of the function; the HTTP layer raises it again for a caller that waited.
         self.exception: Optional[Exception] = None
-        #: What it was given to do its work with, and nobody keeps (``fields.Field.kept``).
+        #: Inputs that only the work needs and that are not stored (``fields.Field.kept``).
         self.given: dict[str, Any] = {}
-        #: Whether it is kept when it has ended.
+        #: Whether it stays in the list after its end.
         self.kept = True
         self._waits = False
         self._began = time.perf_counter()
@@ -68,30 +70,30 @@ class Operation:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._then: list[Callable[[Operation], None]] = []
-        #: Lets others go on while it waits; set by who does it.
+        #: Lets other work run while this one waits; set by the pool that runs it.
         self.gives_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def advance(self, done: int, total: Optional[int] = None, unit: str = "bytes", phase: Optional[str] = None) -> None:
-        """Say how far it is. Raises ``Cancelled`` when somebody cancelled."""
+        """Report the progress. Raises ``Cancelled`` after a cancel."""
         self.raise_if_cancelled()
         self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
 
     def raise_if_cancelled(self) -> None:
-        """Raise ``Cancelled`` when somebody cancelled."""
+        """Raise ``Cancelled`` after a cancel."""
         if self._cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        """Ask the work to stop at its next ``advance`` or ``raise_if_cancelled``; nothing happens when it has ended."""
+        """Stop the work at its next ``advance`` or ``raise_if_cancelled``. Does nothing after its end."""
         self._cancelled.set()
 
     @property
     def cancelling(self) -> bool:
-        """Whether somebody asked it to stop."""
+        """Return whether a cancel was requested."""
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Within, the work waits for somebody else, and others may go on meanwhile. Within itself it does nothing."""
+        """Return a context for waits of the work: meanwhile other work may run. Nested contexts do nothing."""
         return nullcontext() if self._waits else self._waiting()
 
     @contextmanager
@@ -108,11 +110,11 @@ class Operation:
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Wait at most *seconds* (``None``: as long as it takes); True when it has ended."""
+        """Wait at most *seconds* (``None``: without limit). Return whether it has ended."""
         return self._ended.wait(seconds)
 
     def then(self, listener: Callable[[Operation], None]) -> None:
-        """Call *listener* once it has ended, from its thread; at once when it has ended already."""
+        """Call *listener* after the end, from the operation's thread; immediately when it has ended already."""
         with self._lock:
             if not self._ended.is_set():
                 self._then.append(listener)
@@ -120,7 +122,7 @@ class Operation:
         listener(self)
 
     def as_dict(self, outcome: bool = True) -> dict[str, Any]:
-        """The operation as answers show it; without *outcome* the result is left out (lists)."""
+        """Return the operation as answers show it; without *outcome* (in lists) the result is left out."""
         shown = {
             "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "subject": self.subject,
             "request_id": self.request_id, "caller": self.caller, "status": self.status,
@@ -132,7 +134,7 @@ class Operation:
         return shown
 
     def run(self, function: Callable[[Operation], Any]) -> None:
-        """Run *function* here and now, and note how it ends. Never raises."""
+        """Run *function* in the current thread and record how it ends. Never raises."""
         token = CURRENT.set(self)
         try:
             self.raise_if_cancelled()
@@ -142,9 +144,9 @@ class Operation:
             self.exception, self.error, status = error, error.as_dict(), CANCELLED
         except MagnetarError as error:
             self.exception, self.error, status = error, error.as_dict(), FAILED
-        except Exception as error:  # whatever it is, the caller gets an answer and the log gets the trace
+        except Exception as error:  # the caller gets an answer, the log gets the trace
             log.exception("%s failed", self.name, extra={"request_id": self.request_id, "operation": self.id})
-            self.exception, self.error, status = error, unforeseen(error).as_dict(), FAILED
+            self.exception, self.error, status = error, mask_unforeseen_error(error).as_dict(), FAILED
         finally:
             CURRENT.reset(token)
         self._end(status)
@@ -152,25 +154,28 @@ class Operation:
     def _end(self, status: str) -> None:
         self.seconds = time.perf_counter() - self._began
         self.given = {}
-        self.ended_at = now()
+        self.ended_at = utc_timestamp()
         with self._lock:
             self.status = status
             self._ended.set()
             listeners, self._then = self._then, []
         for listener in listeners:
-            _tell(listener, self)
+            _call_listener(listener, self)
 
 
 class Operations:
-    """All operations of an agent: those that run, *workers* at once, and the last *kept* that ended. Those that wait
-    for somebody else are not counted, ``WAITING`` of them at most: such keep a thread, which is cheap."""
+    """All operations of an agent: at most *workers* running ones, and the last *kept* that ended. Operations that wait
+    for something else do not count, up to ``WAITING``: each only holds a thread, which is cheap. *threads*: a pool
+    that others use too, in place of pools of its own.
+    """
 
-    def __init__(self, workers: int, kept: int = KEPT) -> None:
-        self._pool = ThreadPoolExecutor(workers + WAITING, thread_name_prefix="operation")
+    def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
+        self._shared = threads is not None
+        self._pool = threads or ThreadPoolExecutor(workers + WAITING, thread_name_prefix="operation")
         self._places, self._waiting_places = workers, threading.BoundedSemaphore(WAITING)
-        #: Those that wait for a place.
+        #: Operations that wait for a free place.
         self._queue: deque[tuple[Operation, Callable[[Operation], Any]]] = deque()
-        self._streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
+        self._streams = threads or ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self._running: OrderedDict[str, Operation] = OrderedDict()
         self._ended: OrderedDict[str, Operation] = OrderedDict()
         self._kept = kept
@@ -181,12 +186,13 @@ class Operations:
     def start(self, name: str, function: Callable[[Operation], Any], stream: bool = False, **labels: Any) -> Operation:
         """Run *function(operation)* in the pool. *labels*: ``kind``, ``key``, ``request_id``, ``caller``.
 
-        It waits for a free thread when all are busy; until then its progress says ``waiting``. *stream*: it follows
-        a client's pace, so it gets a thread of another pool and holds nobody up."""
+        It waits for a free thread when all are busy; until then its progress says ``waiting``. *stream*: it follows a
+        client's pace, so it gets a thread of another pool and delays no other work.
+        """
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """As ``start``, for an operation that is there."""
+        """Run *function* for an existing *operation*, as ``start`` does."""
         operation.progress["phase"] = "waiting"
         with self._lock:
             if self._closed:
@@ -205,7 +211,7 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Have those that wait for a place begin, as far as there are places, *freed* more of them than before."""
+        """Start waiting operations while there are free places. *freed*: change of their number."""
         with self._lock:
             self._places += freed
             while self._places > 0 and self._queue and not self._given_up:
@@ -220,7 +226,7 @@ class Operations:
 
     @contextmanager
     def _lending_place(self) -> Iterator[None]:
-        """Within, others have the place of an operation, which goes on without waiting for one."""
+        """Lend the place of an operation to others. It continues afterwards without waiting for a place."""
         gives = self._waiting_places.acquire(blocking=False)
         if gives:
             self._begin_next(1)
@@ -245,34 +251,34 @@ class Operations:
                 self._ended.popitem(last=False)
             listeners = tuple(self._listeners)
         for listener in listeners:
-            _tell(listener, operation)
+            _call_listener(listener, operation)
 
     def forget(self, operation: Operation) -> None:
-        """Keep it no longer: its caller knows how it ended."""
+        """Remove an operation from the list: its caller knows the outcome."""
         with self._lock:
             operation.kept = False
             self._ended.pop(operation.id, None)
 
     def get(self, id: str) -> Operation:
-        """The operation with this id. Raises ``NotFound``."""
+        """Return the operation with this id. Raises ``NotFound``."""
         with self._lock:
-            found = self._running.get(id) or self._ended.get(id)
-        if found is None:
+            operation = self._running.get(id) or self._ended.get(id)
+        if operation is None:
             raise NotFound(f"There is no operation {id}. The agent keeps those that run and the last {self._kept} that "
                            "ended since it started; look at the resource itself.", kind="operation", key=id)
-        return found
+        return operation
 
     def list(self) -> list[Operation]:
-        """All known operations, oldest first."""
+        """Return all known operations, oldest first."""
         with self._lock:
             return [*self._ended.values(), *self._running.values()]
 
     def running(self) -> int:
-        """How many run or wait."""
+        """Return the number of operations that run or wait."""
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Ask an operation to stop. Raises ``Conflict`` when it has ended otherwise."""
+        """Stop an operation. Raises ``Conflict`` when it has already succeeded or failed."""
         operation = self.get(id)
         if operation.status in (SUCCEEDED, FAILED):
             raise Conflict(f"Operation {id} has {operation.status} already; nothing is left to cancel.", id=id)
@@ -280,7 +286,7 @@ class Operations:
         return operation
 
     def listen(self, listener: Callable[[Operation], None]) -> Callable[[], None]:
-        """Call *listener* with each operation that ends, from its thread; the answer stops that."""
+        """Call *listener* with each operation that ends, from its thread. Return a function that unsubscribes it."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -292,19 +298,21 @@ class Operations:
         return stop
 
     def close(self, grace: float = 0.0) -> None:
-        """Take no new work; give what runs *grace* seconds, then cancel it and wait as long again (1 s at least).
-        What did not end then is not waited for by a second call."""
+        """Refuse new work. Give running operations *grace* seconds, then cancel them and wait as long again (at least 1
+        s). A second call does not wait for operations that still run then.
+        """
         with self._lock:
             self._closed = True
-            left = [] if self._given_up else list(self._running.values())
-        _wait_all(left, grace)
-        for operation in left:
+            unfinished = [] if self._given_up else list(self._running.values())
+        _wait_all(unfinished, grace)
+        for operation in unfinished:
             operation.cancel()
-        _wait_all(left, max(grace, 1.0))
+        _wait_all(unfinished, max(grace, 1.0))
         with self._lock:
             self._given_up = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._streams.shutdown(wait=False, cancel_futures=True)
+        if not self._shared:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._streams.shutdown(wait=False, cancel_futures=True)
 
 
 def _wait_all(operations: list[Operation], seconds: float) -> None:
@@ -317,8 +325,8 @@ def _plain(result: Any) -> Any:
     return result.as_dict() if hasattr(result, "as_dict") else result
 
 
-def _tell(listener: Callable[[Operation], None], operation: Operation) -> None:
+def _call_listener(listener: Callable[[Operation], None], operation: Operation) -> None:
     try:
         listener(operation)
-    except Exception:  # an error of a listener does not fail the operation
+    except Exception:  # a listener's error must not fail the operation
         log.exception("a listener failed", extra={"operation": operation.id})

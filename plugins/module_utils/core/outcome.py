@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How an operation goes on and ends, as the client's answer or error."""
+"""The progress and end of an operation, as the client's answer or error."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
-from .errors import Cancelled, MagnetarError, TimedOut, from_dict
-
-#: A JSON object.
-Document = dict[str, Any]
+from .document import Document
+from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Whether an *answer* is a 202's: an operation, in place of what was asked for."""
+    """Return whether an *answer* comes from a 202: it has an operation in place of the requested resource."""
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 
-def follow(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
-           progress: Optional[Callable[[Document], None]] = None) -> Document:
-    """Return the last answer of the operation of a 202 *answer*: it has ended, or something else stands for it. *look*:
-    asks for the operation of an id, and waits. *progress*: is called with each. Raises ``TimedOut``."""
-    pause, asked = 0.0, 0.0
+def follow_operation(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
+                     progress: Optional[Callable[[Document], None]] = None) -> Document:
+    """Return the last answer of the operation in a 202 *answer*: the ended operation, or another answer in its place.
+    *look* fetches the operation of an id, and waits. *progress* is called with each state. Raises ``TimedOut``.
+    """
+    pause, asked_at = 0.0, 0.0
     while is_operation(answer):
         operation = answer["operation"]
         if progress:
@@ -29,28 +28,28 @@ def follow(answer: Document, look: Callable[[str], Document], deadline: float, r
         if operation.get("status") != "running":
             break
         if time.monotonic() >= deadline:
-            raise identified(too_late(operation), request_id)
+            raise attach_request_id(timed_out_error(operation), request_id)
         time.sleep(pause)
-        pause = 0.5 if time.monotonic() - asked < 0.5 else 0.0  # an agent that does not wait is not flooded
-        asked = time.monotonic()
+        pause = 0.5 if time.monotonic() - asked_at < 0.5 else 0.0  # do not flood an agent that does not wait
+        asked_at = time.monotonic()
         answer = look(operation["id"])
     return answer
 
 
-def outcome(operation: Document, request_id: str) -> Document:
-    """The answer that a finished operation stands for."""
+def operation_answer(operation: Document, request_id: str) -> Document:
+    """Return the answer of a finished operation. Raises its error."""
     status = operation.get("status")
     if status == "succeeded":
-        found = operation.get("result") or {}
-        return dict({"results": found} if isinstance(found, list) else found, request_id=request_id)
+        result = operation.get("result") or {}
+        return dict({"results": result} if isinstance(result, list) else result, request_id=request_id)
     if operation.get("error"):
-        raise identified(from_dict(operation["error"]), request_id)
+        raise attach_request_id(error_from_dict(operation["error"]), request_id)
     kind = Cancelled if status == "cancelled" else MagnetarError
-    raise identified(kind("Operation %s ended as %s." % (operation.get("id"), status)), request_id)
+    raise attach_request_id(kind("Operation %s ended as %s." % (operation.get("id"), status)), request_id)
 
 
-def too_late(operation: Document) -> TimedOut:
-    """The error of whoever cannot wait any longer."""
+def timed_out_error(operation: Document) -> TimedOut:
+    """Return the error for a caller that cannot wait any longer."""
     progress = operation.get("progress") or {}
     at = ""
     if progress.get("total"):
@@ -62,7 +61,7 @@ def too_late(operation: Document) -> TimedOut:
            operation["id"]), operation=operation["id"])
 
 
-def identified(error: MagnetarError, request_id: str) -> MagnetarError:
-    """*error* with the id of its request."""
+def attach_request_id(error: MagnetarError, request_id: str) -> MagnetarError:
+    """Return *error* with the id of its request."""
     error.request_id = error.request_id or request_id
     return error

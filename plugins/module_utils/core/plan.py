@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a plan is made of: steps, the structural difference of two documents, and the result of an ``ensure``."""
+"""The parts of a plan: steps, the structural difference of two documents, and the result of an ``ensure``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MASK = "(hidden)"
 
 
 class Step:
-    """One thing to do: a verb of the driver's table, its arguments, and a sentence for people."""
+    """One step: a verb of the driver's table, its arguments, and a sentence for people."""
 
     __slots__ = ("args", "text", "verb")
 
@@ -27,33 +27,33 @@ class Step:
         return "Step(%r, %r)" % (self.verb, self.args)
 
     def as_dict(self) -> dict[str, str]:
-        """``{"verb": str, "text": str}``: what answers and audit lines show."""
+        """Return ``{"verb": str, "text": str}`` for answers and audit lines."""
         return {"verb": self.verb, "text": self.text}
 
 
-def diff(before: Any, after: Any, secrets: Collection[str] = (), path: str = "") -> list[dict[str, Any]]:
-    """Leaves that differ: a list of ``{"path", "old", "new"}`` in order of path; a missing side is ``None``.
+def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path: str = "") -> list[dict[str, Any]]:
+    """Return the leaves that differ: a list of ``{"path", "old", "new"}`` in order of path; a missing side is ``None``.
 
     Mappings are compared key by key, everything else as a whole. Values of *secrets* (top-level names) are masked.
     """
     if isinstance(before, dict) and isinstance(after, dict):
-        found: list[dict[str, Any]] = []
+        differences: list[dict[str, Any]] = []
         for key in sorted(set(before) | set(after), key=str):
             where = "%s.%s" % (path, key) if path else str(key)
             if path == "" and key in secrets:
                 if before.get(key) != after.get(key):
-                    found.append({"path": where, "old": MASK if before.get(key) is not None else None,
-                                  "new": MASK if after.get(key) is not None else None})
+                    differences.append({"path": where, "old": MASK if before.get(key) is not None else None,
+                                        "new": MASK if after.get(key) is not None else None})
             else:
-                found.extend(diff(before.get(key), after.get(key), secrets, where))
-        return found
+                differences.extend(diff_documents(before.get(key), after.get(key), secrets, where))
+        return differences
     if before == after:
         return []
     return [{"path": path, "old": before, "new": after}]
 
 
 class Result:
-    """Outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource as it is (or would be) afterwards."""
+    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource as it is (or would be) afterwards."""
 
     __slots__ = ("diff", "resource", "steps", "warnings")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server can be: the one table of power states, vm_states and status words, and the ways between power states.
+"""The states of a server: the one table of power states, vm_states and status words, and the steps between power
+states.
 
-A *power state* says what the guest does; ``power`` is the one that is wanted, ``power_state`` the one that is seen.
-``vm_state`` says what Nova's users have a server as, ``task_state`` what is being done to it. The status word of the
-Compute API follows from these two.
+A *power state* describes the guest: ``power`` is the desired one, ``power_state`` the observed one. ``vm_state`` is the
+state that Nova's users see, ``task_state`` the current work on the server. The status word of the Compute API follows
+from these two.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-#: vm_states. ``PAUSED`` and ``SUSPENDED`` are words for power states too; of servers of a cloud ``SHELVED`` is as well.
+#: vm_states. ``PAUSED`` and ``SUSPENDED`` are power states too; ``SHELVED`` is one for servers of a cloud.
 ACTIVE, BUILDING, PAUSED, SUSPENDED, STOPPED, RESCUED, RESIZED, SOFT_DELETED, DELETED, ERROR, SHELVED, OFFLOADED = (
     "active", "building", "paused", "suspended", "stopped", "rescued", "resized", "soft-delete", "deleted", "error",
     "shelved", "shelved_offloaded")
 #: The other power states. ``CRASHED``: QEMU died or the guest panicked. ``MISSING``: the host has no domain.
 RUNNING, OFF, CRASHED, MISSING = "running", "off", "crashed", "missing"
-#: Power states that may be wanted of a server.
+#: Power states that may be desired.
 WANTED = (RUNNING, OFF, PAUSED, SUSPENDED)
-#: Power states in which a QEMU process has the guest. ``SUSPENDED`` means saved to disk.
+#: Power states with a QEMU process. ``SUSPENDED`` means saved to disk.
 LIVE = (RUNNING, PAUSED)
 
 
 class Power(NamedTuple):
-    """A power state. *number*: what Nova calls it. *vm_state*: what a server becomes whose guest is found like this
-    while nothing is done to it; ``None``: that says nothing."""
+    """A power state. *number*: its number in Nova. *vm_state*: the vm_state of an idle server whose guest is found in
+    this state; ``None`` where it implies none.
+    """
 
     number: int
     vm_state: Optional[str]
@@ -42,15 +44,16 @@ POWERS: Mapping[str, Power] = {
 
 
 class VmState(NamedTuple):
-    """A vm_state. *status*: its status word. *powers*: the power states that go with it, the wanted one first; empty:
-    any. *tasks*: task_states with a status word of their own, and that word."""
+    """A vm_state. *status*: its status word. *powers*: the power states that match it, the desired one first; empty for
+    any. *tasks*: task_states with a status word of their own, and that word.
+    """
 
     status: str
     powers: tuple[str, ...] = ()
     tasks: Mapping[str, str] = {}
 
 
-#: task_states of actions that tell how far they are, in that order.
+#: task_states of actions that report their progress, in order.
 SOFT_REBOOT = ("rebooting", "reboot_pending", "reboot_started")
 HARD_REBOOT = ("rebooting_hard", "reboot_pending_hard", "reboot_started_hard")
 REBUILD = ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")
@@ -77,7 +80,7 @@ VM_STATES: Mapping[str, VmState] = {
     OFFLOADED: VmState("SHELVED_OFFLOADED"),
 }
 
-#: One step between power states: the server action, and the verb of the agent that does it.
+#: One step between power states: the server action, and the agent's verb.
 STEPS: Mapping[tuple[str, str], tuple[str, str]] = {
     (RUNNING, OFF): ("os-stop", "stop"),
     (OFF, RUNNING): ("os-start", "start"),
@@ -86,7 +89,7 @@ STEPS: Mapping[tuple[str, str], tuple[str, str]] = {
     (RUNNING, SUSPENDED): ("suspend", "save"),
     (SUSPENDED, RUNNING): ("resume", "start"),
 }
-#: What an agent does with one verb where the Compute API needs two actions.
+#: Steps that an agent does with one verb where the Compute API needs two actions.
 DIRECT: Mapping[tuple[str, str], str] = {
     (OFF, PAUSED): "start_paused",
     (PAUSED, SUSPENDED): "save",
@@ -95,8 +98,9 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
-    """The way from one power state of ``WANTED`` (in a cloud also ``SHELVED``) to another by server actions: (key, verb
-    of the agent, or of the cloud) of each."""
+    """Return the server actions from one power state of ``WANTED`` (in a cloud also ``SHELVED``) to another: (key, verb
+    of the agent or of the cloud) of each.
+    """
     if have == want:
         return ()
     if want == SHELVED:
@@ -109,49 +113,51 @@ def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
 
 
 def verbs_between(have: str, want: str) -> tuple[str, ...]:
-    """The way from one power state of ``WANTED`` to another by an agent's verbs."""
+    """Return an agent's verbs from one power state of ``WANTED`` to another."""
     if (have, want) in DIRECT:
         return (DIRECT[have, want],)
     return tuple(verb for _key, verb in actions_between(have, want))
 
 
-def number(power: str) -> int:
-    """Nova's number of a power state; 0 (NOSTATE) for words that Nova has none for."""
+def power_number(power: str) -> int:
+    """Return Nova's number of a power state; 0 (NOSTATE) for states that Nova does not have."""
     return POWERS[power].number if power in POWERS else 0
 
 
-def of_number(number: int) -> str:
-    """The power state with Nova's *number*; ``MISSING`` for numbers that stand for none."""
-    return next((word for word, power in POWERS.items() if power.number == number), MISSING)
+def power_of_number(number: int) -> str:
+    """Return the power state with Nova's *number*; ``MISSING`` for unknown numbers."""
+    return next((power_state for power_state, power in POWERS.items() if power.number == number), MISSING)
 
 
-def wanted(vm_state: str, number: int) -> str:
-    """The power state that is wanted of a server with this vm_state and Nova's *number* of its power state; ``SHELVED``
-    of one that is shelved."""
+def desired_power(vm_state: str, number: int) -> str:
+    """Return the desired power state of a server with this vm_state and Nova's *number* of its power state; ``SHELVED``
+    for a shelved server.
+    """
     if vm_state in (SHELVED, OFFLOADED):
         return SHELVED
     powers = VM_STATES[vm_state].powers if vm_state in VM_STATES else ()
-    found = powers[0] if powers else of_number(number)
-    return found if found in WANTED else OFF
+    power = powers[0] if powers else power_of_number(number)
+    return power if power in WANTED else OFF
 
 
-def status(vm_state: str, task_state: Optional[str] = None) -> str:
-    """The status word of a server."""
+def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
+    """Return the status word of a server; ``UNKNOWN`` for an unknown vm_state."""
     row = VM_STATES.get(vm_state)
     if row is None:
         return "UNKNOWN"
     return row.tasks.get(task_state or "", row.status)
 
 
-def states_of(word: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """The (vm_state, task_states) that a status word stands for; task_states ``None``: all that have no other word.
-    Empty when there is no such word."""
-    found: list[tuple[str, Optional[tuple[str, ...]]]] = [
-        (vm_state, tuple(task for task, name in row.tasks.items() if name == word))
-        for vm_state, row in VM_STATES.items() if word in row.tasks.values()]
-    return found + [(vm_state, None) for vm_state, row in VM_STATES.items() if row.status == word]
+def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
+    """Return the (vm_state, task_states) with this status word; task_states ``None``: all without another word. Empty
+    for an unknown word.
+    """
+    states: list[tuple[str, Optional[tuple[str, ...]]]] = [
+        (vm_state, tuple(task for task, name in row.tasks.items() if name == status))
+        for vm_state, row in VM_STATES.items() if status in row.tasks.values()]
+    return states + [(vm_state, None) for vm_state, row in VM_STATES.items() if row.status == status]
 
 
-def with_word(vm_state: str) -> tuple[str, ...]:
-    """The task_states that give a vm_state another status word."""
+def tasks_with_status(vm_state: str) -> tuple[str, ...]:
+    """Return the task_states that give a vm_state another status word."""
     return tuple(VM_STATES[vm_state].tasks) if vm_state in VM_STATES else ()

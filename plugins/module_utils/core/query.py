@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parameters of query strings of ``/v1``, which agents and clouds read alike: a function for each reads its text."""
+"""Parameters of query strings of ``/v1``, the same for agents and clouds. A reader function parses each text."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from .errors import InvalidField, InvalidRequest
 from .values import Boolean, Choices, Integer, Nullable, Text, Value
 
 
-def boolean(name: str, text: str) -> bool:
-    """true or false."""
+def read_boolean(name: str, text: str) -> bool:
+    """Return the boolean of ``true`` or ``false``. Raises ``InvalidField``."""
     if text not in ("true", "false"):
         raise InvalidField(name, "must be true or false", text)
     return text == "true"
 
 
-def seconds(name: str, text: str) -> float:
-    """A time span."""
+def read_seconds(name: str, text: str) -> float:
+    """Return a time span in seconds, from 0 to 86400. Raises ``InvalidField``."""
     try:
-        found = float(text)
+        span = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 86400:
+        span = -1.0
+    if not 0 <= span <= 86400:
         raise InvalidField(name, "must be a number of seconds from 0 to 86400", text)
-    return found
+    return span
 
 
-def number(name: str, text: str) -> int:
-    """A whole number."""
+def read_number(name: str, text: str) -> int:
+    """Return a whole number. Raises ``InvalidField``."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InvalidField(name, "must be a whole number", text)
     return int(text)
 
 
-def words(_name: str, text: str) -> list[str]:
-    """A list separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+def read_words(_name: str, text: str) -> list[str]:
+    """Return the items of a list separated by commas, without empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def plain(_name: str, text: str) -> str:
-    """The text itself."""
+def read_text(_name: str, text: str) -> str:
+    """Return the text unchanged."""
     return text
 
 
-def reader(value: Value) -> Optional[Callable[[str, str], Any]]:
-    """How a filter on a field of type *value* is read; ``None`` for lists and objects, which cannot be filtered by.
+def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
+    """Return the reader for a filter on a field of type *value*; ``None`` for lists and objects, which have no filters.
 
-    Of choices, some are read: words with commas between them, of which the field is to have one.
+    A filter on choices takes several words separated by commas; the field must have one of them.
     """
     if isinstance(value, Nullable):
-        return reader(value.value)
+        return filter_reader(value.value)
     if isinstance(value, Choices):
-        return lambda name, text: [value.check(word, name) for word in words(name, text) or [text]]
-    for kind, read in ((Boolean, boolean), (Integer, number), (Text, plain)):
+        return lambda name, text: [value.check(choice, name) for choice in read_words(name, text) or [text]]
+    for kind, read in ((Boolean, read_boolean), (Integer, read_number), (Text, read_text)):
         if isinstance(value, kind):
             return read
     return None
 
 
-def texts(value: Any) -> list[str]:
-    """What a filter says that ``reader`` has read, as ``fits`` takes it."""
-    return [_text(one) for one in (value if isinstance(value, list) else [value])]
+def filter_texts(value: Any) -> list[str]:
+    """Return the texts of a filter that ``filter_reader`` has parsed, in the form of ``fits_filters``."""
+    return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 
-def fits(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Whether each field of *filters* (its name to the texts of which it is to have one) does."""
-    return all(one_of(shown.get(name), wanted) for name, wanted in filters.items())
+def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
+    """Return whether each field in *filters* has one of its accepted texts."""
+    return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 
 
-def one_of(value: Any, wanted: Container[str]) -> bool:
-    """Whether the text of *value* is *wanted*; a reference has those of its uuid and of its name."""
-    return any(one in wanted for one in _names(value))
+def matches_one_text(value: Any, accepted: Container[str]) -> bool:
+    """Return whether the text of *value* is *accepted*. A reference matches by its uuid or its name."""
+    return any(text in accepted for text in _names(value))
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -83,64 +83,71 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parameters(given: Iterable[tuple[str, str]], known: Mapping[str, Callable[[str, str], Any]],
-               shown: Optional[int] = None) -> dict[str, Any]:
-    """The parameters *given*, each read by its function of *known*. Others, and repeated ones, are refused.
+def read_parameters(pairs: Iterable[tuple[str, str]], readers: Mapping[str, Callable[[str, str], Any]],
+                    shown: Optional[int] = None) -> dict[str, Any]:
+    """Return the parameters *pairs*, each parsed by its function in *readers*. Raises ``InvalidRequest`` for unknown
+    and repeated ones.
 
-    *shown*: how many characters of an unknown name are said.
+    *shown*: number of characters of an unknown name in the message.
     """
-    found: dict[str, Any] = {}
-    for name, text in given:
-        if name not in known:
+    values: dict[str, Any] = {}
+    for name, text in pairs:
+        if name not in readers:
             raise InvalidRequest("%s is not a parameter of this route; known are: %s." % (
-                name[:shown], ", ".join(known) or "none"), field=name[:shown])
-        if name in found:
+                name[:shown], ", ".join(readers) or "none"), field=name[:shown])
+        if name in values:
             raise InvalidRequest("%s is given more than once." % name, field=name)
-        found[name] = known[name](name, text)
-    return found
+        values[name] = readers[name](name, text)
+    return values
 
 
-#: Most keys by which a list is sorted.
+#: Maximum number of sort keys of a list.
 SORTS = 10
-#: Most resources that one list answer holds.
+#: Maximum number of resources in one answer.
 LIMIT = 10000
-#: Parameters of every list, besides filters.
-PAGE: Mapping[str, Callable[[str, str], Any]] = {"fields": words, "limit": number, "marker": plain, "sort": words}
+#: Parameters of every list, in addition to filters.
+PAGE: Mapping[str, Callable[[str, str], Any]] = {"fields": read_words, "limit": read_number, "marker": read_text,
+                                                 "sort": read_words}
 #: Parameters of an ensure.
 PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
-    "dry_run": boolean, "wait": seconds, "on_immutable": plain, "merge": words, "allow_reboot": boolean,
-    "preserve_ephemeral": boolean}
+    "dry_run": read_boolean, "wait": read_seconds, "on_immutable": read_text, "merge": read_words,
+    "allow_reboot": read_boolean,
+    "preserve_ephemeral": read_boolean}
 
 
 def check_sort(parameter: str, keys: Sequence[Any]) -> None:
-    """Raises ``InvalidField`` where a list is to be sorted by one key twice, or by more than ``SORTS`` of them."""
+    """Raise ``InvalidField`` where a list repeats a sort key, or has more than ``SORTS``."""
     if len(keys) > SORTS or len(set(keys)) < len(keys):
         raise InvalidField(parameter, "must name %d keys at most, and each of them once" % SORTS)
 
 
-def paged(noun: str, known: Collection[str], found: list[dict[str, Any]], fields: Optional[Sequence[str]] = None,
-          limit: Optional[int] = None, marker: Optional[str] = None,
-          sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
-    """What a list with these parameters (``PAGE``) shows of the resources *found*, whose fields are *known*: *limit* of
-    those that follow the one with the id (or name) *marker*. A key of *sort* with ``-`` before it goes downwards; what
-    has no value is last."""
+def paginate_resources(noun: str, field_names: Collection[str], resources: list[dict[str, Any]],
+                       fields: Optional[Sequence[str]] = None,
+                       limit: Optional[int] = None, marker: Optional[str] = None,
+                       sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
+    """Return one page of *resources* (with the fields *field_names*) for the parameters ``PAGE``: at most *limit* of
+    the resources after the one with the id or name *marker*. A key of *sort* with the prefix ``-`` sorts in descending
+    order; resources without a value come last.
+    """
     for parameter, names in (("sort", [key.lstrip("-") for key in sort or ()]), ("fields", fields or ())):
         for name in names:
-            if name not in known:
-                raise InvalidField(parameter, "%s has no field %s; it has %s" % (noun, name[:80], ", ".join(known)))
+            if name not in field_names:
+                raise InvalidField(parameter, "%s has no field %s; it has %s"
+                                   % (noun, name[:80], ", ".join(field_names)))
     check_sort("sort", [key.lstrip("-") for key in sort or ()])
     for key in reversed(sort or ()):
         name = key.lstrip("-")
-        have = [one for one in found if one.get(name) is not None]
-        have.sort(key=lambda one, name=name: _rank(one[name]), reverse=key.startswith("-"))  # type: ignore[misc]
-        found = have + [one for one in found if one.get(name) is None]
+        have = [resource for resource in resources if resource.get(name) is not None]
+        have.sort(key=lambda resource, name=name: _rank(resource[name]), reverse=key.startswith("-"))  # type: ignore[misc]
+        resources = have + [resource for resource in resources if resource.get(name) is None]
     if marker is not None:
-        at = next((at for at, one in enumerate(found) if marker in (one.get("id"), one.get("name"))), None)
+        at = next((at for at, resource in enumerate(resources) if marker in (resource.get("id"), resource.get("name"))),
+                  None)
         if at is None:
             raise InvalidField("marker", "must be the id of a resource of the list", marker)
-        found = found[at + 1:]
-    found = found[:min(LIMIT, LIMIT if limit is None else limit)]
-    return found if fields is None else [{name: one.get(name) for name in fields} for one in found]
+        resources = resources[at + 1:]
+    resources = resources[:min(LIMIT, LIMIT if limit is None else limit)]
+    return resources if fields is None else [{name: resource.get(name) for name in fields} for resource in resources]
 
 
 def _rank(value: Any) -> Any:

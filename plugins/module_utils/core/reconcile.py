@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rules of ``ensure``, the same on a host and in a cloud: what a request asks for, what of it cannot change, what a
-dry run may assume, and what the answer calls the difference.
+"""The rules of ``ensure``, the same on a host and in a cloud: checks of a request, immutable fields, assumptions of a
+dry run, and the difference in the answer.
 
-Pure: where resources are, and how they are made and changed, is asked of the drivers (``magnetar_agent.drivers`` of a
-host, ``magnetar_control.api.v1.driver`` of a cloud).
+Pure: the drivers find, make and change resources (``magnetar_agent.drivers`` on a host,
+``magnetar_control.api.v1.driver`` in a cloud).
 """
 
 from __future__ import annotations
@@ -14,143 +14,154 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Optional
 
+from .document import Document
 from .errors import Conflict, Immutable, InUse, InvalidField
 from .fields import Kind
-from .hardware.pci import of_nic
-from .plan import Result, Step, diff
+from .hardware.pci import nic_devices_name
+from .plan import Result, Step, diff_documents
 
-#: A JSON object: the fields of a resource.
-Document = dict[str, Any]
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: What a new resource's difference does not show.
+#: Values that the difference of a new resource leaves out.
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 # Key and name ---------------------------------------------------------------------------------------------------
-def is_uuid(text: str) -> bool:
-    """Whether a key is a uuid, and so no name."""
+def is_uuid_key(text: str) -> bool:
+    """Return whether *text* is a uuid rather than a name."""
     return bool(UUID.fullmatch(text.lower()))
 
 
-def given_by(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
-    """*want* checked, with the name or id that *key* says. Raises ``InvalidField``, also where the two differ."""
-    given: Document = kind.check(dict(want), partial=True)
-    field = "id" if is_uuid(key) else "name"
+def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
+    """Return *want* checked, with the name or id from *key*. Raises ``InvalidField``, also where *want* and *key*
+    differ.
+    """
+    requested: Document = kind.check(dict(want), partial=True)
+    field = "id" if is_uuid_key(key) else "name"
     named = key.lower() if field == "id" else key
-    if given.setdefault(field, named) != named:
+    if requested.setdefault(field, named) != named:
         raise InvalidField(field, "differs from the key %r of the request" % key
-                           + ("; to rename, ask by uuid" if field == "name" else ""), given[field])
-    return given
+                           + ("; to rename, ask by uuid" if field == "name" else ""), requested[field])
+    return requested
 
 
 # Differences ----------------------------------------------------------------------------------------------------
-def compared(kind: type[Kind]) -> list[str]:
-    """Names of the fields a difference in which is a change."""
+def compared_fields(kind: type[Kind]) -> list[str]:
+    """Return the names of the fields whose difference counts as a change."""
     return [f.name for f in kind.settable() if f.compared and f.name != "id"]
 
 
-def difference(kind: type[Kind], before: Optional[Mapping[str, Any]],
-               after: Optional[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The ``diff`` of an answer, over the fields that a user sets. ``None``: there is no resource then, and the other
-    side shows only what is not empty."""
-    names = compared(kind)
+def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
+                      after: Optional[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the ``diff`` of an answer over the fields that a user sets. ``None`` for *before* or *after*: there is no
+    resource, and the other side shows only its non-empty fields.
+    """
+    names = compared_fields(kind)
     sides: list[Document] = []
     for side, other in ((before, after), (after, before)):
         shown = {name: side.get(name) for name in names} if side is not None else {}
         sides.append({n: v for n, v in shown.items() if v not in EMPTY} if other is None else shown)
-    return diff(sides[0], sides[1], kind.secrets())
+    return diff_documents(sides[0], sides[1], kind.secrets())
 
 
-def recorded(kind: type[Kind], name: str) -> Step:
-    """The step that writes down what is wanted."""
+def record_step(kind: type[Kind], name: str) -> Step:
+    """Return the step that records the desired state."""
     return Step("record", "record %s %s" % (kind.noun, name))
 
 
-def forgotten(kind: type[Kind], name: str) -> Step:
-    """The step that removes what was written down."""
+def forget_step(kind: type[Kind], name: str) -> Step:
+    """Return the step that removes the recorded state."""
     return Step("forget", "forget %s %s" % (kind.noun, name))
 
 
-def beside(old: list[Document], given: list[Document]) -> list[Document]:
-    """The NICs *given*, each in the place of the one of *old* that it means, and the others of *old*. Which one it
-    means, its MAC says, or else its network, bridge, port or physical network."""
-    left = sorted(given, key=lambda nic: not nic.get("port"))
-    found = []
+def merge_nics(old: list[Document], requested: list[Document]) -> list[Document]:
+    """Return the NICs of *old* in order, each replaced by the *requested* NIC that matches it, then the remaining
+    requested ones. A request matches by its MAC; without one, by its network, bridge, port or physical network.
+    """
+    unmatched = sorted(requested, key=lambda nic: not nic.get("port"))
+    merged = []
     for nic in old:
-        meant = next((one for one in left if _means(one, nic)), None)
-        if meant is not None:
-            left.remove(meant)
-        found.append(nic if meant is None else meant)
-    return given if len(found) + len(left) == len(given) else found + sorted(left, key=given.index)
+        matched = next((nic_request for nic_request in unmatched if _means(nic_request, nic)), None)
+        if matched is not None:
+            unmatched.remove(matched)
+        merged.append(nic if matched is None else matched)
+    return requested if len(merged) + len(unmatched) == len(requested) else merged + sorted(unmatched,
+                                                                                            key=requested.index)
 
 
-def _means(given: Document, nic: Document) -> bool:
-    if given.get("mac"):
-        return bool(given["mac"] == nic.get("mac"))
-    if given.get("physical_network"):
-        return bool(nic.get("physical_network")) and of_nic(given) == of_nic(nic)
-    if given.get("port"):
-        return given["port"] in (nic.get("port"), nic.get("_port"))
-    plug = given.get("network") or given.get("bridge")
+def _means(requested: Document, nic: Document) -> bool:
+    if requested.get("mac"):
+        return bool(requested["mac"] == nic.get("mac"))
+    if requested.get("physical_network"):
+        return bool(nic.get("physical_network")) and nic_devices_name(requested) == nic_devices_name(nic)
+    if requested.get("port"):
+        return requested["port"] in (nic.get("port"), nic.get("_port"))
+    plug = requested.get("network") or requested.get("bridge")
     return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"))
 
 
 class Change:
-    """One ensure of a resource that is to be there.
+    """One ensure of a resource that must be present.
 
-    *given* is what ``given_by`` returns, *permissions* a checked ``ensure.Permissions``. What the caller has to be told
-    besides is added to ``warnings``.
+    *requested* is the result of ``checked_request``, *permissions* a checked ``ensure.Permissions``. Further messages
+    for the caller go into ``warnings``.
     """
 
-    def __init__(self, kind: type[Kind], given: Document, permissions: Mapping[str, Any], dry_run: bool) -> None:
-        self.kind, self.given, self.permissions, self.dry_run = kind, given, permissions, dry_run
+    def __init__(self, kind: type[Kind], requested: Document, permissions: Mapping[str, Any], dry_run: bool) -> None:
+        self.kind, self.given, self.permissions, self.dry_run = kind, requested, permissions, dry_run
         self.warnings: list[str] = []
 
     def check_new(self) -> None:
-        """Raise ``InvalidField`` unless *given* says enough to make one."""
+        """Raise ``InvalidField`` unless the request has all fields that a new resource needs."""
         self.kind.check_new(self.given)
 
     def check_id(self, id: str, name: str) -> None:
-        """Raise ``Conflict`` where the resource *name*, which there is, has another uuid than is given."""
+        """Raise ``Conflict`` where the existing resource *name* has another uuid than the requested one."""
         if self.given.get("id", id) != id:
             raise Conflict("%s %r exists with uuid %s, not %s. Use that uuid, or another name."
                            % (self.kind.noun, name, id, self.given["id"]), uuids=[id])
 
-    def wanted(self, known: Optional[Mapping[str, Any]]) -> Document:
-        """The whole document that is wanted of the resource, of which *known* is what was wanted before. ``None``: it
-        is a new one, and what is left out has its default."""
-        base = self.kind.giving_way(self.kind.defaults() if known is None else known, self.given)
-        found = {name: value for name, value in self.given.items() if name != "id"}
+    def wanted(self, current: Optional[Mapping[str, Any]]) -> Document:
+        """Return the whole desired document of the resource. *current*: the previous desired document, or ``None`` for
+        a new resource, whose missing fields get their defaults.
+        """
+        base = self.kind.giving_way(self.kind.defaults() if current is None else current, self.given)
+        merged = {name: value for name, value in self.given.items() if name != "id"}
         for name in self.permissions["merge"]:
-            if name == "networks" and name in found:
-                found[name] = beside(base.get(name) or [], found[name])
-            elif isinstance(found.get(name), dict):
-                found[name] = dict(base.get(name) or {}, **found[name])
-            elif name in found:
-                found[name] = sorted({*(base.get(name) or ()), *found[name]})
-        return dict(base, **found)
+            if name == "networks" and name in merged:
+                merged[name] = merge_nics(base.get(name) or [], merged[name])
+            elif isinstance(merged.get(name), dict):
+                merged[name] = dict(base.get(name) or {}, **merged[name])
+            elif name in merged:
+                merged[name] = sorted({*(base.get(name) or ()), *merged[name]})
+        return dict(base, **merged)
 
     def fixed(self, old: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-        """Names of the fields that cannot change, and in which *want* differs from *old*."""
+        """Return the names of immutable fields that differ between *old* and *want*."""
         return [f.name for f in self.kind.settable()
                 if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)
                 and not self.kind.changes(f.name, old.get(f.name), want.get(f.name))
                 and f.name not in self.permissions.get("force", ())]
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
-        """What is to be done about fixed fields of the resource *name* that differ: nothing (``""``, also where none
-        does, or by its *status* its content is still to come), ``ignore``, ``rebuild`` or ``recreate``. To ignore them
-        sets *want* back, and so do fields that say how it would be made. Raises ``Immutable``."""
+        """Return the policy for immutable fields of the resource *name* that differ: ``ignore``, ``rebuild``,
+        ``recreate``, or ``""`` for nothing to do (also when no field differs, or when the content is still missing by
+        the resource's *status*). ``ignore`` resets these fields in *want*, and fields that only describe how to make
+        the resource. Raises ``Immutable``.
+        """
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""
         if policy == "rebuild":
-            names = [one for one in names if not self.kind.rebuilds(one, old.get(one), want.get(one))]
+            names = [field_name for field_name in names if not self.kind.rebuilds(field_name, old.get(field_name),
+                                                                                  want.get(field_name))]
             policy = "fail" if names else policy
         secrets = self.kind.secrets()
-        words = "; ".join("%s cannot change" % one + (
-            "" if one in secrets else " from %r to %r" % (old.get(one), want.get(one))) for one in names)
+        words = "; ".join(
+            "%s cannot change" % field_name
+            + ("" if field_name in secrets else " from %r to %r" % (old.get(field_name), want.get(field_name)))
+            for field_name in names)
         if policy == "fail":
-            rebuilds = all(self.kind.rebuilds(one, old.get(one), want.get(one)) for one in names)
+            rebuilds = all(self.kind.rebuilds(field_name, old.get(field_name), want.get(field_name))
+                           for field_name in names)
             ways = "to rebuild (its root disk is lost), " if rebuilds else ""
             raise Immutable(
                 "%s %r: %s. Set on_immutable %sto recreate (what is there is lost) or to ignore, or ask for what is "
@@ -160,21 +171,22 @@ class Change:
             self.warnings.append("%s %r: %s; ignored, as on_immutable says." % (self.kind.noun, name, words))
         for field, other in self.kind.found.items():
             if field not in self.given and old.get(other) != want.get(other):
-                want[field] = None  # it was that of the other content
+                want[field] = None  # the value belonged to the previous content
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """What a plan has to know of the permissions beside what there is; empty for a caller who allows nothing.
-        *rebuild*: whether the resource is to be rebuilt."""
-        found: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
+        """Return the permissions and requests that a plan needs in addition to the current state; empty when the caller
+        allows nothing. *rebuild*: whether the resource will be rebuilt.
+        """
+        allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
-            found["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
-                                "request": self.permissions.get("rebuild")}
+            allowed["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
+                                  "request": self.permissions.get("rebuild")}
             if self.permissions.get("keep_volume"):
-                found["rebuild"]["keep_volume"] = True
-            if self.given.get("personality"):  # these files are asked for now; others may be those of the first boot
-                found["rebuild"]["personality"] = True
-        return found
+                allowed["rebuild"]["keep_volume"] = True
+            if self.given.get("personality"):  # files of this request; others may date from the first boot
+                allowed["rebuild"]["personality"] = True
+        return allowed
 
     def _set_back(self, old: Mapping[str, Any], want: Document, names: Sequence[str]) -> None:
         for name in names:
@@ -183,20 +195,20 @@ class Change:
                 want[name] = old[name]
 
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
-        """The answer; without steps nothing has changed, and so there is no difference."""
+        """Return the answer. Without steps nothing has changed, so there is no difference."""
         return Result(steps, diff if steps else [], resource, self.warnings)
 
 
 # Check mode -----------------------------------------------------------------------------------------------------
-# A dry run changes nothing, so a playbook that makes a flavor and then a server of it, or removes a server and then
-# its network, would fail in check mode where it succeeds. So a dry run assumes that an earlier task makes what is
-# named and not there, and removes what still uses what is to go. The assumption is a warning; a real run refuses.
+# A dry run changes nothing, so a playbook that makes a flavor and then a server of it, or removes a server and then its
+# network, would fail in check mode although it succeeds. So a dry run assumes that an earlier task makes the missing
+# resources and removes the users of the ones to delete. The assumption is a warning; a real run refuses.
 _mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", default=None)
 
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """What is warned of meanwhile is added to *warnings*; in a dry run that is also what ``missing`` does."""
+    """Add the warnings of the block to *warnings*. With *dry_run*, ``refuse_missing`` only warns."""
     token = _mode.set((dry_run, warnings))
     try:
         yield
@@ -204,30 +216,31 @@ def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
         _mode.reset(token)
 
 
-def warn(text: str) -> None:
-    """Tell the caller of the ensure at hand something besides."""
+def warn_caller(text: str) -> None:
+    """Add a warning to the answer of the current ensure."""
     mode = _mode.get()
     if mode is not None and text not in mode[1]:
         mode[1].append(text)
 
 
-def missing(error: InvalidField, noun: str, name: str) -> None:
-    """The *noun* that a field names is not there. Raises *error*, unless a dry run may assume that an earlier task
-    makes it; then the caller goes on with something that stands for it."""
+def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
+    """Raise *error* because the *noun* that a field names does not exist. A dry run only warns, assuming that an
+    earlier task makes it; the caller then continues with a placeholder.
+    """
     mode = _mode.get()
     if mode is None or not mode[0]:
         raise error
-    warn(assumed(noun, name))
+    warn_caller(assumed_warning(noun, name))
 
 
-def assumed(noun: str, name: str) -> str:
-    """The warning of a prediction that takes the *noun* for made."""
+def assumed_warning(noun: str, name: str) -> str:
+    """Return the warning of a prediction that assumes the *noun* exists."""
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 
 @contextmanager
-def freed(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """In a dry run, the refusal to remove what is in use becomes one of the *warnings*."""
+def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
+    """In a dry run, turn the refusal to remove a resource in use into one of the *warnings*."""
     try:
         yield
     except InUse as error:

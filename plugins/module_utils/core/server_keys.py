@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What servers are filtered and grouped by, the same in the inventory and in server_info: *keys*, see ``KEYS``."""
+"""Keys for filtering and grouping servers (``KEYS``), the same in the inventory and in server_info."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 Server = Mapping[str, Any]
 
-#: Keys besides ``metadata.<key>``, each with a function that lists what a server has for it.
+#: Keys in addition to ``metadata.<key>``, each with a function that lists a server's values.
 KEYS: dict[str, Callable[[Server], list[Any]]] = {
     "availability_zone": lambda server: [server.get("availability_zone")],
     "flavor": lambda server: [_name(server.get("flavor"))],
@@ -26,22 +26,22 @@ KEYS: dict[str, Callable[[Server], list[Any]]] = {
 METADATA = "metadata."
 
 
-def is_known(key: str) -> bool:
-    """Whether *key* is a key of servers."""
+def is_server_key(key: str) -> bool:
+    """Return whether *key* is a key of servers."""
     return key in KEYS or (key.startswith(METADATA) and key != METADATA)
 
 
-def values_of(server: Server, key: str) -> list[str]:
-    """The values that *server* has for *key*, as texts: none, one or more."""
+def values_for_key(server: Server, key: str) -> list[str]:
+    """Return the values that *server* has for *key*, as texts: none, one or more."""
     if key.startswith(METADATA):
-        found = [(server.get("metadata") or {}).get(key[len(METADATA):])]
+        values = [(server.get("metadata") or {}).get(key[len(METADATA):])]
     else:
-        found = KEYS[key](server)
-    return [str(text) for text in found if text not in (None, "")]
+        values = KEYS[key](server)
+    return [str(text) for text in values if text not in (None, "")]
 
 
-def flat(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The *filters*, with keys ``metadata.<key>`` in place of a mapping ``metadata``."""
+def flatten_metadata(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the *filters*, with keys ``metadata.<key>`` in place of a mapping ``metadata``."""
     for key, value in filters.items():
         if key == "metadata" and isinstance(value, Mapping):
             for name, text in value.items():
@@ -51,17 +51,17 @@ def flat(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The *filters*, ``flat``, with lists of texts as values."""
+    """Return the *filters*, flattened by ``flatten_metadata``, with lists of texts as values."""
     return {key: [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
-            for key, value in flat(filters)}
+            for key, value in flatten_metadata(filters)}
 
 
-def matches(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Whether of each filter a pattern matches a value that *server* has for its key."""
-    return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_of(server, key) for pattern in patterns)
+def matches_server_filters(server: Server, filters: Mapping[str, list[str]]) -> bool:
+    """Return whether *server* has, for each filter's key, a value that matches one of its patterns."""
+    return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_for_key(server, key) for pattern in patterns)
                for key, patterns in filters.items())
 
 
 def _name(reference: Any) -> Any:
-    """The name of a referenced resource, or else its uuid; ``None`` for a flavor that is only sizes."""
+    """Return the name of a referenced resource, or its uuid; ``None`` for a flavor that is only sizes."""
     return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference

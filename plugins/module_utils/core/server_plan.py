@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps that change a server on its host: the one planner, of agents and of a cloud that says what they do. Pure.
+"""The planner of the steps that change a server on its host. Agents run the steps, and a cloud reports them. Pure.
 
-A server is two documents here: *want*, its fields as they are to be, and *have*, what is there (``plan`` says of what
-it consists).
+A server has two documents here: *want*, its desired fields, and *have*, its current state (``plan_server`` describes
+its fields).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+from .document import Document
 from .errors import Conflict, Immutable
-from .kinds.server import destination
-from .local_disks import GIB, SWAP, local_disks
+from .kinds.server import block_device_destination
+from .local_disks import GIB, SWAP, flavor_local_disks
 from .plan import Step
 from .power import CRASHED, LIVE, MISSING, OFF, SUSPENDED, verbs_between
-from .reconcile import Document
 
 #: The verbs of steps, in words for people.
 TEXT: Mapping[str, str] = {
@@ -29,55 +29,59 @@ TEXT: Mapping[str, str] = {
     "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
     "rescue_drive": "write the config drive of the rescue", "forget_password": "forget the password",
-    "reimage": "make its root volume anew", "rebuilt": "note that it is rebuilt",
+    "reimage": "recreate its root volume", "rebuilt": "note that it is rebuilt",
     "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
-    # Of a cloud only.
+    # Verbs of clouds only.
     "confirm": "keep the new flavor", "migrate": "move it to another host",
     "shelve": "shut down, keep the root disk as an image, and leave the host", "unshelve": "start on a host again",
     "soft_delete": "power off, and keep it for a while in case it is restored",
 }
 ROOT = "disk"
-#: Of a NIC, what is no matter of the domain's.
+#: Fields of a NIC that do not affect the domain.
 NOT_PLUGGED = frozenset(("address", "told", "network_affinity", "card", "port_security", "allowed_addresses",
                         "security_groups"))
-#: What there is of a server that is to be made.
+#: The state of a server that does not exist yet.
 NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (), "root_bytes": 0}
 
 
-def step(verb: str, **args: Any) -> Step:
-    """A step, with its words."""
+def server_step(verb: str, **args: Any) -> Step:
+    """Return a step with the text of its *verb*."""
     return Step(verb, TEXT[verb], **args)
 
 
-def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
+def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
     """Yield the steps from *have* to *want* (``None``: absent).
 
-    *have* has the server's fields as they are, and ``power`` (``missing`` without a domain), ``todo`` (files to make),
-    ``lost`` (files gone), ``root_bytes``, ``sizes`` (bytes of its other own disks, by file), ``rescue`` (the disk that
-    is made), ``rescued`` (whether it boots from it), ``rescue_drive`` (its config drive is to be written),
-    ``rescue_left`` (something of it is there), ``transient`` (undefined from outside: it would go when it stops),
-    ``gone`` (an image that is no longer there), ``volumes_made``, ``attached`` (it has volumes), ``reserved``
-    (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (it has had some), ``drive``
-    (``drive_digest`` of what the config drive says), ``pulled`` (its guest is without its NICs that are devices of the
-    host), and what the caller allows or asks for besides: ``allow_reboot``,
-    ``rebuild``.
+    *have* has the current values of the server's fields, and:
 
-    Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
+    * ``power`` (``missing`` without a domain), ``transient`` (the domain was undefined from outside and would vanish
+      when it stops),
+    * ``todo`` (files to make), ``lost`` (files gone), ``gone`` (an image that no longer exists),
+    * ``root_bytes``, ``sizes`` (bytes of the other local disks, by file),
+    * ``rescue`` (the rescue disk that exists), ``rescued`` (the domain boots from it), ``rescue_drive`` (its config
+      drive must be written), ``rescue_left`` (parts of a rescue remain),
+    * ``volumes_made``, ``attached`` (it has volumes),
+    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP has had some),
+    * ``drive`` (``drive_digest`` of the config drive's content), ``pulled`` (the guest lacks its NICs that are devices
+      of the host),
+    * the caller's permissions and requests: ``allow_reboot``, ``rebuild``.
+
+    Raises ``Conflict`` or ``Immutable`` where every way would lose data.
     """
-    for verb in _gone(have) if want is None else _there(want, have or NOTHING):
+    for verb in _removal_verbs(have) if want is None else _change_verbs(want, have or NOTHING):
         args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
-        yield step(verb, **args)
+        yield server_step(verb, **args)
 
 
-def observed(want: Document) -> Document:
-    """What there is of a server that is as *want*: its plan has no steps."""
+def converged_state(want: Document) -> Document:
+    """Return the state of a server that equals *want*: its plan has no steps."""
     return {**want, "todo": (), "lost": (), "sizes": disk_sizes(want),
-            "root_bytes": want["flavor"]["disk"] * GIB or 1,  # as large as its image, which is unknown
-            "rescued": want.get("rescue") is not None, "reserved": reservations(want["networks"]),
+            "root_bytes": want["flavor"]["disk"] * GIB or 1,  # an image's size is unknown here
+            "rescued": want.get("rescue") is not None, "reserved": address_reservations(want["networks"]),
             "volumes_made": True}
 
 
-def _gone(have: Optional[Document]) -> Iterator[str]:
+def _removal_verbs(have: Optional[Document]) -> Iterator[str]:
     have = have or {"power": MISSING}
     if have["power"] in (*LIVE, CRASHED):
         yield "destroy"
@@ -90,7 +94,7 @@ def _gone(have: Optional[Document]) -> Iterator[str]:
     yield "erase"
 
 
-def _there(want: Document, have: Document) -> Iterator[str]:
+def _change_verbs(want: Document, have: Document) -> Iterator[str]:
     power, rebuild = have["power"], have.get("rebuild")
     _check_disks(want, have)
     sizes = tuple(_resizing(want, have))
@@ -100,18 +104,18 @@ def _there(want: Document, have: Document) -> Iterator[str]:
     plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
     changes = bool(differs or sizes or rebuild or rescues)
     if not plugs and changes and power in (*LIVE, SUSPENDED):
-        yield from _off(want, have, differs or ["flavor"])
+        yield from _stop_verbs(want, have, differs or ["flavor"])
         power = OFF
     if rebuild and power == CRASHED:
         yield "destroy"
         power = OFF
     yield from _files(want, have, sizes)
-    if reservations(want["networks"]) != have.get("reserved", []):
+    if address_reservations(want["networks"]) != have.get("reserved", []):
         yield "reserve"
     yield from ("plug",) * plugs
     yield from (verb for verb in (*sizes, *rescues) if verb not in ("drop_swap", "unrescue"))
-    told = [name for name in ("name", "description") if want[name] != have.get(name)]
-    if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
+    changed_labels = [name for name in ("name", "description") if want[name] != have.get(name)]
+    if power == MISSING or have.get("transient") or differs or changed_labels or rebuild or rescues:
         yield "define"
     yield from _drives(want, have, power, rescues)
     yield from (verb for verb in rescues if verb == "unrescue")
@@ -124,65 +128,71 @@ def _there(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """The verbs that make disks and volumes while the server is off. *sizes*: those of a resize."""
+    """Yield the verbs that make disks and volumes while the server is off. *sizes*: the verbs of a resize."""
     rebuild = have.get("rebuild")
     if rebuild:
-        yield from ("reimage",) * bool(root_volume(want) and not rebuild.get("keep_volume"))
+        yield from ("reimage",) * bool(root_block_device(want) and not rebuild.get("keep_volume"))
         yield "wipe"
     if "drop_swap" in sizes:
         yield "drop_swap"
-    if volume_items(want) and not have.get("volumes_made"):
+    if volume_block_devices(want) and not have.get("volumes_made"):
         yield "volumes"
-    if rebuild or set(have["todo"]) - {"config.iso"} or _adds(want, have):
+    if rebuild or set(have["todo"]) - {"config.iso"} or _adds_disk(want, have):
         yield "disks"
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """The verbs that write config drives, when libvirt has said which addresses the devices have. *power*: as it is by
-    then."""
+    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices. *power*: the state
+    at that point.
+    """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
-    found = []
+    verbs = []
     if have.get("rebuild") or "config.iso" in have["todo"] or (changed and power in (MISSING, OFF)):
-        found.append("drive")
+        verbs.append("drive")
     if have.get("rescue_drive") or ("rescue" in rescues and password):
-        found.append("rescue_drive")
+        verbs.append("rescue_drive")
     if want["config_drive"]:
-        yield from found
-    if password and not (found and want["config_drive"]):
-        yield "forget_password"  # it was told before a crash, or there is nothing to tell it by
+        yield from verbs
+    if password and not (verbs and want["config_drive"]):
+        yield "forget_password"  # it was written before a crash, or the server has no config drive
 
 
 def _differs(want: Document, have: Document) -> list[str]:
-    """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's, nor what guests are told."""
+    """Return the changed fields that QEMU applies only at its next start. Addresses and the data for guests do not
+    concern QEMU.
+    """
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
-    found = [] if same else ["flavor"]
-    found += ["hardware"] * (_parts(want) != _parts(have))
-    found += ["machine"] * (want.get("machine") != have.get("machine"))
-    wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
-                     for nic in one["networks"]] for one in (want, have))
-    return found + ["networks"] * (wanted != seen)
+    fields = [] if same else ["flavor"]
+    fields += ["hardware"] * (_parts(want) != _parts(have))
+    fields += ["machine"] * (want.get("machine") != have.get("machine"))
+    desired_nics, present_nics = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
+                                   for nic in server["networks"]] for server in (want, have))
+    return fields + ["networks"] * (desired_nics != present_nics)
 
 
-def hardware(server: Document) -> Document:
-    """What a server has besides sizes; one of an older agent has nothing."""
-    found: Document = server.get("hardware") or {}
-    return found
+def server_hardware(server: Document) -> Document:
+    """Return the ``hardware`` of a server; empty for a server of an older agent."""
+    parts: Document = server.get("hardware") or {}
+    return parts
 
 
 def _parts(server: Document) -> Document:
-    """What the domain shows of its hardware: a guest agent's channel is there unless it is not wanted, and whose
-    password the agent sets is no matter of QEMU's."""
-    return {name: value for name, value in hardware(server).items()
+    """Return the part of the hardware that the domain shows. The channel of a guest agent exists unless it is switched
+    off, and the user whose password the agent sets does not concern QEMU.
+    """
+    return {name: value for name, value in server_hardware(server).items()
             if name != "admin_user" and (name, value) != ("guest_agent", True)}
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """What the domain shows of a flavor, and of the server's own disks."""
+    """Return the part of a flavor, and of the server's local disks, that the domain shows."""
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
-def _off(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """The way to off, for the sake of the fields *names*; refused where nobody has allowed that."""
+def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
+    """Yield the verbs to power off for a change of the fields *names*. Raises ``Conflict`` where the caller has not
+    allowed it.
+    """
     power = have["power"]
     if have.get("rebuild"):
         yield from ("discard",) if power == SUSPENDED else verbs_between(power, OFF)
@@ -196,99 +206,105 @@ def _off(want: Document, have: Document, names: list[str]) -> Iterator[str]:
 
 # Disks --------------------------------------------------------------------------------------------------------------
 def disk_sizes(want: Document) -> dict[str, int]:
-    """Bytes of each ephemeral and swap disk that is wanted, by file."""
-    return {one.file: one.size for one in local_disks(want["flavor"], want.get("block_device_mapping", ()))}
+    """Return the bytes of each desired ephemeral and swap disk, by file."""
+    return {disk.file: disk.size for disk in flavor_local_disks(want["flavor"], want.get("block_device_mapping", ()))}
 
 
-def volume_items(want: Document) -> list[Document]:
-    """The items of the block device mapping that are volumes."""
-    return [one for one in want.get("block_device_mapping", ()) if destination(one) == "volume"]
+def volume_block_devices(want: Document) -> list[Document]:
+    """Return the items of the block device mapping that are volumes."""
+    return [block_device for block_device in want.get("block_device_mapping", ())
+            if block_device_destination(block_device) == "volume"]
 
 
-def root_volume(want: Document) -> Optional[Document]:
-    """The item that is the root disk; ``None`` when that is a local one."""
-    return next((one for one in volume_items(want) if one.get("boot_index") == 0), None)
+def root_block_device(want: Document) -> Optional[Document]:
+    """Return the item that is the root disk; ``None`` when the root disk is local."""
+    return next((block_device for block_device in volume_block_devices(want) if block_device.get("boot_index") == 0),
+                None)
 
 
 def _resizing(want: Document, have: Document) -> Iterator[str]:
-    """The verbs that make the disks have the sizes that are wanted."""
-    sizes, there, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
-    if not rebuild and SWAP in there and there[SWAP] != sizes.get(SWAP):
+    """Yield the verbs that bring the disks to their desired sizes."""
+    sizes, present_sizes, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
+    if not rebuild and SWAP in present_sizes and present_sizes[SWAP] != sizes.get(SWAP):
         yield "drop_swap"
     if not rebuild and want["flavor"]["disk"] * GIB > have["root_bytes"] > 0:
         yield "grow"
     if (not rebuild or rebuild["preserve_ephemeral"]) and any(
-            size > there[file] for file, size in sizes.items() if file != SWAP and file in there):
+            size > present_sizes[file] for file, size in sizes.items() if file != SWAP and file in present_sizes):
         yield "grow_ephemeral"
 
 
-def _adds(want: Document, have: Document) -> bool:
-    """Whether an ephemeral or swap disk is wanted that is not there, or will not be."""
-    there = have.get("sizes", {})
-    return any(file not in there or (file == SWAP and there[file] != size) for file, size in disk_sizes(want).items())
+def _adds_disk(want: Document, have: Document) -> bool:
+    """Return whether a desired ephemeral or swap disk is missing, or will be."""
+    present_sizes = have.get("sizes", {})
+    return any(file not in present_sizes or (file == SWAP and present_sizes[file] != size) for file,
+               size in disk_sizes(want).items())
 
 
 def _check_disks(want: Document, have: Document) -> None:
-    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost or cannot be rebuilt."""
+    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for a disk that is lost or cannot be rebuilt."""
     rebuild, name = have.get("rebuild"), want["name"]
-    there = have.get("sizes", {})
+    present_sizes = have.get("sizes", {})
     _check_root_volume(want, have)
     lost = [file for file in have["lost"] if _is_kept(file, rebuild)]
     if lost:
         way = "Restore the file, " + ("or do without preserve_ephemeral." if rebuild else "rebuild the server, or "
                                       "delete it and make it again.")
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from the host. {way}", files=lost)
-    gone = have.get("gone") if rebuild else None
-    if gone is not None and gone in (want["image"], (root_volume(want) or {}).get("uuid")):
+    missing_image = have.get("gone") if rebuild else None
+    if missing_image is not None and missing_image in (want["image"], (root_block_device(want) or {}).get("uuid")):
         raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
                        "there. Register it again and send its content (and that of the kernel that it boots with), or "
                        "rebuild from another image.", field="image")
-    sizes = {**disk_sizes(want), ROOT: want["flavor"]["disk"] * GIB or have["root_bytes"]}  # as large as its image
-    for file, had in {ROOT: have["root_bytes"], **there}.items():
+    sizes = {**disk_sizes(want), ROOT: want["flavor"]["disk"] * GIB or have["root_bytes"]}  # an image's size
+    for file, present_size in {ROOT: have["root_bytes"], **present_sizes}.items():
         size = sizes.get(file, 0)
-        if size < had and file != SWAP and _is_kept(file, rebuild):
+        if size < present_size and file != SWAP and _is_kept(file, rebuild):
             raise Immutable(
-                f"flavor: the {'root' if file == ROOT else 'ephemeral'} disk of server {name!r} has {had / GIB:g} GiB "
+                f"flavor: the {'root' if file == ROOT else 'ephemeral'} disk of server {name!r} has "
+                f"{present_size / GIB:g} GiB "
                 f"and cannot shrink to {size / GIB:g} GiB. Choose a flavor with a larger disk, or delete the server "
                 "and make it again.", fields=["flavor"])
 
 
 def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
-    """Whether a disk stays as it is, with what is in it; in a *rebuild*, where that was asked for."""
+    """Return whether a disk keeps its content: always without a *rebuild*, and in a rebuild if the caller requests it.
+    """
     return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 
 
 def drive_digest(want: Document) -> str:
-    """A digest of what a config drive says that is written again when it changes, as by Nova: by a resize or a move. A
-    rename changes it at the next rebuild."""
-    told = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    """Return a digest of the content of a config drive. A changed digest causes a new drive, as in Nova, after a resize
+    or a move. A rename changes the drive only at the next rebuild.
+    """
+    contents = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def _check_root_volume(want: Document, have: Document) -> None:
-    """Raise ``Conflict`` where a rebuild is to make a root volume anew, and cannot."""
-    rebuild, root = have.get("rebuild"), root_volume(want)
+    """Raise ``Conflict`` where a rebuild must make a new root volume and cannot."""
+    rebuild, root = have.get("rebuild"), root_block_device(want)
     if not rebuild or root is None or rebuild.get("keep_volume"):
         return
     if root["source_type"] != "image":
         raise Conflict(f"The root disk of server {want['name']!r} is a volume that it was not made with from an image, "
-                       "so nothing says of what a rebuild would make it anew. Make another server.")
+                       "so nothing says of what a rebuild would create it again. Make another server.")
     if have.get("volume_away"):
         raise Conflict(f"The root disk of server {want['name']!r} is a volume of another host, which a rebuild cannot "
-                       "make anew here. Migrate the server to the volume's host first.")
+                       "recreate here. Migrate the server to the volume's host first.")
 
 
 # Rescue -------------------------------------------------------------------------------------------------------------
 def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
-    """``rescue`` before the domain is defined, ``unrescue`` after it; none when all is as it is to be."""
-    wanted = want.get("rescue")
-    if wanted is None:
+    """Return ``rescue`` (before the domain is defined) or ``unrescue`` (after it); empty when nothing changes."""
+    rescue_image = want.get("rescue")
+    if rescue_image is None:
         return ("unrescue",) if have.get("rescued") or have.get("rescue_left") else ()
-    return () if have.get("rescued") and have.get("rescue") == wanted else ("rescue",)
+    return () if have.get("rescued") and have.get("rescue") == rescue_image else ("rescue",)
 
 
 def _check_rescue(want: Document, have: Document, differs: bool) -> None:
-    """Raise ``Conflict`` where a rescue and another change do not go together."""
+    """Raise ``Conflict`` where a rescue and another change exclude each other."""
     name = want["name"]
     if want.get("rescue") is not None and (differs or have.get("rebuild")):
         raise Conflict(f"flavor, hardware and root disk of server {name!r} cannot change while it is rescued. Unrescue "
@@ -299,7 +315,7 @@ def _check_rescue(want: Document, have: Document, differs: bool) -> None:
 
 
 # Addresses ----------------------------------------------------------------------------------------------------------
-def reservations(networks: Iterable[Document]) -> list[list[Any]]:
-    """The MAC, network and address of each NIC that was given an address on a network."""
+def address_reservations(networks: Iterable[Document]) -> list[list[Any]]:
+    """Return the MAC, network and address of each NIC that has an address on a network."""
     return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
             if nic.get("network") and nic.get("address")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types: each checks a value and states its JSON schema and its Ansible option type, in one place.
+"""Value types: each checks a value and defines its JSON schema and its Ansible option type, in one place.
 
 ``check(value, path, version)`` returns the value in its normal form or raises ``InvalidField(path, rule)``.
 ``schema(version)`` is a JSON Schema (draft 2020-12). ``option()`` is the part of an Ansible argument spec.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from typing import Any, Optional, Union
 
@@ -19,14 +20,14 @@ from .versions import Range, Version
 class Value:
     """Any JSON value."""
 
-    #: What values of this type are in Python.
+    #: Python types of the values.
     form: tuple[type, ...] = ()
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return value
 
     def likeness(self, value: Any) -> int:
-        """How much *value* looks as if one of this type was meant; 0: not at all."""
+        """Return how closely *value* resembles this type; 0 for no resemblance."""
         return int(isinstance(value, self.form))
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
@@ -37,13 +38,18 @@ class Value:
 
 
 class Text(Value):
-    """A string of *min* to *max* characters that matches *pattern* (whole), said in words by *rule*."""
+    """A string of *min* to *max* characters that matches *pattern* as a whole; *rule* says the pattern in words."""
 
     form = (str,)
 
     def __init__(self, min: int = 0, max: int = 255, pattern: Optional[str] = None, rule: Optional[str] = None) -> None:
         self.min, self.max, self.rule = min, max, rule
-        self.pattern = re.compile(pattern) if pattern else None
+        self._pattern = pattern
+
+    @functools.cached_property
+    def pattern(self) -> Optional[re.Pattern[str]]:
+        """The pattern, compiled when it is first used: a module uses few of all that it imports."""
+        return re.compile(self._pattern) if self._pattern else None
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         if not isinstance(value, str):
@@ -58,10 +64,10 @@ class Text(Value):
         return value
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": "string", "minLength": self.min, "maxLength": self.max}
+        schema: dict[str, Any] = {"type": "string", "minLength": self.min, "maxLength": self.max}
         if self.pattern:
-            found["pattern"] = "^(?:%s)$" % self.pattern.pattern
-        return found
+            schema["pattern"] = "^(?:%s)$" % self.pattern.pattern
+        return schema
 
     def option(self) -> dict[str, Any]:
         return {"type": "str"}
@@ -84,7 +90,7 @@ class Uuid(Text):
 
 
 class Mac(Text):
-    """A unicast MAC address, not all zeros, which no card has; the normal form is lower case."""
+    """A unicast MAC address; the normal form is lower case. All zeros are refused, as no card has that address."""
 
     def __init__(self) -> None:
         super().__init__(17, 17, "(?!00:00:00:00:00:00)[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
@@ -97,7 +103,7 @@ class Mac(Text):
 
 
 class Base64(Text):
-    """Base64 text of at most *max* characters as sent (MD-51: the limit counts the encoded form)."""
+    """Base64 text of at most *max* characters in encoded form, as sent."""
 
     def __init__(self, max: int) -> None:
         super().__init__(0, max)
@@ -137,7 +143,7 @@ class Integer(Value):
 
 
 class Boolean(Value):
-    """true or false."""
+    """A boolean: true or false."""
 
     form = (bool,)
 
@@ -156,8 +162,8 @@ class Boolean(Value):
 class Choice:
     """One word of a ``Choices``, valid from *since* to *until*."""
 
-    def __init__(self, word: str, since: Optional[str] = None, until: Optional[str] = None) -> None:
-        self.word, self.range = word, Range(since, until)
+    def __init__(self, text: str, since: Optional[str] = None, until: Optional[str] = None) -> None:
+        self.word, self.range = text, Range(since, until)
 
 
 class Choices(Value):
@@ -167,7 +173,7 @@ class Choices(Value):
         self.choices = tuple(c if isinstance(c, Choice) else Choice(c) for c in choices)
 
     def words(self, version: Optional[Version] = None) -> list[str]:
-        """The words valid at *version*, in order."""
+        """Return the words valid at *version*, in order."""
         return [c.word for c in self.choices if c.range.holds(version)]
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -215,18 +221,18 @@ class ListOf(Value):
             raise InvalidField(path, "must be a list", value)
         if len(value) > self.max:
             raise InvalidField(path, "must have at most %d items, and has %d" % (self.max, len(value)))
-        found = [self.item.check(item, "%s[%d]" % (path, at), version) for at, item in enumerate(value)]
-        return sorted(set(found)) if self.unique else found
+        items = [self.item.check(item, "%s[%d]" % (path, at), version) for at, item in enumerate(value)]
+        return sorted(set(items)) if self.unique else items
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
-        found = {"type": "array", "items": self.item.schema(version), "maxItems": self.max}
-        return dict(found, uniqueItems=True) if self.unique else found
+        schema = {"type": "array", "items": self.item.schema(version), "maxItems": self.max}
+        return dict(schema, uniqueItems=True) if self.unique else schema
 
     def option(self) -> dict[str, Any]:
         inner = self.item.option()
-        found = {"type": "list", "elements": inner.pop("type")}
-        found.update(inner)
-        return found
+        option = {"type": "list", "elements": inner.pop("type")}
+        option.update(inner)
+        return option
 
 
 class MapOf(Value):
@@ -257,15 +263,16 @@ class MapOf(Value):
 
 
 def _either(rules: list[str]) -> str:
-    """*rules* as one, of which any may be kept: must be A or B."""
+    """Return a rule that allows any of *rules*: must be A or B."""
     alike = all(rule.startswith("must be ") for rule in rules)
-    first, *others = dict.fromkeys(rules)
-    return " or ".join([first] + [rule[len("must be "):] if alike else rule for rule in others])
+    first, *further_rules = dict.fromkeys(rules)
+    return " or ".join([first] + [rule[len("must be "):] if alike else rule for rule in further_rules])
 
 
 class OneOf(Value):
-    """The first of several value types that takes the value. Else it is told what the likest has against it, or, where
-    none looks more like it than others, what all have."""
+    """The first of several value types that accepts the value. When none does, the error comes from the type that
+    resembles the value most, or combines the rules of all when none stands out.
+    """
 
     def __init__(self, *values: Value) -> None:
         self.values = values
@@ -295,7 +302,7 @@ class OneOf(Value):
 
 
 class Const(Value):
-    """Exactly *value*."""
+    """The single value *value*."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Vendor data: what an operator has guests told (MD-60). A JSON object, of bounded size and depth."""
+"""Vendor data: data that an operator provides to guests. A JSON object of bounded size and depth."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: Bytes of it.
+#: Maximum size in bytes.
 MOST = 256 * 1024
-#: Keys of the object.
+#: Maximum number of keys.
 KEYS = 1024
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The object in the file *path*. Raises ``ValueError`` that says what is wrong, without what is in it."""
+def read_vendor_data(path: Path) -> dict[str, Any]:
+    """Return the object in the file *path*. Raises ``ValueError`` with the reason, without the content."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST + 1)
     except OSError as error:
         raise ValueError("%s cannot be read: %s" % (path, error.strerror)) from None
     try:
-        return parsed(content)
+        return parse_vendor_data(content)
     except ValueError as error:
         raise ValueError("%s: %s" % (path, error)) from None
 
 
-def parsed(content: bytes) -> dict[str, Any]:
-    """The object that *content* is. Raises ``ValueError`` that says what is wrong, without what is in it."""
+def parse_vendor_data(content: bytes) -> dict[str, Any]:
+    """Return the object in *content*. Raises ``ValueError`` with the reason, without the content."""
     if len(content) > MOST:
         raise ValueError("has more than %d KiB" % (MOST // 1024))
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except (ValueError, RecursionError):
         raise ValueError("is not JSON") from None
-    if isinstance(found, dict) and len(found) <= KEYS:
-        return found
+    if isinstance(document, dict) and len(document) <= KEYS:
+        return document
     raise ValueError("is not a JSON object of at most %d keys" % KEYS)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The version of what is installed, and versions as numbers."""
+"""The installed version, and versions as numbers."""
 
 from __future__ import annotations
 
 import functools
 
-#: Number of the protocol ``/v1``; it counts up when something is taken away.
+#: Number of the protocol ``/v1``; it increases when something is removed.
 API = 1
 
 
 @functools.cache
-def version() -> str:
-    """Version of the distribution ``magnetar``; a bare checkout has none."""
+def installed_version() -> str:
+    """Return the version of the distribution ``magnetar``; ``0+checkout`` for a bare checkout."""
     from importlib import metadata
 
     try:
@@ -21,6 +21,8 @@ def version() -> str:
 
 
 def version_number(text: str) -> int:
-    """Return a version as libvirt and Nova count it: ``7.2.22`` is 7002022; what is no number counts 0."""
-    words = [int(word) if word.isdigit() else 0 for word in text.split(".")[:3]] + [0, 0, 0]
-    return words[0] * 1000000 + words[1] * 1000 + words[2]
+    """Return a version as the number that libvirt and Nova use: ``7.2.22`` is 7002022; a part that is not a number
+    counts as 0.
+    """
+    parts = [int(part) if part.isdigit() else 0 for part in text.split(".")[:3]] + [0, 0, 0]
+    return parts[0] * 1000000 + parts[1] * 1000 + parts[2]

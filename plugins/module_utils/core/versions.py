@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""API versions and the ranges in which a declaration holds (Nova microversions, API-001 and following rows)."""
+"""API versions, and the ranges of versions that declarations are valid in (Nova microversions)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIRST = Version("2.1")
 
 
 class Range:
-    """The versions from *since* to *until*, both included; ``until=None`` has no end."""
+    """The versions from *since* to *until*, both included; ``until=None`` means no end."""
 
     __slots__ = ("since", "until")
 
@@ -53,13 +53,13 @@ class Range:
             raise ValueError("a range cannot end (%s) before it begins (%s)" % (self.until, self.since))
 
     def holds(self, version: Optional[Version]) -> bool:
-        """True when *version* lies inside. ``None`` asks for the newest shape: only an open range holds it."""
+        """Return whether *version* lies inside. ``None`` means the newest version: only an open range includes it."""
         if version is None:
             return self.until is None
         return self.since <= version and (self.until is None or version <= self.until)
 
     def overlaps(self, other: Range) -> bool:
-        """True when some version lies in both ranges."""
+        """Return whether some version lies in both ranges."""
         return (self.until is None or other.since <= self.until) and (
             other.until is None or self.since <= other.until
         )

@@ -1,41 +1,41 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment, interface_attachment and share_attachment: resources of a server, without names of their own."""
+"""volume_attachment, interface_attachment and share_attachment: resources of a server without names of their own."""
 
 from __future__ import annotations
 
 from ..core.errors import InvalidField
-from ..core.flows.attach import attach, detach
+from ..core.flows.attach import attach_remote_volume, detach_remote_volume
 from ..core.flows.migrate import Side
 from ..core.http.client import Client
 from ..core.kinds.interface import InterfaceAttachment
 from ..core.kinds.share import ShareAttachment
 from ..core.kinds.volume import VolumeAttachment
-from ..core.options import Option, client_arguments, collect
+from ..core.options import Option, client_arguments, name_options
 from ..core.values import Text
 from . import results
 from .info import InfoModule
-from .module import ABSENT, endpoint_of, is_uuid
+from .module import ABSENT, checked_endpoint, looks_like_uuid
 from .resource import ResourceModule
 
 SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
 
 
 class AttachmentModule(ResourceModule):
-    """Makes a server have one volume, NIC or share, or be without it."""
+    """Attaches a volume, NIC or share to a server, or detaches it."""
 
     rules = {}
     replaced = ("server", "volume")
-    #: Options that can name the one that is meant, in the order in which they are looked at.
+    #: Options that can identify the resource, in order of preference.
     identifying = ()
-    state_doc = "V(present) makes the server have it. V(absent) makes the server be without it."
+    state_doc = "V(present) attaches it to the server. V(absent) detaches it."
 
     def key(self, params):
-        """``SERVER:VOLUME`` or ``SERVER:NIC``."""
+        """Return ``SERVER:VOLUME`` or ``SERVER:NIC``. Raises ``InvalidField`` when no option names the second part."""
         for name in self.identifying:
             if params.get(name):
                 return "%s:%s" % (params["server"], params[name])
-        others = " or ".join(self.identifying[:-1])
-        raise InvalidField(self.identifying[-1], "or %s is required" % others if others else "is required")
+        alternatives = " or ".join(self.identifying[:-1])
+        raise InvalidField(self.identifying[-1], "or %s is required" % alternatives if alternatives else "is required")
 
     def want(self, params):
         want = super().want(dict(params, id=None, name=None))
@@ -45,40 +45,41 @@ class AttachmentModule(ResourceModule):
 
 class VolumeAttachmentModule(AttachmentModule):
     kind = VolumeAttachment
-    own = collect(
+    own = name_options(
         server=SERVER, volume=Option(Text(1, 255), "The volume, by name or uuid.", required=True),
         volume_endpoint=Option(Text(1, 255), "Endpoint of the agent that has the volume, when it is another than "
                                "O(endpoint), which has the server. Token and certificates are used for both. Detaching "
                                "does not need it."),
-        volume_address=Option(Text(1, 255), "Name or address by which the agent at O(endpoint) reaches the one at "
-                              "O(volume_endpoint), when that is another than in O(volume_endpoint)."),
+        volume_address=Option(Text(1, 255), "Name or address of the agent at O(volume_endpoint) for the agent at "
+                              "O(endpoint), if it differs from O(volume_endpoint)."),
     )
     identifying = ("volume",)
 
     def execute(self, params, check_mode, diff_mode, client):
         if not params["volume_endpoint"]:
             return super().execute(params, check_mode, diff_mode, client)
-        with Client(**dict(client_arguments(params), endpoint=endpoint_of(params, "volume_endpoint"))) as other:
-            here, there = Side(client), Side(other, params["volume_address"])
+        with Client(**dict(client_arguments(params), endpoint=checked_endpoint(params, "volume_endpoint"))) as other:
+            server_host, volume_host = Side(client), Side(other, params["volume_address"])
             waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
             if params["state"] == ABSENT:
-                answer = detach(here, there, params["server"], params["volume"], **waiting)
+                answer = detach_remote_volume(server_host, volume_host, params["server"], params["volume"], **waiting)
             else:
-                answer = attach(here, there, params["server"], params["volume"], self.want(params),
-                                on_immutable=params["on_immutable"], merge=[], **waiting)
-        return results.changed(self.kind.noun, self.key(params), answer, diff_mode)
+                answer = attach_remote_volume(server_host, volume_host, params["server"], params["volume"],
+                                              self.want(params),
+                                              on_immutable=params["on_immutable"], merge=[], **waiting)
+        return results.module_result(self.kind.noun, self.key(params), answer, diff_mode)
 
 
 class InterfaceAttachmentModule(AttachmentModule):
     kind = InterfaceAttachment
-    own = collect(server=SERVER)
+    own = name_options(server=SERVER)
     replaced = ("server",)
     identifying = ("mac", "network", "bridge", "physical_network", "port")
 
 
 class ShareAttachmentModule(AttachmentModule):
     kind = ShareAttachment
-    own = collect(server=SERVER, share=Option(
+    own = name_options(server=SERVER, share=Option(
         Text(1, 255), "The share, by its uuid or its name in the cloud's setting C(shares).", required=True))
     replaced = ("server", "share")
     identifying = ("share",)
@@ -87,13 +88,13 @@ class ShareAttachmentModule(AttachmentModule):
 class AttachmentInfoModule(InfoModule):
     """Reports the volumes, NICs or shares of servers."""
 
-    #: The option beside ``server``, its documentation, and the field that it means when it is a name.
+    #: The second selecting option next to ``server``, its documentation, and the field that it selects by name.
     other, other_doc, other_name = "", "", None
 
     def selecting(self):
-        named = {"server": Option(Text(), "Only those of the server with this name or uuid."),
+        named = {"server": Option(Text(), "Only attachments of the server with this name or uuid."),
                  self.other: Option(Text(), self.other_doc)}
-        return collect(
+        return name_options(
             id=Option(Text(), "Only the one with this uuid."), **named, **self.narrowing())
 
     def execute(self, params, check_mode, diff_mode, client):
@@ -102,7 +103,7 @@ class AttachmentInfoModule(InfoModule):
         query.update(plain)
         for name, by_name in (("server", "server_name"), (self.other, self.other_name)):
             if params[name] is not None:
-                query[by_name if by_name and not is_uuid(params[name]) else name] = params[name]
+                query[by_name if by_name and not looks_like_uuid(params[name]) else name] = params[name]
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""cell: a part of a cloud, called by its name only."""
+"""cell: a part of a cloud, identified only by its name."""
 
 from __future__ import annotations
 
 from ..core.kinds import Cell
-from ..core.options import Option, collect
+from ..core.options import Option, name_options
 from ..core.values import Text
 from .resource import ResourceModule
 
@@ -15,9 +15,9 @@ class CellModule(ResourceModule):
     kind = Cell
     rules = {}
     replaced = ("name",)
-    own = collect(name=Option(Text(1, 255), "The name.", required=True))
+    own = name_options(name=Option(Text(1, 255), "The name.", required=True))
     on_immutable = ("fail", "ignore")
-    on_immutable_doc = "and nothing of a cell is."
+    on_immutable_doc = "though a cell has none."
 
     def execute(self, params, check_mode, diff_mode, client):
         return super().execute(dict(params, id=None), check_mode, diff_mode, client)

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""compute_service: what operators decide about a host of a cloud."""
+"""compute_service: operators' settings of a cloud's host."""
 
 from __future__ import annotations
 
 from ..core.kinds import ComputeService
-from ..core.options import Option, collect, given
+from ..core.options import Option, name_options, requested_fields
 from ..core.values import Text
 from . import results
 from .resource import ResourceModule
 
 
 class ComputeServiceModule(ResourceModule):
-    """Each host has one: it is changed, never made or removed."""
+    """Changes the service of a host; it exists with the host, and is never made or removed."""
 
     kind = ComputeService
     rules = {}
     replaced = ("name",)
-    own = collect(name=Option(Text(1, 255), "The host's name.", required=True, aliases=("host",)))
+    own = name_options(name=Option(Text(1, 255), "The host's name.", required=True, aliases=("host",)))
 
     def common(self):
         return ()
 
     def want(self, params):
-        return given(self.fields, params)
+        return requested_fields(self.fields, params)
 
     def execute(self, params, check_mode, diff_mode, client):
         answer = client.ensure(self.kind.noun, params["name"], self.want(params), dry_run=check_mode,
                                wait=params["wait"], timeout=params["timeout"])
-        return results.changed(self.kind.noun, params["name"], answer, diff_mode)
+        return results.module_result(self.kind.noun, params["name"], answer, diff_mode)

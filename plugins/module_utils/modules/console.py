@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from ..core.errors import InvalidField
-from ..core.options import Option, collect
+from ..core.options import Option, name_options
 from ..core.values import Choices, Text
-from .module import Module, key_of
+from .module import Module, key_from_params
 
 
 class ConsoleInfoModule(Module):
-    """Asks for URLs of a console."""
+    """Requests the URLs of a console."""
 
     name = "console_info"
     rules = {"required_one_of": [["name", "id"]]}
-    options = collect(
+    options = name_options(
         name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
         id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
         type=Option(Choices("novnc", "spice-html5", "serial"), "V(novnc) is the screen with keyboard and mouse, "
@@ -28,4 +28,4 @@ class ConsoleInfoModule(Module):
                                "its host, `magnetar console NAME` shows the serial console" % client.endpoint)
 
     def execute(self, params, check_mode, diff_mode, client):
-        return {"changed": False, "console": client.open_console(key_of(params), params["type"])}
+        return {"changed": False, "console": client.open_console(key_from_params(params), params["type"])}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""default_security_group_rule: it has no name, and is known by what it says."""
+"""default_security_group_rule: a rule without a name, identified by its fields."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from .resource import ResourceModule
 
 
 class DefaultSecurityGroupRuleModule(ResourceModule):
-    """Makes new security groups begin with a rule, or no more."""
+    """Adds a default rule of new security groups, or removes it."""
 
     kind = DefaultSecurityGroupRule
     rules = {}
-    state_doc = "V(present) makes new security groups begin with the rule. V(absent) makes them begin without it."
-    on_immutable_doc = "V(recreate) removes the rule and makes it anew."
+    state_doc = "V(present) creates the rule for new security groups. V(absent) removes it."
+    on_immutable_doc = "V(recreate) removes the rule and creates it again."
 
     def want(self, params):
-        """What is no part of the key."""
+        """Return the fields that are not part of the key."""
         return {} if params["description"] is None else {"description": params["description"]}
 
     def key(self, params):
         value = {field.name: field.default if params[field.name] is None else params[field.name]
                  for field in self.fields}
-        uses = [word for word, name in (("default", "used_in_default_sg"), ("other", "used_in_non_default_sg"))
+        uses = [scope for scope, name in (("default", "used_in_default_sg"), ("other", "used_in_non_default_sg"))
                 if value[name]]
         remotes = (("", "remote_ip_prefix"), ("group=", "remote_group"), ("addresses=", "remote_address_group"))
-        remote = [word + value[name] for word, name in remotes if value[name]]
-        words = (value["direction"], value["ethertype"], value["protocol"], value["port_range_min"],
+        remote = [prefix + value[name] for prefix, name in remotes if value[name]]
+        parts = (value["direction"], value["ethertype"], value["protocol"], value["port_range_min"],
                  value["port_range_max"])
-        return ",".join(["+".join(uses), *("" if one is None else str(one) for one in words), "+".join(remote)])
+        return ",".join(["+".join(uses), *("" if part is None else str(part) for part in parts), "+".join(remote)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: also sends the content of the image."""
+"""image: sends the content of the image too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from ..core.errors import ImageRefused, InvalidField
 from ..core.kinds.image import Image
-from ..core.options import File, Option, collect
+from ..core.options import File, Option, name_options
 from ..core.values import Text
 from .resource import ResourceModule
 
@@ -17,11 +17,11 @@ _PIECE = 1 << 20
 
 class ImageModule(ResourceModule):
     kind = Image
-    own = collect(
+    own = name_options(
         filename=Option(
             File(), "File with the content, on the machine where the module runs. Its digest is taken first, and "
             "content that the agent has is not sent again.", aliases=("path",)),
-        url=Option(Text(), "URL from which the agent loads the content; needs O(checksum)."),
+        url=Option(Text(), "URL of the content, which the agent downloads; needs O(checksum)."),
         host_path=Option(Text(), "File with the content on the agent's host, in one of the agent's C(image_paths). It "
                          "is not sent through the module."),
         volume=Option(Text(), "Volume of the agent's host that no server has. The image becomes a copy of it, C(qcow2) "
@@ -44,11 +44,11 @@ class ImageModule(ResourceModule):
         elif params.get("volume"):
             want["source"] = {"volume": params["volume"]}
         elif params.get("filename"):
-            found = digest(params["filename"], (params.get("checksum") or "sha256:").partition(":")[0])
-            if params.get("checksum") not in (None, found):
-                raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], found),
+            checksum = file_digest(params["filename"], (params.get("checksum") or "sha256:").partition(":")[0])
+            if params.get("checksum") not in (None, checksum):
+                raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], checksum),
                                    params["checksum"])
-            want.update(source={"upload": True, "size": os.path.getsize(params["filename"])}, checksum=found)
+            want.update(source={"upload": True, "size": os.path.getsize(params["filename"])}, checksum=checksum)
         return want
 
     def ensure(self, client, key, params, waiting):
@@ -62,30 +62,30 @@ class ImageModule(ResourceModule):
             sent = client.upload(self.kind.noun, id, params["filename"], timeout=waiting["timeout"],
                                  request_id=answer.get("request_id"))
         except (ImageRefused, InvalidField):
-            if _new(answer):  # what it says of the content is wrong, and would be held against the right one
+            if _new(answer):  # the claim about the content is wrong, and would be held against the right content
                 client.delete(self.kind.noun, id, timeout=waiting["timeout"])
             raise
-        return _both(answer, sent) if "changed" in sent else sent
+        return _joined_answer(answer, sent) if "changed" in sent else sent
 
 
 def _empty(answer):
-    """Whether the image waits for its content."""
+    """Return whether the image waits for its content."""
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
 def _new(answer):
-    """Whether this very call recorded the image."""
+    """Return whether this call made the record of the image."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 
 def _predicted(recorded, size):
-    """The answer that check mode predicts for when the content has been sent."""
+    """Return the answer that check mode predicts after the upload of the content."""
     sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}
-    return _both(recorded, dict(recorded, **sent))
+    return _joined_answer(recorded, dict(recorded, **sent))
 
 
-def _both(recorded, sent):
-    """One answer out of two: of the call that recorded the image, and of the call that sent its content."""
+def _joined_answer(recorded, sent):
+    """Return one answer from two: of the call that recorded the image, and of the call that sent its content."""
     arrived = [{"path": "status", "old": "queued", "new": "active"}]
     return dict(
         sent, changed=True, steps=recorded["steps"] + sent["steps"],
@@ -93,15 +93,15 @@ def _both(recorded, sent):
         warnings=(recorded.get("warnings") or []) + (sent.get("warnings") or []))
 
 
-def digest(path, algorithm):
-    """``sha256:HEX`` (or sha512) of the file's content."""
+def file_digest(path, algorithm):
+    """Return ``sha256:HEX`` (or sha512) of the file's content."""
     if algorithm not in ("sha256", "sha512"):
         raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
-    found = hashlib.new(algorithm)
+    hasher = hashlib.new(algorithm)
     try:
         with open(path, "rb") as stream:
             for piece in iter(lambda: stream.read(_PIECE), b""):
-                found.update(piece)
+                hasher.update(piece)
     except OSError as error:
         raise InvalidField("filename", "cannot be read: %s" % error.strerror, path) from None
-    return "%s:%s" % (algorithm, found.hexdigest())
+    return "%s:%s" % (algorithm, hasher.hexdigest())

@@ -8,15 +8,15 @@ import functools
 
 from ..core.errors import InvalidField
 from ..core.kinds import Server, Volume, VolumeSnapshot
-from ..core.options import Option, collect
-from ..core.query import one_of, reader, texts
-from ..core.server_keys import KEYS, METADATA, flat, matches
+from ..core.options import Option, name_options
+from ..core.query import filter_reader, filter_texts, matches_one_text
+from ..core.server_keys import KEYS, METADATA, flatten_metadata, matches_server_filters
 from ..core.values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
-from .module import Module, as_text, is_uuid
+from .module import Module, looks_like_uuid, scalar_text
 
 
 class InfoModule(Module):
-    """Reports resources of *kind*; that there are none is no failure."""
+    """Reports resources of *kind*; an empty result is no failure."""
 
     def __init__(self, kind=None):
         self.kind = kind or self.kind
@@ -24,19 +24,19 @@ class InfoModule(Module):
         self.options = self.selecting() if self.kind.selectable else ()
 
     def selecting(self):
-        """Options that say which resources to report, and how much of each."""
+        """Return the options that select resources and their fields."""
         plural, sample = self.kind.plural, "V(web*)"
-        return collect(
+        return name_options(
             name=Option(Text(), "Only %s of this name; a pattern such as %s is allowed." % (plural, sample),
                         aliases=(self.kind.noun,)),
             id=Option(Text(), "Only the %s with this uuid." % self.kind.noun), **self.narrowing(),
-            **({"all_projects": Option(Boolean(), "Whether those of all projects of a cloud are reported, for its "
-                                                  "administrators; else those of the login's project.")}
+            **({"all_projects": Option(Boolean(), "Whether the resources of all projects of a cloud are reported, for "
+                                       "its administrators. By default, only the resources of the login's project.")}
                if self.kind in (Server, Volume, VolumeSnapshot) else {}),
         )
 
     def narrowing(self):
-        """Those of them that all lists have."""
+        """Return the selecting options that all lists have."""
         return {
             "filters": Option(
                 MapOf(Text(), Value()), "Only %s whose fields have these values, or fit these patterns such as "
@@ -50,8 +50,8 @@ class InfoModule(Module):
 
     def execute(self, params, check_mode, diff_mode, client):
         if not self.kind.selectable:
-            found = client.get(self.kind.noun)  # one host from an agent, a list from a cloud
-            return {"changed": False, self.kind.plural: found.get(self.kind.plural, [found])}
+            answer = client.get(self.kind.noun)  # one host from an agent, a list from a cloud
+            return {"changed": False, self.kind.plural: answer.get(self.kind.plural, [answer])}
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
         plain, tests = self.filters(params["filters"] or {})
         query.update(plain)
@@ -63,57 +63,60 @@ class InfoModule(Module):
         if name is not None and any(sign in name for sign in "*?["):
             tests["name"] = functools.partial(_like, name, tests.get("name"))
         elif name is not None:
-            query["id" if is_uuid(name) and not query["id"] else "name"] = name
+            query["id" if looks_like_uuid(name) and not query["id"] else "name"] = name
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """*filters* as a query for those with one value, and as tests of fields for the others."""
-        known = {f.name: reader(f.value) for f in self.kind.fields if "list" in f.on and reader(f.value)}
-        keys = self._keys(known)
+        """Return *filters* as query parameters where one value suffices, and as tests of fields for the others."""
+        readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
+                   and filter_reader(f.value)}
+        keys = self._keys(readers)
         query, tests = {}, {}
-        for name, value in flat(filters):
+        for name, value in flatten_metadata(filters):
             where = "filters.%s" % name
             key = "metadata" if name.startswith(METADATA) and "metadata" in keys else name
-            if name not in known and (key not in keys or name == "metadata"):
-                names = [*known, *("metadata.KEY" if one == "metadata" else one for one in keys)]
+            if name not in readers and (key not in keys or name == "metadata"):
+                names = [*readers, *("metadata.KEY" if key_name == "metadata" else key_name for key_name in keys)]
                 raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join(names))
             values = value if isinstance(value, list) else [value]
-            if not values or any(one is None or isinstance(one, (dict, list)) for one in values):
+            if not values or any(alternative is None or isinstance(alternative, (dict, list))
+                                 for alternative in values):
                 raise InvalidField(where, "must be a value, or a list of values of which one must fit", value)
             field = keys.get(key, name)
             if key in keys or (_is_text(self.kind.field(name)) and _has_pattern(values)):
-                tests[field] = functools.partial(_matches, field, name, texts(values), tests.get(field))
+                tests[field] = functools.partial(_matches, field, name, filter_texts(values), tests.get(field))
             elif len(values) == 1:
-                query[name] = as_text(values[0])
+                query[name] = scalar_text(values[0])
             else:
-                wanted = set(texts(values))
-                for text in sorted(wanted):
-                    known[name](where, text)  # one that no field can have is refused, as the host does
-                tests[name] = functools.partial(_one_of, wanted)
+                accepted = set(filter_texts(values))
+                for text in sorted(accepted):
+                    readers[name](where, text)  # refuse a value that no field can have, as the host does
+                tests[name] = functools.partial(_one_of, accepted)
         return query, tests
 
-    def _keys(self, known):
-        """The keys to filter by besides the fields *known*, and the field that each reads."""
+    def _keys(self, filterable):
+        """Return the filter keys other than the fields *filterable*, with the field that each reads."""
         listed = [f.name for f in self.kind.fields if "list" in f.on]
-        return {name: field for name, field in _KEYS.items() if field in listed and name not in known
+        return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
-        """What the host lists and what passes *tests*, ``{field: test}``.
+        """Return the resources that the host lists and that pass *tests*, ``{field: test}``.
 
-        Tests are done here: the fields that they read must be in the answer, and the limit counts what passes them.
+        The tests run here: the answer must contain the fields that they read, and the limit counts resources that pass.
         """
         if not tests:
             return client.list(self.kind.noun, **query)
         fields, limit = query.pop("fields"), query.pop("limit")
         query["fields"] = list(dict.fromkeys(list(fields) + list(tests))) if fields else None
-        found = [r for r in client.list(self.kind.noun, **query) if all(test(r.get(f)) for f, test in tests.items())]
+        resources = [r for r in client.list(self.kind.noun, **query)
+                     if all(test(r.get(f)) for f, test in tests.items())]
         if fields:
-            found = [{name: value for name, value in r.items() if name in fields} for r in found]
-        return found[:limit]
+            resources = [{name: value for name, value in r.items() if name in fields} for r in resources]
+        return resources[:limit]
 
 
-#: Keys of ``server_keys`` and the field that each reads; those that other kinds have as well.
+#: Keys of ``server_keys`` and the field that each reads; and the keys that other kinds have too.
 _KEYS = dict({key: key for key in KEYS}, network="networks", metadata="metadata")
 _COMMON = ("metadata", "tags")
 
@@ -124,22 +127,22 @@ def _is_text(field):
 
 
 def _has_pattern(values):
-    return any(sign in str(one) for one in values for sign in "*?[")
+    return any(sign in str(value) for value in values for sign in "*?[")
 
 
 def _matches(field, key, patterns, further, value):
-    """Whether one of *patterns* fits what the *field*'s value says of the *key*, and *further* is passed."""
+    """Return whether one of *patterns* matches the *key* in the *field*'s value, and the test *further* passes."""
     shown = {field: value}
-    found = matches(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
+    is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
         any(fnmatch.fnmatchcase(value or "", pattern) for pattern in patterns)
-    return found and (further is None or further(value))
+    return is_match and (further is None or further(value))
 
 
 def _like(pattern, further, value):
-    """Whether the name *value* fits *pattern*, and passes the test *further* if there is one."""
+    """Return whether the name *value* matches *pattern*, and passes the test *further* if there is one."""
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 
-def _one_of(wanted, value):
-    """Whether *value* is one of *wanted*, compared as the host does; an absent value is none of them."""
-    return value is not None and one_of(value, wanted)
+def _one_of(accepted, value):
+    """Return whether *value* is one of *accepted*, compared as the host does; an absent value is none of them."""
+    return value is not None and matches_one_text(value, accepted)

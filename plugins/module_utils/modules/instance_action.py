@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""instance_action_info: what was asked of one server of a cloud."""
+"""instance_action_info: the requests for one server of a cloud."""
 
 from __future__ import annotations
 
 from ..core.kinds import InstanceAction
-from ..core.options import Option, collect
+from ..core.options import Option, name_options
 from ..core.values import Integer, Text
 from .info import InfoModule
 
 
 class InstanceActionInfoModule(InfoModule):
-    """Reports the requests of a server, or one of them with its events."""
+    """Reports the requests for a server, or one of them with its events."""
 
     kind = InstanceAction
 
     def selecting(self):
-        return collect(
-            server=Option(Text(1, 255), "The server, by name or uuid; one that was deleted by uuid.", required=True,
+        return name_options(
+            server=Option(Text(1, 255), "The server, by name or uuid; a deleted one by uuid.", required=True,
                           aliases=("name",)),
             id=Option(Text(), "Only the request of this id, with its events.", aliases=("request_id",)),
             limit=Option(Integer(1), "Report this many at most, the latest."),

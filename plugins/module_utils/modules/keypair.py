@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from ..core.errors import InvalidField
 from ..core.kinds.keypair import Keypair
-from ..core.options import File, Option, collect
+from ..core.options import File, Option, name_options
 from .resource import ResourceModule
 
 
 class KeypairModule(ResourceModule):
     kind = Keypair
-    own = collect(public_key_file=Option(
+    own = name_options(public_key_file=Option(
         File(), "File with the public key, in place of O(public_key), on the machine where the module runs."))
     files = ("public_key_file",)
 

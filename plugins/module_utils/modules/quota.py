@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""quota and quota_info: limits of a project, by its id or name."""
+"""quota and quota_info: limits of a project, identified by id or name."""
 
 from __future__ import annotations
 
 from ..core.kinds import Quota
-from ..core.options import Option, collect, given
+from ..core.options import Option, name_options, requested_fields
 from ..core.values import Choices, Text
 from .info import InfoModule
 from .module import ABSENT, PRESENT
@@ -12,31 +12,32 @@ from .resource import ResourceModule
 
 
 class QuotaModule(ResourceModule):
-    """Each project has one: it is changed, or set back."""
+    """Changes the quota of a project, or resets it; each project has one."""
 
     kind = Quota
     rules = {}
-    own = collect(name=Option(Text(1, 255), "The project, by id or name.", required=True, aliases=("project",)))
+    own = name_options(name=Option(Text(1, 255), "The project, by id or name.", required=True, aliases=("project",)))
 
     def common(self):
-        return collect(state=Option(Choices(PRESENT, ABSENT), "V(present) sets the limits that are given. V(absent) "
-                                    "has the defaults count for all of them.", default=PRESENT))
+        return name_options(state=Option(Choices(PRESENT, ABSENT),
+                                         "V(present) sets the given limits. V(absent) restores all defaults.",
+                                         default=PRESENT))
 
     def execute(self, params, check_mode, diff_mode, client):
         return super().execute(dict(params, id=None, on_immutable="fail"), check_mode, diff_mode, client)
 
     def want(self, params):
-        return given(self.fields, params)
+        return requested_fields(self.fields, params)
 
 
 class QuotaInfoModule(InfoModule):
-    """Reports that of one project."""
+    """Reports the quota of one project."""
 
     kind = Quota
 
     def selecting(self):
-        return collect(name=Option(Text(1, 255), "The project, by id or name; the login's own when omitted.",
-                                   aliases=("project",)))
+        return name_options(name=Option(Text(1, 255), "The project, by id or name; the login's own when omitted.",
+                                        aliases=("project",)))
 
     def execute(self, params, check_mode, diff_mode, client):
         return {"changed": False, self.kind.plural: client.list(self.kind.noun, name=params["name"])}

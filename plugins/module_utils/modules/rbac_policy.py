@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""rbac_policy: it has no name, and is known by what it says."""
+"""rbac_policy: a policy without a name, identified by its fields."""
 
 from __future__ import annotations
 
 from ..core.kinds import RbacPolicy
-from ..core.options import Option, collect
+from ..core.options import Option, name_options
 from .resource import ResourceModule
 
-#: Options that each policy says.
+#: Options that every policy has.
 SAID = ("object_type", "target_project", "object")
 
 
 class RbacPolicyModule(ResourceModule):
-    """Makes a project able to use a thing, or no more."""
+    """Lets a project use a resource, or revokes that."""
 
     kind = RbacPolicy
     rules = {}
     replaced = SAID
-    own = collect(**{name: Option(RbacPolicy.field(name).value, RbacPolicy.field(name).doc, required=True,
-                                  aliases=RbacPolicy.field(name).aliases) for name in SAID})
-    state_doc = "V(present) makes the project able to use it. V(absent) takes that back."
+    own = name_options(**{name: Option(RbacPolicy.field(name).value, RbacPolicy.field(name).doc, required=True,
+                                       aliases=RbacPolicy.field(name).aliases) for name in SAID})
+    state_doc = "V(present) allows the project to use it. V(absent) ends that."
 
     def key(self, params):
         action = params["action"] or self.kind.field("action").default
         return ":".join((params["object_type"], action, params["target_project"], params["object"]))
 
     def want(self, params):
-        """Nothing: all of it is the key."""
+        """Return no fields: all of them are in the key."""
         return {}

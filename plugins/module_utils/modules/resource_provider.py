@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""resource_provider: what operators set of what a host of a cloud has and is."""
+"""resource_provider: operators' settings of the inventory and traits of a cloud's host."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from .compute_service import ComputeServiceModule
 
 
 class ResourceProviderModule(ComputeServiceModule):
-    """Each host has one, as it has a service: it is changed, never made or removed."""
+    """Changes the resource provider of a host; like a service it exists with the host, and is never made or removed."""
 
     kind = ResourceProvider

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From the agent's answers to module results."""
+"""Conversion of the agent's answers to module results."""
 
 from __future__ import annotations
 
 from ..core.errors import MagnetarError
 
 
-def changed(noun, label, answer, diff_mode):
-    """The result of an ensure: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
+def module_result(noun, label, answer, diff_mode):
+    """Return the result of an ensure: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
 
-    An answer with only an operation (``wait: false``) counts as changed: something is under way.
+    An answer with only an operation (``wait: false``) counts as changed, since work is in progress.
     """
     if "changed" not in answer:
         return {"changed": True, "operation": _operation(answer), "request_id": answer.get("request_id")}
@@ -44,8 +44,8 @@ def _diff(leaves, header):
     }
 
 
-def failed(error):
-    """The result of a failure: one line with cause and remedy, and ``error`` for programs."""
+def failure_result(error):
+    """Return the result of a failure: one line with cause and remedy, and ``error`` for programs."""
     return {
         "failed": True,
         "msg": one_line(error.message),
@@ -54,15 +54,15 @@ def failed(error):
 
 
 def one_line(text):
-    """*text* without line breaks."""
+    """Return *text* without line breaks."""
     return " ".join(str(text).split())
 
 
-def batch(noun, labels, answers, diff_mode, continue_on_error):
-    """The result of a batch, items in the order given; see ``continue_on_error`` for when the task fails."""
+def batch_result(noun, labels, answers, diff_mode, continue_on_error):
+    """Return the result of a batch, in the order of its items. ``continue_on_error`` decides when the task fails."""
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]
-    found = {
+    result = {
         "changed": any(item["changed"] for item in results),
         "results": results,
         "changed_ids": [_known(noun, item) for item in results if item["changed"]],
@@ -70,14 +70,14 @@ def batch(noun, labels, answers, diff_mode, continue_on_error):
     }
     warnings = [text for answer in answers for text in answer.get("warnings") or []]
     if warnings:
-        found["warnings"] = warnings
+        result["warnings"] = warnings
     if diff_mode:
-        found["diff"] = [item.pop("diff") for item in results if "diff" in item]
+        result["diff"] = [item.pop("diff") for item in results if "diff" in item]
     if bad and (not continue_on_error or len(bad) == len(results)):
-        found["failed"] = True
-        found["msg"] = "%d of %d failed: %s" % (
+        result["failed"] = True
+        result["msg"] = "%d of %d failed: %s" % (
             len(bad), len(results), "; ".join("%s: %s" % (item["name"], item["msg"]) for item in bad[:10]))
-    return found
+    return result
 
 
 def _item(noun, label, answer, diff_mode):
@@ -85,10 +85,10 @@ def _item(noun, label, answer, diff_mode):
         error = answer["error"]
         return {"name": label, "changed": False, "failed": True, "msg": one_line(error.get("message")),
                 "error": {"code": error.get("code"), "details": error.get("details") or {}}}
-    found = changed(noun, label, answer, diff_mode)
-    found.pop("warnings", None)
-    found.pop("request_id", None)
-    return dict(found, name=label, failed=False, msg="")
+    result = module_result(noun, label, answer, diff_mode)
+    result.pop("warnings", None)
+    result.pop("request_id", None)
+    return dict(result, name=label, failed=False, msg="")
 
 
 def _known(noun, item):

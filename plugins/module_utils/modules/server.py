@@ -10,25 +10,25 @@ import re
 from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
 from ..core.kinds.server import Server
-from ..core.options import Option, check_options, collect
+from ..core.options import Option, bounded_options, check_options, name_options
 from ..core.values import Boolean, Integer, ListOf, Text, Value
 from . import results
-from .module import ABSENT, PRESENT, is_uuid, key_of
+from .module import ABSENT, PRESENT, key_from_params, looks_like_uuid
 from .resource import ResourceModule
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 NIC_KEYS = ("network", "bridge", "port", "physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate",
             "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses")
-#: Of these, those that may be ``null``, which means that there is to be none.
+#: Keys that may be ``null``, which means none.
 NULLABLE = ("address",)
-#: Options of one's own -> the fields in the request that say the same.
+#: Options of the module to the fields of the request with the same meaning.
 SENT = {"host": "host", "admin_password": "admin_pass"}
-#: Keys of an item of ``nics``, as in openstack.cloud.server -> keys of an item of ``networks``.
+#: Keys of an item of ``nics``, as in openstack.cloud.server, to keys of an item of ``networks``.
 NIC_WORDS = {"net-name": "network", "net-id": "network", "port-name": "port", "port-id": "port", "tag": "tag",
              "bridge": "bridge", "mac": "mac", "model": "model"}
 
 
-#: What ``image`` says for a blank root disk: an omitted option and null are the same to Ansible.
+#: Value of ``image`` for a blank root disk: Ansible does not distinguish an omitted option from null.
 NO_IMAGE = "none"
 
 
@@ -47,47 +47,52 @@ def _size(name):
     return Option(declared.value, declared.doc + " In place of O(flavor).")
 
 
-#: Options that exclude each other: one in an item takes the place of the others beside the list.
-ALTERNATIVES = tuple(({"flavor"}, {size}) for size in SIZES) + (
-    ({"networks"}, {"nics"}, {"network"}), ({"boot_volume"}, {"image"}), ({"boot_volume"}, {"boot_from_volume"}))
+#: Options that exclude each other: one in an item replaces the others next to the list.
+ALTERNATIVES = tuple(("flavor", size) for size in SIZES) + (
+    ("networks", "nics", "network"), ("boot_volume", "image"), ("boot_volume", "boot_from_volume"))
+#: Option of an item to the options next to the list that it replaces.
+REPLACED = {name: {other for group in ALTERNATIVES if name in group for other in group} - {name}
+            for group in ALTERNATIVES for name in group}
 
-SPECIFIC = collect(
-    flavor=Option(Text(), "Flavor by name or uuid. The server keeps the sizes it was made with until another flavor is "
-                  "asked for. It can change while the server is off, or with O(allow_reboot); a smaller root or "
-                  "ephemeral disk is refused, a swap disk of another size is made anew."),
+SPECIFIC = name_options(
+    flavor=Option(Text(), "Flavor by name or uuid. The server keeps its sizes until another flavor is requested. It "
+                  "can change while the server is off, or with O(allow_reboot); a smaller root or ephemeral disk is "
+                  "refused, a swap disk of another size is created again."),
     **{name: _size(name) for name in SIZES},
     networks=Option(
-        ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
-        "V(bridge), V(port) or V(physical_network), and V(vnic_type), V(trusted), V(max_tx_rate), V(min_tx_rate), "
-        "V(vlan), V(mac), V(model), V(tag), V(address), V(port_security), V(allowed_addresses). A MAC address is "
-        "drawn once when it is omitted. In a cloud V(port) is a port that exists, by name or uuid."),
+        ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) "
+                         "or V(bridge), V(port) or V(physical_network), and V(vnic_type), V(trusted), V(max_tx_rate), "
+                         "V(min_tx_rate), V(vlan), V(mac), V(model), V(tag), V(address), V(port_security), "
+                         "V(allowed_addresses). An omitted MAC address is generated once. In a cloud V(port) is an "
+                         "existing port, by name or uuid."),
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
         "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), or in a cloud "
         "V(port-name) or V(port-id), and V(tag)."),
     network=Option(Text(), "A network, by name or uuid, in place of O(networks)."),
-    host=Option(Text(1, 255), "Host of a cloud that the server is on, for who may choose hosts. A new server is made "
-                "there; one that is on another host is migrated, live while it runs, as M(magnetar.compute.migration) "
-                "does it.", aliases=("hypervisor_hostname",)),
-    admin_password=Option(Text(1), "Password that a cloud tells a new server's guest once, in its config drive. It is "
-                          "not compared afterwards; see C(change_password) of M(magnetar.compute.server_action).",
+    host=Option(Text(1, 255), "Host of the server in a cloud, for users who may choose hosts. A new server is created "
+                "there; a server on another host is migrated, live while it runs, as M(magnetar.compute.migration) "
+                "does.", aliases=("hypervisor_hostname",)),
+    admin_password=Option(Text(1), "Password for the guest of a new server of a cloud, once, in its config drive. It "
+                          "is not compared later; see C(change_password) of M(magnetar.compute.server_action).",
                           secret=True, aliases=("admin_pass",)),
     purge_networks=Option(
         Boolean(), "Whether NICs missing in O(networks), O(nics) or O(network) are removed, when one of these is "
-        "given. When V(false), they stay, such as those of M(magnetar.compute.interface_attachment).", default=False),
+                   "given. When V(false), they stay, such as NICs of M(magnetar.compute.interface_attachment).",
+        default=False),
     userdata=Option(
         Value(), "Data for the guest's first boot: text as it is, or a mapping, which is sent as C(#cloud-config). At "
-        "most 65535 bytes in base64. Fixed once made, and not compared afterwards.", secret=True,
+        "most 65535 bytes in base64. Cannot change later, and is not compared.", secret=True,
         aliases=("user_data",)),
     boot_volume=Option(Text(), "Volume to boot from, by name or uuid; without O(image).", aliases=("root_volume",)),
     boot_from_volume=Option(
         Boolean(), "Whether the root disk is a volume that is made from O(image), of O(volume_size) GiB."),
-    volume_size=Option(Integer(1, 2**20), "Size in GiB of the volume of O(boot_from_volume); that of the image when "
-                       "omitted."),
+    volume_size=Option(Integer(1, 2**20), "Size in GiB of the volume of O(boot_from_volume); the size of the image "
+                       "when omitted."),
     terminate_volume=Option(Boolean(), "Whether the volume of O(boot_volume) or O(boot_from_volume) is deleted with "
                             "the server."),
-    volumes=Option(ListOf(Text()), "Volumes that the server is made with, by name or uuid; see "
-                   "M(magnetar.compute.volume_attachment) for one that exists."),
+    volumes=Option(ListOf(Text()), "Volumes of a new server, by name or uuid; see "
+                   "M(magnetar.compute.volume_attachment) for an existing server."),
 )
 
 
@@ -103,19 +108,19 @@ class ServerModule(ResourceModule):
         "shelved": {"power": "shelved"},
     }
     state_doc = (
-        "V(present) makes the server be as described and leaves its power as it is; a new server runs. V(running), "
+        "V(present) creates or updates the server and leaves its power state; a new server runs. V(running), "
         "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(shelved), in a cloud, is "
-        "V(present) and kept without a host: off, its root disk in an image. V(absent) removes the server with its "
-        "disks.")
+        "V(present) without a host: the server is off, its root disk in an image. V(absent) removes the server with "
+        "its disks.")
     on_immutable = ("fail", "ignore", "recreate", "rebuild")
     on_immutable_doc = (
-        "V(recreate) removes the server and makes it anew, which loses its data. V(rebuild) makes only its root disk "
-        "anew, and with it swap, config drive and (unless O(preserve_ephemeral)) ephemeral disk; uuid, name, NICs with "
-        "their MACs, metadata and volumes stay; a root disk that is a volume is written anew from O(image).")
-    permissions = collect(
+        "V(recreate) removes the server and creates it again, which loses its data. V(rebuild) makes only its root "
+        "disk again, together with swap, config drive and (unless O(preserve_ephemeral)) ephemeral disk; uuid, name, "
+        "NICs with their MACs, metadata and volumes stay; a root disk on a volume gets the content of O(image).")
+    permissions = name_options(
         allow_reboot=Option(
-            Boolean(), "Whether a running server may be shut down, changed and started again where a change needs "
-            "that, such as another flavor. Without it such a change to a running server fails.", default=False),
+            Boolean(), "Whether a running server may be shut down, changed and started again if a change needs that, "
+                       "such as another flavor. Without it, such a change to a running server fails.", default=False),
         preserve_ephemeral=Option(
             Boolean(), "Whether the ephemeral disk is kept with O(on_immutable=rebuild).", default=False),
     )
@@ -126,10 +131,12 @@ class ServerModule(ResourceModule):
         super().__init__()
         item = tuple(_without_default(f) for f in self.fields + self.own + self.common())
         self.item_options = item
-        self.options = self.options + collect(
+        self._bounded_options = bounded_options(item)
+        self.options = self.options + name_options(
             servers=Option(
                 ListOf(ServerItem(item), 10000), "Many servers in one call. Items have the options of one server; "
-                "options beside this list are the defaults of its items. Items do not depend on each other."),
+                                                 "options next to this list are the defaults of its items. Items do "
+                                                 "not depend on each other."),
             continue_on_error=Option(
                 Boolean(), "With O(servers), every item is always tried. If items failed, the task fails when this is "
                 "V(false); when V(true), it fails only if all failed, and RV(failed_ids) names them.", default=False),
@@ -153,13 +160,13 @@ class ServerModule(ResourceModule):
         networks = _networks(params)
         if networks is not None:
             want["networks"] = networks
-        if want.get("hardware"):  # Ansible fills in what a mapping leaves out
+        if want.get("hardware"):  # Ansible fills in the omitted keys of a mapping
             want["hardware"] = _without_none(want["hardware"])
-        blocks = _blocks(params, want)
-        if blocks:
-            want["block_device_mapping"] = blocks
+        block_devices = _block_device_mapping(params, want)
+        if block_devices:
+            want["block_device_mapping"] = block_devices
         if params.get("userdata") is not None:
-            want["user_data"] = encoded(params["userdata"])
+            want["user_data"] = encode_user_data(params["userdata"])
         want.update({field: params[name] for name, field in SENT.items() if params.get(name) is not None})
         return want
 
@@ -167,11 +174,11 @@ class ServerModule(ResourceModule):
         try:
             return super().ensure(client, key, params, waiting)
         except InvalidField as error:
-            raise _blamed(params, error) from None
+            raise _about_option(params, error) from None
 
     def merge(self, params):
-        given = any(params.get(name) is not None for name in ("networks", "nics", "network"))
-        return super().merge(params) + (["networks"] if given and not params.get("purge_networks") else [])
+        names_nics = any(params.get(name) is not None for name in ("networks", "nics", "network"))
+        return super().merge(params) + (["networks"] if names_nics and not params.get("purge_networks") else [])
 
     def execute(self, params, check_mode, diff_mode, client):
         _check_password(params, client)
@@ -180,8 +187,10 @@ class ServerModule(ResourceModule):
         return self._batch(params, check_mode, diff_mode, client)
 
     def _batch(self, params, check_mode, diff_mode, client):
-        """One call for all items. An item with a wrong option fails alone and is not sent; the others are."""
-        items = [self._item(params, given) for given in params["servers"]]
+        """Send one call for all items. An item with a wrong option fails alone and is not sent; the others are."""
+        shared = {option.option: params.get(option.option) for option in self.item_options
+                  if option.option not in ("name", "id")}
+        items = [self._item(shared, options) for options in params["servers"]]
         _refuse_duplicates(items)
         labels = [item.get("name") or item.get("id") or "servers[%d]" % at for at, item in enumerate(items)]
         answers, requests, ports = [None] * len(items), [], {}
@@ -197,37 +206,39 @@ class ServerModule(ResourceModule):
             answer = client.ensure_many(self.kind.noun, [body for _at, body in requests], dry_run=check_mode,
                                         wait=params["wait"], timeout=params["timeout"])
         if "results" not in answer:
-            return results.changed(self.kind.noun, "", answer, diff_mode)
-        for (at, _body), found in zip(requests, answer["results"]):
-            answers[at] = found
-        result = results.batch(self.kind.noun, labels, answers, diff_mode, params["continue_on_error"])
+            return results.module_result(self.kind.noun, "", answer, diff_mode)
+        for (at, _body), item_answer in zip(requests, answer["results"]):
+            answers[at] = item_answer
+        result = results.batch_result(self.kind.noun, labels, answers, diff_mode, params["continue_on_error"])
         return dict(result, request_id=answer.get("request_id"))
 
-    def _item(self, params, given):
-        known = [option.option for option in self.item_options if option.option not in ("name", "id")]
-        own = _without_none(given)
-        passed = {name: params.get(name) for name in known if not _replaced(name, own)}
-        return dict(dict.fromkeys(known), **dict(passed, **own))
+    def _item(self, shared, options):
+        """Return all options of an item. *shared*: the options next to the list; *options*: the item's own."""
+        own_options = _without_none(options)
+        replaced = {name for option in own_options for name in REPLACED.get(option, ())}
+        return dict(shared, **dict(dict.fromkeys(replaced), **own_options))
 
     def _request(self, item, where):
-        """The item as the agent takes it in a batch; *where* begins the names of options in errors."""
-        key = key_of(item, where)
-        check_options(self.item_options, item, where)
+        """Return the item in the form of an agent's batch; *where* is the prefix of option names in errors."""
+        key = key_from_params(item, where)
+        check_options(self._bounded_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
         return dict(self.allowed(item), key=key, want=want, merge=self.merge(item))
 
 
 def _check_password(params, client):
-    """Raise ``InvalidField`` for a password that the agent of one host would tell the guest with each run."""
-    given = [""] if params.get("admin_password") else []
-    given += ["servers[%d]." % at for at, item in enumerate(params.get("servers") or []) if item.get("admin_password")]
-    if given and not client.of_cloud and not client.info().get("cloud"):
-        raise InvalidField(given[0] + "admin_password", "is for a cloud; on one host set it with userdata, or with "
+    """Raise ``InvalidField`` for a password where the agent of a single host would set it again at each run."""
+    places = [""] if params.get("admin_password") else []
+    places += ["servers[%d]." % at for at, item in enumerate(params.get("servers") or []) if item.get("admin_password")]
+    if places and not client.of_cloud and not client.info().get("cloud"):
+        raise InvalidField(places[0] + "admin_password", "is for a cloud; on one host set it with userdata, or with "
                            "change_password of server_action")
 
 
 def _refuse_taken_ports(ports, want, at):
-    """Raise ``InvalidField`` where the server *at* wants a port of one before it. *ports*: port to the first server."""
+    """Raise ``InvalidField`` where the server *at* requests a port of an earlier server. *ports*: port to the first
+    server.
+    """
     for number, nic in enumerate((want or {}).get("networks") or []):
         port = nic.get("port")
         if port and ports.setdefault(port, at) != at:
@@ -236,25 +247,19 @@ def _refuse_taken_ports(ports, want, at):
 
 
 def _refuse_duplicates(items):
-    """Raise for an item that names the same server as an item before it: which of the two counts is unclear."""
+    """Raise ``InvalidField`` for an item that names the same server as an earlier one: they may contradict."""
     first = {}
     for at, item in enumerate(items):
         option = "id" if item.get("id") else "name"
         key = item.get(option)
-        meant = key.replace("-", "").lower() if key and is_uuid(key) else key
+        meant = key.replace("-", "").lower() if key and looks_like_uuid(key) else key
         if key and first.setdefault(meant, at) != at:
             raise InvalidField("servers[%d].%s" % (at, option), "is that of servers[%d] already; give each server "
                                "once, with all its options" % first[meant], key)
 
 
-def _replaced(name, own):
-    """Whether one of an item's *own* options takes the place of the option *name* beside the list."""
-    return any(
-        {name} in group and any(other & set(own) for other in group if other != {name}) for group in ALTERNATIVES)
-
-
 def _without_default(field):
-    """The option as part of an item, where omission means the value beside the list."""
+    """Return the option as part of an item, where an omission means the value next to the list."""
     if not isinstance(field, Option):
         return field
     return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).named(field.name)
@@ -281,14 +286,14 @@ def _networks(params):
     return [reader(item, "%s[%d]" % (named[0], at)) for at, item in enumerate(params[named[0]])]
 
 
-def _blocks(params, want):
-    """The block device mapping out of it and of the options that openstack.cloud.server has for volumes."""
-    found = [_without_none(item) for item in params.get("block_device_mapping") or []]
+def _block_device_mapping(params, want):
+    """Return the block device mapping, including the options that openstack.cloud.server has for volumes."""
+    block_devices = [_without_none(item) for item in params.get("block_device_mapping") or []]
     root, made = None, params.get("boot_from_volume")
     if params.get("boot_volume") and made:
         raise InvalidField("boot_volume", "cannot be combined with boot_from_volume; give one or the other")
-    for name, wanted in (("volume_size", made), ("terminate_volume", made or params.get("boot_volume"))):
-        if params.get(name) and not wanted:
+    for name, allowed in (("volume_size", made), ("terminate_volume", made or params.get("boot_volume"))):
+        if params.get(name) and not allowed:
             raise InvalidField(name, "is for a server that boots from a volume; set boot_from_volume")
     if params.get("boot_volume"):
         root = {"source_type": "volume", "destination_type": "volume", "uuid": params["boot_volume"]}
@@ -302,35 +307,35 @@ def _blocks(params, want):
         if params.get("boot_volume") and want.get("image"):
             raise InvalidField("image", "cannot be combined with boot_volume; the volume holds what is booted")
         root.update(boot_index=0, delete_on_termination=bool(params.get("terminate_volume")))
-        found.insert(0, root)
-    found += [{"source_type": "volume", "destination_type": "volume", "uuid": name}
-              for name in params.get("volumes") or []]
-    return found
+        block_devices.insert(0, root)
+    block_devices += [{"source_type": "volume", "destination_type": "volume", "uuid": name}
+                      for name in params.get("volumes") or []]
+    return block_devices
 
 
-def _blamed(params, error):
-    """*error*, about the option that the user gave in place of the field that the request has."""
+def _about_option(params, error):
+    """Return *error* for the option that the user set in place of the request's field."""
     field = str(error.details.get("field"))
-    found = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
-    if found is None:
+    match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
+    if match is None:
         return error
-    given, at = params.get("block_device_mapping") or [], int(found[2])
+    mapping, at = params.get("block_device_mapping") or [], int(match[2])
     root = [name for name in ("boot_volume", "boot_from_volume") if params.get(name)][:1]
-    options = root + ["block_device_mapping[%d]" % one for one in range(len(given))]
-    options += ["volumes[%d]" % one for one in range(len(params.get("volumes") or []))]
-    if found[1] == "networks":
+    options = root + ["block_device_mapping[%d]" % index for index in range(len(mapping))]
+    options += ["volumes[%d]" % index for index in range(len(params.get("volumes") or []))]
+    if match[1] == "networks":
         options = ["network"] if params.get("network") else []
-        options += ["nics[%d]" % one for one in range(len(params.get("nics") or []))]
+        options += ["nics[%d]" % index for index in range(len(params.get("nics") or []))]
     if at >= len(options) or options[at].startswith("block_device"):
         return error
-    told = InvalidField(options[at], error.details["rule"])
-    told.request_id = error.request_id
-    told.message = error.message.replace(field, options[at], 1)
-    return told
+    blamed = InvalidField(options[at], error.details["rule"])
+    blamed.request_id = error.request_id
+    blamed.message = error.message.replace(field, options[at], 1)
+    return blamed
 
 
 def _without_none(item):
-    """A record of options without those that were omitted."""
+    """Return a record of options without omitted ones."""
     return {name: value for name, value in item.items() if value is not None}
 
 
@@ -339,10 +344,10 @@ def _network(item, where):
         return {"network": item}
     if not isinstance(item, dict):
         raise InvalidField(where, "must be the name of a network, or a mapping", item)
-    found = dict(item)
-    if "name" in found:
-        found["network"] = found.pop("name")
-    return _checked(found, NIC_KEYS, where)
+    nic = dict(item)
+    if "name" in nic:
+        nic["network"] = nic.pop("name")
+    return _checked(nic, NIC_KEYS, where)
 
 
 def _nic(item, where):
@@ -355,15 +360,17 @@ def _nic(item, where):
     return {NIC_WORDS[key]: value for key, value in item.items()}
 
 
-def _checked(item, known, where):
+def _checked(item, allowed, where):
     for key in item:
-        if key not in known:
-            raise InvalidField("%s.%s" % (where, key), "is not known here; known are %s" % ", ".join(known))
+        if key not in allowed:
+            raise InvalidField("%s.%s" % (where, key), "is not known here; known are %s" % ", ".join(allowed))
     return {key: value for key, value in item.items() if value is not None or key in NULLABLE}
 
 
-def encoded(data):
-    """User data in base64: text as it is; a mapping or list as ``#cloud-config``, in JSON, which is YAML."""
+def encode_user_data(data):
+    """Return user data in base64. A text is unchanged; a mapping or list becomes ``#cloud-config`` in JSON, which is
+    YAML.
+    """
     if not isinstance(data, str):
         data = "#cloud-config\n" + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     return base64.b64encode(data.encode("utf-8", "surrogateescape")).decode("ascii")

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server_action: actions that are done to a server once, and actions that are states of it (start, stop, rescue)."""
+"""server_action: one-time actions on a server, and actions that are states of it (start, stop, rescue)."""
 
 from __future__ import annotations
 
 from ..core.errors import Ambiguous, Conflict, InvalidField, NotFound
 from ..core.kinds.common import NAME
-from ..core.options import WAITING, Option, collect
+from ..core.options import WAITING, Option, name_options
 from ..core.power import SOFT_DELETED as SOFT_DELETED_STATE
-from ..core.power import status
-from ..core.reconcile import assumed
+from ..core.power import status_word
+from ..core.reconcile import assumed_warning
 from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
 from . import results
-from .module import Module, as_texts, find, key_of
-from .server import encoded
+from .module import Module, get_resource, key_from_params, texts_of_field
+from .server import encode_user_data
 
-#: Actions that are states of the server: made so where it is not so yet.
+#: Actions that are states of the server: ensured, and unchanged when already present.
 STATES = {
     "start": {"power": "running"}, "stop": {"power": "off"}, "pause": {"power": "paused"},
     "unpause": {"power": "running"}, "suspend": {"power": "suspended"}, "resume": {"power": "running"},
     "rescue": {"power": "running"}, "unrescue": {"power": "running", "rescue": None},
     "shelve": {"power": "shelved"}, "unshelve": {"power": "running"},
 }
-#: Actions that are events, and the options that belong to each.
+#: Actions that are events, and the options of each.
 EVENTS = {
     "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
     "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
@@ -32,16 +32,16 @@ EVENTS = {
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
-#: What an action cannot do without.
+#: Required options of actions.
 NEEDED = {"create_image": ("image_name",), "change_password": ("password",),
           "create_backup": ("image_name", "backup_type", "rotation")}
 OPTIONS = dict(dict.fromkeys(STATES, ()), **dict(EVENTS, **OTHERS))
 LINES = 50
-SOFT_DELETED = status(SOFT_DELETED_STATE)
+SOFT_DELETED = status_word(SOFT_DELETED_STATE)
 
 
 class ServerActionModule(Module):
-    """Does one action on a server."""
+    """Runs one action on a server."""
 
     name = "server_action"
     rules = {
@@ -49,37 +49,40 @@ class ServerActionModule(Module):
         "required_if": [["action", action, list(options)] for action, options in NEEDED.items()],
     }
     masked = ("userdata",)
-    options = collect(
+    options = name_options(
         name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
         id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
         action=Option(
-            Choices(*OPTIONS), "What to do. V(reboot_soft) asks the guest to restart; V(reboot_hard) restarts its "
-            "machine; V(reboot) does what O(reboot_type) says. V(rebuild) makes the root disk anew from its image or "
-            "O(image), and keeps uuid, name, NICs and volumes. V(create_image) makes an image O(image_name) of the "
-            "root disk; V(create_backup) makes one each time, and deletes the oldest beyond O(rotation), in a cloud. "
-            "V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
-            "root disk again. V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
-            "O(user) through the guest agent. V(clear_password) forgets the password that the guest has left for its "
-            "user by the metadata service, so that it may leave another. V(console_output) returns the end of the "
-            "console log. V(start), V(stop), V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) "
-            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved "
-            "server leave its host, which is for administrators of a cloud. V(evacuate) builds a server of a host that "
-            "is down anew on another one, for administrators of a cloud, who may name servers of all projects by their "
-            "uuids. V(restore) makes a server that was deleted active again while its cloud keeps it "
-            "(C(reclaim_instance_interval)), with all that it had; it is found by its name when no other server has "
-            "that now. V(force_delete) deletes a server of a cloud for good, also such a one.",
+            Choices(*OPTIONS), "The action. V(reboot_soft) asks the guest to restart; V(reboot_hard) restarts its "
+                               "machine; V(reboot) follows O(reboot_type). V(rebuild) makes the root disk again from "
+                               "its image or O(image), and keeps uuid, name, NICs and volumes. V(create_image) makes "
+                               "an image O(image_name) of the root disk; V(create_backup) makes a new one each time, "
+                               "and deletes the oldest beyond O(rotation), in a cloud. V(rescue) boots from another "
+                               "image with the root disk as second disk, V(unrescue) from the root disk again. "
+                               "V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
+                               "O(user) through the guest agent. V(clear_password) deletes the encrypted password "
+                               "that the guest has posted to the metadata service, so that it can post another. "
+                               "V(console_output) returns the end of the console log. V(start), V(stop), V(pause), "
+                               "V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
+                               "O(magnetar.compute.server#module:state) does. V(shelve_offload) removes a shelved "
+                               "server from its host, for administrators of a cloud. V(evacuate) builds a server of a "
+                               "dead host on another one, for administrators of a cloud, who may name servers of all "
+                               "projects by their uuids. V(restore) restores a deleted server completely while its "
+                               "cloud keeps it (C(reclaim_instance_interval)); its name finds it unless another "
+                               "server has that name now. V(force_delete) deletes a server of a cloud for good, also "
+                               "a deleted one that the cloud keeps.",
             required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
                      "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
                      "omitted.", aliases=("rescue_image",)),
-        image_name=Option(NAME, "Name of the image that O(action=create_image) makes. If there is an image of that "
-                          "name that was made of this server, nothing is done; any other is an error. Also of the "
-                          "image that O(action=create_backup) makes, whatever others are called."),
-        backup_type=Option(Text(0, 255), "Kind of the backup of O(action=create_backup), such as V(daily): those of "
-                           "each kind are counted by themselves."),
-        rotation=Option(Integer(0), "How many of the server's backups of that kind O(action=create_backup) keeps, the "
-                        "new one among them. With V(0) it keeps none."),
+        image_name=Option(NAME, "Name of the image of O(action=create_image) or O(action=create_backup). "
+                          "O(action=create_image) does nothing if an image of this server has the name, and fails if "
+                          "another image has it; O(action=create_backup) does not check names."),
+        backup_type=Option(Text(0, 255), "Type of the backup of O(action=create_backup), such as V(daily); each type "
+                           "is counted separately."),
+        rotation=Option(Integer(0), "Number of the server's backups of that type that O(action=create_backup) keeps, "
+                        "including the new one. With V(0) it keeps none."),
         metadata=Option(MapOf(Text(), Value()), "Properties of the image of O(action=create_image) or "
                         "O(action=create_backup), or the metadata that the server has after O(action=rebuild)."),
         key_name=Option(Text(), "Keypair that the guest is given by O(action=rebuild), in place of the present one."),
@@ -89,8 +92,8 @@ class ServerActionModule(Module):
                                   "omitted."),
         host=Option(Text(1, 255), "Host that gets the server by O(action=evacuate); the scheduler chooses one when "
                     "omitted."),
-        user=Option(Text(), "Whose password O(action=change_password) sets; when omitted that of C(admin_user) of the "
-                    "server's hardware (of an image C(os_admin_user)), else of V(root)."),
+        user=Option(Text(), "The user whose password O(action=change_password) sets; when omitted, C(admin_user) of "
+                    "the server's hardware (of an image C(os_admin_user)), or V(root)."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
     ) + WAITING
@@ -99,9 +102,9 @@ class ServerActionModule(Module):
         action = params["action"]
         _check(action, params)
         try:
-            server = find(client, "server", key_of(params))
+            server = get_resource(client, "server", key_from_params(params))
         except NotFound:
-            server = _elsewhere(client, key_of(params), action)
+            server = _elsewhere(client, key_from_params(params), action)
             if server is None:
                 if action == "force_delete":
                     return {"changed": False, "actions": []}
@@ -116,14 +119,14 @@ class ServerActionModule(Module):
         return self._unchanged(server, params, check_mode, client) or self._event(server, params, check_mode, client)
 
     def _unchanged(self, server, params, check_mode, client):
-        """The result of an event after which nothing would differ, or ``None``."""
-        action, found = params["action"], None
+        """Return the result of an event that would change nothing, otherwise ``None``."""
+        action, result = params["action"], None
         if action == "create_image":
-            found = _made_before(server, params, check_mode, client)
+            result = _made_before(server, params, check_mode, client)
         elif (action == "restore" and server["status"] != SOFT_DELETED) or (
                 action == "shelve_offload" and server["status"] == "SHELVED_OFFLOADED"):
-            found = {}
-        return None if found is None else dict(found, changed=False, server=server, actions=[])
+            result = {}
+        return None if result is None else dict(result, changed=False, server=server, actions=[])
 
     def _ensure(self, server, params, check_mode, diff_mode, client):
         want = dict(STATES[params["action"]])
@@ -132,7 +135,7 @@ class ServerActionModule(Module):
             want["rescue"] = want["rescue"] or {}
         answer = client.ensure("server", server["id"], want, dry_run=check_mode, wait=params["wait"],
                                timeout=params["timeout"])
-        return results.changed("server", server["name"], answer, diff_mode)
+        return results.module_result("server", server["name"], answer, diff_mode)
 
     def _event(self, server, params, check_mode, client):
         event, args = _event(params)
@@ -145,7 +148,9 @@ class ServerActionModule(Module):
 
 
 def _elsewhere(client, key, action):
-    """The server that the action is for, where none of the project that is there has the key; or ``None``."""
+    """Return the soft-deleted server (for restore and force_delete) or the server of any project (for evacuate) with
+    that *key*; otherwise ``None``.
+    """
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
     if action == "evacuate" and client.of_cloud:
@@ -154,18 +159,18 @@ def _elsewhere(client, key, action):
 
 
 def _soft_deleted(client, name):
-    """The soft-deleted server of that name; ``None`` when there is none. Raises ``Ambiguous``."""
+    """Return the soft-deleted server with that name; ``None`` when there is none. Raises ``Ambiguous``."""
     named = list(client.list("server", name=name, status=SOFT_DELETED)) if client.of_cloud else []
     if len(named) > 1:
         raise Ambiguous("%d soft-deleted servers have the name %r; use a uuid." % (len(named), name),
-                        uuids=[one["id"] for one in named])
+                        uuids=[server["id"] for server in named])
     return named[0] if named else None
 
 
 def _check(action, params):
-    """Refuse an option that does not belong to the action, and ``null`` for one that the action needs."""
-    known = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
-    for name in sorted(known - set(OPTIONS[action])):
+    """Raise ``InvalidField`` for an option that does not belong to the action, and for ``null`` in a required one."""
+    option_names = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
+    for name in sorted(option_names - set(OPTIONS[action])):
         if params.get(name) is not None:
             raise InvalidField(name, "does not belong to action %s" % action)
     for needed in NEEDED.get(action, ()):
@@ -174,59 +179,59 @@ def _check(action, params):
 
 
 def _assumed(params):
-    """What check mode predicts for a server that an earlier task of the play makes."""
-    action, name = params["action"], key_of(params)
+    """Return the prediction of check mode for a server that an earlier task of the play makes."""
+    action, name = params["action"], key_from_params(params)
     result = {"changed": True, "server": {"name": name}, "actions": [_shown(params)],
-              "warnings": [assumed("server", name)]}
+              "warnings": [assumed_warning("server", name)]}
     return dict(result, changed=False, actions=[], console="") if action == "console_output" else result
 
 
 def _shown(params):
-    """The action as results name it."""
+    """Return the name of the action in results."""
     action = params["action"]
     return "reboot_" + params["reboot_type"] if action == "reboot" else action
 
 
 def _event(params):
-    """The event that the action is for the agent, and the arguments of the event."""
+    """Return the agent's event for the action, and the arguments of the event."""
     action = params["action"]
     if action.startswith("reboot"):
         return "reboot", {"type": params["reboot_type"] if action == "reboot" else action[len("reboot_"):]}
-    given = {name: params[name] for name in OPTIONS[action] if params.get(name) is not None}
-    if "userdata" in given:
-        given["user_data"] = encoded(given.pop("userdata"))
-    if "image_name" in given:
-        given["name"] = given.pop("image_name")
-    if "metadata" in given:
-        given["metadata"] = as_texts(_METADATA, given["metadata"])
-    return action, given
+    arguments = {name: params[name] for name in OPTIONS[action] if params.get(name) is not None}
+    if "userdata" in arguments:
+        arguments["user_data"] = encode_user_data(arguments.pop("userdata"))
+    if "image_name" in arguments:
+        arguments["name"] = arguments.pop("image_name")
+    if "metadata" in arguments:
+        arguments["metadata"] = texts_of_field(_METADATA, arguments["metadata"])
+    return action, arguments
 
 
 def _made_before(server, params, check_mode, client):
-    """What the result says of the image where there is one, or an earlier task is making it; else ``None``.
+    """Return the image part of the result where the image exists or an earlier task is making it; otherwise ``None``.
 
-    An agent has the image when it is complete; until then the operation is all that tells of it.
+    An agent lists the image when it is complete; until then only the operation shows it.
     """
     operation = _under_way(server, params, client)
     if operation and params["wait"] and not check_mode:
         client.wait_for(operation, params["timeout"])
         operation = None
     image = _image(server, params, client)
-    found = {"image": _brief(image), "consistency": image.get("consistency")} if image else {}
+    result = {"image": _brief(image), "consistency": image.get("consistency")} if image else {}
     if operation:
-        found.update(operation=operation, request_id=operation.get("request_id"))
-    return found or None
+        result.update(operation=operation, request_id=operation.get("request_id"))
+    return result or None
 
 
 def _under_way(server, params, client):
-    """The operation that is making the image of that name of the server, or ``None``."""
+    """Return the operation that is making the image of that name from the server, or ``None``."""
     running = client.list("operations", status="running", kind="server", name="create_image")
     return next((operation for operation in running if operation.get("subject") == params["image_name"]
                  and operation["key"] in (server["id"], server["name"])), None)
 
 
 def _image(server, params, client):
-    """The image that was made before, unless that failed; raises ``Conflict`` for another one of that name."""
+    """Return the image of an earlier run, unless that failed. Raises ``Conflict`` for another image of that name."""
     for image in client.list("image", name=params["image_name"]):
         if image.get("status") == "error":
             continue

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from ..core.kinds import ServerTopology
-from ..core.options import Option, collect
+from ..core.options import Option, name_options
 from ..core.values import Text
 from .info import InfoModule
 
 
 class ServerTopologyInfoModule(InfoModule):
-    """Reports that of one server."""
+    """Reports the NUMA topology of one server."""
 
     kind = ServerTopology
 
     def selecting(self):
-        return collect(server=Option(Text(1, 255), "The server, by name or uuid.", required=True, aliases=("name",)))
+        return name_options(server=Option(Text(1, 255), "The server, by name or uuid.", required=True,
+                                          aliases=("name",)))
 
     def execute(self, params, check_mode, diff_mode, client):
         return {"changed": False, self.kind.plural: client.list(self.kind.noun, server=params["server"])}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """HTTP over SSH to an agent's unix socket: one login, and a channel for each connection.
 
-The channel is OpenSSH's ``direct-streamlocal@openssh.com`` (PROTOCOL, 2.4): sshd's process of the user connects to the
+The channel is OpenSSH's ``direct-streamlocal@openssh.com`` (PROTOCOL, 2.4): the user's sshd process connects to the
 socket, so the agent sees that user's credentials. Nothing runs on the host, and no port is opened.
 """
 
@@ -13,11 +13,11 @@ import socket
 from http.client import HTTPConnection
 
 from ..core.errors import Unreachable
-from ..core.http.endpoint import parse
+from ..core.http.endpoint import parse_endpoint
 from . import login
-from .library import paramiko
+from .library import load_paramiko
 
-#: Prints what stands in the way of connecting to the socket $1, and the user's name.
+#: Prints the obstacle to connecting to the socket $1, and the user's name.
 LOOK = r"""
 p=$1 d=$1
 while [ ! -e "${d:=/}" ]; do d=${d%/*}; done
@@ -45,24 +45,24 @@ REASONS = {
 
 
 class SshDial:
-    """Connections to the agent behind *endpoint* (``ssh://…``); see ``core.transport.Dial``.
+    """Connections to the agent at *endpoint* (``ssh://…``); see ``core.http.transport.Dial``.
 
-    *private_key* is the file of the only key to use, *known_hosts* a file of host keys besides the usual ones.
+    *private_key* is the file of the only key to use, *known_hosts* a file of host keys in addition to the default ones.
     """
 
     def __init__(self, endpoint, private_key=None, known_hosts=None):
-        self._endpoint, self._name = parse(endpoint), endpoint
+        self._endpoint, self._name = parse_endpoint(endpoint), endpoint
         self._private_key, self._known_hosts = private_key, known_hosts
         self._login = None
 
     def __call__(self, timeout):
-        """An open connection, over the present login or else over a new one. Raises ``Unreachable``."""
+        """Return an open connection, over the present login or a new one. Raises ``Unreachable``."""
         try:
             return self._kept(timeout) or self._fresh(timeout)
         except Unreachable as error:
-            found = Unreachable("Cannot reach the agent at %s: %s" % (self._name, error.message), **error.details)
-            found.again = error.again
-            raise found from None
+            unreachable = Unreachable("Cannot reach the agent at %s: %s" % (self._name, error.message), **error.details)
+            unreachable.again = error.again
+            raise unreachable from None
 
     def close(self):
         """Log out."""
@@ -71,7 +71,7 @@ class SshDial:
             self._login = None
 
     def _kept(self, timeout):
-        """A connection over the present login; ``None`` when there is none, or when it was cut."""
+        """Return a connection over the present login; ``None`` when there is none, or when it was cut."""
         if self._login is None or not self._login.active:
             return None
         try:
@@ -85,37 +85,41 @@ class SshDial:
         return self._connection(timeout)
 
     def _connection(self, timeout):
-        library = paramiko()
+        library = load_paramiko()
         try:
             channel = self._login.streamlocal(self._endpoint.path, timeout)
         except library.ChannelException as error:
             raise self._refused(error.code == 1, timeout) from None
         except (library.SSHException, EOFError, OSError) as error:
-            found = Unreachable("the SSH connection was lost (%s)." % (str(error) or type(error).__name__))
-            found.again = True
-            raise found from None
+            unreachable = Unreachable("the SSH connection was lost (%s)." % (str(error) or type(error).__name__))
+            unreachable.again = True
+            raise unreachable from None
         connection = HTTPConnection("localhost", timeout=timeout)
         connection.auto_open = 0
         connection.sock = Pipe(channel)
         return connection
 
     def _refused(self, prohibited, timeout):
-        """The error for a socket that sshd did not connect to. sshd does not say why, so look on the host."""
-        word, user = ("forbidden", "") if prohibited else self._look(timeout)
+        """Return the error for a socket that sshd did not connect to. sshd gives no reason, so a command on the host
+        finds it.
+        """
+        verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}
-        found = Unreachable(REASONS[word] % values)
-        found.again = word == "silent"
-        return found
+        unreachable = Unreachable(REASONS[verdict] % values)
+        unreachable.again = verdict == "silent"
+        return unreachable
 
     def _look(self, timeout):
-        """A key of ``REASONS`` and the user's name, from a command on the host; empty texts if that is not allowed."""
+        """Return a key of ``REASONS`` and the user's name, from a command on the host; empty texts if that is not
+        allowed.
+        """
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
         return tuple(words) if len(words) == 2 and words[0] in REASONS else ("", "")
 
 
 class Pipe:
-    """What ``http.client`` needs of a socket, over a channel; the channel stays open as long as it is read."""
+    """The socket interface that ``http.client`` needs, over a channel; the channel stays open while it is read."""
 
     def __init__(self, channel):
         self._channel, self._users = channel, 1
@@ -124,7 +128,7 @@ class Pipe:
         self._channel.settimeout(seconds)
 
     def sendall(self, content):
-        """Send it; ``BrokenPipeError`` when the other end is gone."""
+        """Send *content*. Raises ``BrokenPipeError`` when the other end is gone."""
         try:
             self._channel.sendall(content)
         except socket.timeout:
@@ -151,9 +155,9 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer):
-        found = self._channel.recv(len(buffer))
-        buffer[:len(found)] = found
-        return len(found)
+        content = self._channel.recv(len(buffer))
+        buffer[:len(content)] = content
+        return len(content)
 
     def close(self):
         if not self.closed:

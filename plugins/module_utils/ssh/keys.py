@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""SSH authentication: keys of the SSH agent and key files, in the order in which ``ssh`` tries them."""
+"""SSH authentication: keys of the SSH agent and key files, in the order of ``ssh``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import os
 from ..core.errors import Unreachable
 
 
-def authenticate(library, transport, target, user):
-    """Log *user* in with one of the keys of *target*, or raise ``Unreachable`` with what was tried."""
+def authenticate_user(library, transport, target, user):
+    """Log *user* in with one of the keys of *target*. Raises ``Unreachable`` with the keys tried."""
     tried, agent = [], None
     try:
         agent = library.Agent()
     except (library.SSHException, OSError) as error:
-        _note(tried, "SSH agent", error)
+        _note_failure(tried, "SSH agent", error)
     try:
-        for what, load in _candidates(library, target, agent):
-            key = _loaded(library, what, load, tried)
-            if key is not None and _accepted(library, transport, user, what, key, tried):
+        for key_label, load in _candidates(library, target, agent):
+            key = _load_key(library, key_label, load, tried)
+            if key is not None and _is_accepted(library, transport, user, key_label, key, tried):
                 return
             if not transport.is_active():
                 tried.append("then the server ended the connection (too many keys? name the right one)")
@@ -31,7 +31,7 @@ def authenticate(library, transport, target, user):
 
 
 def _candidates(library, target, agent):
-    """Pairs of what the user calls a key, and a function that loads it."""
+    """Yield pairs of a key's label for the user, and a function that loads the key."""
     offered = {key.asbytes(): key for key in (agent.get_keys() if agent else ())}
     done = set()
     for path in target.identities:
@@ -49,7 +49,7 @@ def _candidates(library, target, agent):
 
 
 def _public(path):
-    """The public half of the key in *path*, as bytes; nothing when there is none beside it."""
+    """Return the public half of the key in *path*, as bytes; ``None`` when there is no file with it."""
     for name in (path + ".pub", path):
         try:
             with open(name, encoding="ascii") as stream:
@@ -60,7 +60,7 @@ def _public(path):
 
 
 def _from_file(library, path):
-    """The private key in *path*, with its certificate where there is one."""
+    """Return the private key in *path*, with its certificate where there is one."""
     for kind in (library.Ed25519Key, library.ECDSAKey, library.RSAKey):
         try:
             key = kind.from_private_key_file(path)
@@ -74,33 +74,34 @@ def _from_file(library, path):
     raise library.SSHException("it is no private key that Paramiko can read")
 
 
-def _note(tried, what, why):
-    tried.append("%s: %s" % (what, why))
+def _note_failure(tried, key_label, why):
+    tried.append("%s: %s" % (key_label, why))
 
 
-def _loaded(library, what, load, tried):
+def _load_key(library, key_label, load, tried):
     try:
         return load()
     except library.PasswordRequiredException:
-        _note(tried, what, "it is encrypted, and no SSH agent has it (`ssh-add` adds it)")
+        _note_failure(tried, key_label, "it is encrypted, and no SSH agent has it (`ssh-add` adds it)")
     except OSError as error:
-        _note(tried, what, error.strerror)
+        _note_failure(tried, key_label, error.strerror)
     except library.SSHException as error:
-        _note(tried, what, error)
+        _note_failure(tried, key_label, error)
     return None
 
 
-def _accepted(library, transport, user, what, key, tried):
+def _is_accepted(library, transport, user, key_label, key, tried):
     try:
         further = transport.auth_publickey(user, key)
     except library.BadAuthenticationType as error:
-        _note(tried, what, "the server takes %s only" % ", ".join(error.allowed_types))
+        _note_failure(tried, key_label, "the server takes %s only" % ", ".join(error.allowed_types))
     except library.AuthenticationException as error:
-        _note(tried, what, "refused" if transport.is_active() else error)
+        _note_failure(tried, key_label, "refused" if transport.is_active() else error)
     else:
         if not further:
             return True
-        _note(tried, what, "accepted, but the server wants %s as well, which is not possible here" % ", ".join(further))
+        _note_failure(tried, key_label, "accepted, but the server wants %s as well, which is not possible here"
+                      % ", ".join(further))
     return False
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Known host keys of SSH: OpenSSH's files, with hashed names, patterns and revoked keys.
 
-Paramiko's own reader knows neither patterns nor revoked keys, and one key of each type only. Marks of certificate
-authorities are left out, as Paramiko cannot check a host's certificate.
+Paramiko's own reader supports neither patterns nor revoked keys, and only one key of each type. Marks of certificate
+authorities are ignored, as Paramiko cannot check a host's certificate.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is known of a shown key, and the line that says it."""
+    """The status of a host key, and the line that determines it."""
 
     word: str
     line: Optional[Line] = None
 
 
-def read(paths: Iterable[str]) -> list[Line]:
-    """The lines of the files; one that does not exist has none. Raises ``OSError`` when one cannot be read."""
-    found: list[Line] = []
+def read_known_hosts(paths: Iterable[str]) -> list[Line]:
+    """Return the lines of the files; a missing file has none. Raises ``OSError`` when a file cannot be read."""
+    lines: list[Line] = []
     for path in paths:
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
-                found.extend(_lines(path, stream))
+                lines.extend(_lines(path, stream))
         except FileNotFoundError:
             continue
-    return found
+    return lines
 
 
-def of(lines: Iterable[Line], name: str) -> list[Line]:
-    """The lines about the host *name*, as ``host`` or ``[host]:port``."""
+def lines_of_host(lines: Iterable[Line], name: str) -> list[Line]:
+    """Return the lines about the host *name*, as ``host`` or ``[host]:port``."""
     return [line for line in lines if _names(line.names, name)]
 
 
-def judge(lines: Iterable[Line], shown: bytes) -> Verdict:
-    """What *lines* about a host say of the key that it has *shown*."""
-    kept = list(lines)
-    same = [line for line in kept if line.key == shown]
+def judge_host_key(lines: Iterable[Line], shown: bytes) -> Verdict:
+    """Return the status of the key that a host has *shown*, by the *lines* about the host."""
+    host_lines = list(lines)
+    same = [line for line in host_lines if line.key == shown]
     revoked = [line for line in same if line.revoked]
     if revoked:
         return Verdict(REVOKED, revoked[0])
     if same:
         return Verdict(KNOWN, same[0])
-    others = [line for line in kept if not line.revoked]
-    return Verdict(CHANGED, others[0]) if others else Verdict(UNKNOWN)
+    valid_lines = [line for line in host_lines if not line.revoked]
+    return Verdict(CHANGED, valid_lines[0]) if valid_lines else Verdict(UNKNOWN)
 
 
-def named(host: str, port: int) -> str:
-    """How the files name a host."""
+def known_host_name(host: str, port: int) -> str:
+    """Return the name of a host in the files."""
     return host if port == 22 else "[%s]:%d" % (host, port)
 
 
-def fingerprint(key: bytes) -> str:
-    """SHA256:…, as ``ssh-keygen -l`` shows it."""
+def host_key_fingerprint(key: bytes) -> str:
+    """Return SHA256:…, as ``ssh-keygen -l`` shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -99,7 +99,7 @@ def _names(patterns: str, name: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """In patterns only ``*`` and ``?`` are special. Brackets are part of a name: ``[host]:port``."""
+    """Return whether *pattern* matches. Only ``*`` and ``?`` are special; ``[host]:port`` is a plain name."""
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 

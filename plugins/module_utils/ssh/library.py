@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Paramiko, loaded at the first use: whoever uses no ssh endpoint needs not have it."""
+"""Paramiko, loaded at the first use: users without ssh endpoints need not install it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..core.errors import Unreachable
 
 
 @functools.lru_cache(maxsize=None)
-def paramiko():
-    """The library; ``Unreachable`` says how to install it."""
+def load_paramiko():
+    """Return the library. Raises ``Unreachable`` with advice on its installation."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about ciphers that nobody asks for here
+            warnings.simplefilter("ignore")  # about ciphers that are not used here
             import paramiko as found
     except ImportError as error:
         raise Unreachable(
@@ -26,5 +26,5 @@ def paramiko():
             % (sys.executable, socket.gethostname(), error, sys.executable)) from None
     import logging
 
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # errors are told as results
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # errors are reported as results
     return found

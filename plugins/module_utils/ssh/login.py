@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Logging in to a host with SSH, as ``ssh`` does it: its configuration, known hosts, keys and jumps.
+"""Login to a host over SSH, like ``ssh``: its configuration, known hosts, keys and jumps.
 
 Host keys are always checked, and passwords never used.
 """
@@ -13,27 +13,28 @@ import subprocess
 
 from ..core.errors import InvalidField, Unreachable
 from . import known_hosts
-from .keys import authenticate
-from .library import paramiko
-from .settings import Hop, hop
+from .keys import authenticate_user
+from .library import load_paramiko
+from .settings import Hop, resolve_hop
 
 STREAMLOCAL = "direct-streamlocal@openssh.com"
-#: Seconds between signs of life, so that firewalls keep the connection and dead ones are noticed.
+#: Seconds between keep-alive messages, so that firewalls keep the connection and dead ones are noticed.
 KEEP_ALIVE = 15
-#: Bytes that are read of what a command prints.
+#: Maximum bytes that are read of a command's output.
 LIMIT = 4096
 USER_FILES, SYSTEM_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"), ("/etc/ssh/ssh_known_hosts",)
 
 
 class SshLogin:
-    """A login on the host of *endpoint*; ``active`` while it stands.
+    """A login on the host of *endpoint*; ``active`` while it is connected.
 
-    *private_key*: the only key to use. *extra*: a file of known hosts besides the usual ones. Raises ``Unreachable``.
+    *private_key*: the only key to use. *extra*: a file of known hosts in addition to the default ones. Raises
+    ``Unreachable``.
     """
 
     def __init__(self, endpoint, private_key, extra, timeout):
         self._transports, self._extra, self._timeout = [], extra, timeout
-        target = hop(endpoint.host, endpoint.port, endpoint.user)
+        target = resolve_hop(endpoint.host, endpoint.port, endpoint.user)
         if private_key:
             target = target._replace(identities=(os.path.expanduser(private_key),), only=True)
         try:
@@ -52,11 +53,11 @@ class SshLogin:
             self._transports.pop().close()
 
     def streamlocal(self, path, timeout):
-        """A channel to the unix socket *path* of the host; raises what Paramiko raises."""
+        """Return a channel to the unix socket *path* of the host. Raises Paramiko's exceptions."""
         return self._transports[-1].open_streamlocal(path, timeout)
 
     def output(self, command, timeout):
-        """What *command* prints on the host, empty when it cannot be run."""
+        """Return the output of *command* on the host; empty when it cannot run."""
         try:
             channel = self._transports[-1].open_session(timeout=timeout)
             try:
@@ -65,52 +66,52 @@ class SshLogin:
                 return channel.makefile("rb").read(LIMIT).decode(errors="replace")
             finally:
                 channel.close()
-        except (paramiko().SSHException, EOFError, OSError):
+        except (load_paramiko().SSHException, EOFError, OSError):
             return ""
 
-    # the way there
+    # The connection to the host.
 
     def _reached(self, target):
-        """A socket, or what stands for one, that leads to the host."""
+        """Return a socket, or an equivalent, that leads to the host."""
         if target.command:
-            return _by_command(target)
+            return _connect_command(target)
         if not target.jumps:
-            return _by_tcp(target, self._timeout)
+            return _connect_tcp(target, self._timeout)
         sock = None
         for at, jump in enumerate(target.jumps):
             if sock is None:
                 sock = self._reached(jump)
             self._log_in(jump, sock)
-            after = (target.jumps + (target,))[at + 1]
-            sock = self._forwarded(jump, after)
+            next_hop = (target.jumps + (target,))[at + 1]
+            sock = self._forwarded(jump, next_hop)
         return sock
 
-    def _forwarded(self, jump, after):
-        library = paramiko()
+    def _forwarded(self, jump, next_hop):
+        library = load_paramiko()
         try:
-            return self._transports[-1].open_channel("direct-tcpip", (after.host, after.port), ("127.0.0.1", 0),
+            return self._transports[-1].open_channel("direct-tcpip", (next_hop.host, next_hop.port), ("127.0.0.1", 0),
                                                      timeout=self._timeout)
         except (library.SSHException, EOFError) as error:
             raise Unreachable("%s, which the way goes through, does not connect to %s (%s)."
-                              % (jump.label, after.label, error)) from None
+                              % (jump.label, next_hop.label, error)) from None
 
     def _log_in(self, target, sock):
-        library = paramiko()
+        library = load_paramiko()
         lines = self._known(target)
         transport = _transport(library, sock)
         self._transports.append(transport)
         transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = self._timeout
-        _prefer(transport, {line.type for line in lines})
+        _prefer_key_types(transport, {line.type for line in lines})
         try:
             transport.start_client(timeout=self._timeout)
-            _check(target, lines, transport.get_remote_server_key())
+            _check_host_key(target, lines, transport.get_remote_server_key())
             transport.set_keepalive(KEEP_ALIVE)
-            authenticate(library, transport, target, _user(target))
+            authenticate_user(library, transport, target, _user(target))
         except (library.SSHException, EOFError, OSError) as error:
-            raise _failed(target, error) from None
+            raise _login_error(target, error) from None
 
     def _known(self, target):
-        """What is known of the host's keys."""
+        """Return the known keys of the host."""
         files = [os.path.expanduser(name) for name in (target.known_hosts or USER_FILES) + SYSTEM_FILES]
         if self._extra:
             extra = os.path.expanduser(self._extra)
@@ -118,7 +119,7 @@ class SshLogin:
                 raise InvalidField("ssh_known_hosts", "does not exist", self._extra)
             files.append(extra)
         try:
-            return known_hosts.of(known_hosts.read(files), target.key_name)
+            return known_hosts.lines_of_host(known_hosts.read_known_hosts(files), target.key_name)
         except OSError as error:
             raise Unreachable("The known hosts in %s cannot be read: %s." % (error.filename, error.strerror)) from None
 
@@ -134,7 +135,7 @@ def _user(target: Hop):
 
 
 def _transport(library, sock):
-    """Paramiko's ``Transport`` that knows the channel to a unix socket."""
+    """Return Paramiko's ``Transport`` extended by the channel to a unix socket."""
 
     class Transport(library.Transport):
         _tail = b""
@@ -148,7 +149,7 @@ def _transport(library, sock):
             return self.open_channel(STREAMLOCAL, timeout=timeout)
 
         def _send_user_message(self, data):
-            """What ``open_channel`` says of a kind that it does not know lacks the kind's own fields."""
+            """Add the kind's own fields, which ``open_channel`` leaves out for a kind that it does not know."""
             head = library.Message()
             head.add_byte(b"\x5a")  # SSH_MSG_CHANNEL_OPEN
             head.add_string(STREAMLOCAL)
@@ -164,17 +165,18 @@ def _transport(library, sock):
 
 
 class _Prompt(socket.socket):
-    """Acknowledges at once. An answer is two small messages, and sshd, which has no TCP_NODELAY before it runs a
-    command, would hold back the second until the first is acknowledged: 40 ms for each request."""
+    """A socket that acknowledges immediately. An answer is two small messages, and sshd, which sets TCP_NODELAY only
+    when it runs a command, would delay the second until the first is acknowledged: 40 ms for each request.
+    """
 
     def recv(self, *args):
-        found = super().recv(*args)
+        received = super().recv(*args)
         if hasattr(socket, "TCP_QUICKACK"):
             self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return found
+        return received
 
 
-def _by_tcp(target, timeout):
+def _connect_tcp(target, timeout):
     try:
         sock = socket.create_connection((target.host, target.port), timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request is two small messages: head and body
@@ -186,13 +188,13 @@ def _by_tcp(target, timeout):
         raise Unreachable("%s did not answer within %g s. Check the network and firewalls; api_timeout gives it "
                           "longer." % (target.label, timeout)) from None
     except OSError as error:
-        found = Unreachable("%s: %s. Does an SSH server listen there?" % (target.label, error.strerror or error))
-        found.again = isinstance(error, ConnectionRefusedError)
-        raise found from None
+        unreachable = Unreachable("%s: %s. Does an SSH server listen there?" % (target.label, error.strerror or error))
+        unreachable.again = isinstance(error, ConnectionRefusedError)
+        raise unreachable from None
 
 
 class _Piped(socket.socket):
-    """A socket whose other end is a command's standard input and output. (Paramiko's own does not see its end.)"""
+    """A socket whose other end is a command's standard input and output. Paramiko's own does not notice its end."""
 
     process = None
 
@@ -203,63 +205,63 @@ class _Piped(socket.socket):
             self.process.wait()
 
 
-def _by_command(target):
+def _connect_command(target):
     ours, theirs = socket.socketpair()
-    found = _Piped(fileno=ours.detach())
+    piped = _Piped(fileno=ours.detach())
     try:
-        # The shell is that of ssh: the command is written for it, by the user.
+        # The user wrote the command for the shell, as ssh runs it.
         words = ["/bin/sh", "-c", "exec " + target.command]
-        found.process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,  # noqa: S603
+        piped.process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,  # noqa: S603
                                          start_new_session=True)
     except BaseException:
-        found.close()
+        piped.close()
         raise
     finally:
         theirs.close()
-    return found
+    return piped
 
 
-def _prefer(transport, types):
-    """Ask for host keys of the known *types* first, so that a known host shows the key that is known."""
+def _prefer_key_types(transport, types):
+    """Request host keys of the known *types* first, so that a known host shows the known key."""
     if "ssh-rsa" in types:
         types = types | {"rsa-sha2-512", "rsa-sha2-256"}
     options = transport.get_security_options()
-    options.key_types = sorted(options.key_types, key=lambda one: one not in types)
+    options.key_types = sorted(options.key_types, key=lambda key_type: key_type not in types)
 
 
-def _check(target, lines, key):
-    """Refuse a host whose key is not the known one."""
-    found = known_hosts.judge(lines, key.asbytes())
-    if found.word == known_hosts.KNOWN:
+def _check_host_key(target, lines, key):
+    """Raise ``Unreachable`` for a host whose key is not the known one."""
+    verdict = known_hosts.judge_host_key(lines, key.asbytes())
+    if verdict.word == known_hosts.KNOWN:
         return
-    shown = "%s %s" % (key.get_name(), known_hosts.fingerprint(key.asbytes()))
-    if found.word == known_hosts.UNKNOWN:
+    shown = "%s %s" % (key.get_name(), known_hosts.host_key_fingerprint(key.asbytes()))
+    if verdict.word == known_hosts.UNKNOWN:
         raise Unreachable(
             "the host key of %s is not known, so nobody can tell whether it is the right host. It shows %s. Compare "
             "that with the host's own (`ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub` there), then log in once with "
             "`ssh -p %d %s`, or add it: `ssh-keyscan -p %d %s >> ~/.ssh/known_hosts`. A file of known hosts may be "
             "given as ssh_known_hosts." % (target.label, shown, key.get_name().split("-")[1].replace("sha2", "ecdsa"),
                                            target.port, target.host, target.port, target.host))
-    if found.word == known_hosts.REVOKED:
+    if verdict.word == known_hosts.REVOKED:
         raise Unreachable("THE HOST KEY OF %s IS REVOKED: %s is marked so in %s. Whoever has it may pretend to be that "
-                          "host. Nothing was sent." % (target.label, shown, found.line.place))
+                          "host. Nothing was sent." % (target.label, shown, verdict.line.place))
     raise Unreachable(
         "THE HOST KEY OF %s HAS CHANGED: it shows %s, but %s says %s %s. SOMEBODY MAY BE IN BETWEEN, TO READ AND "
-        "CHANGE EVERYTHING; nothing was sent. If the host was installed anew, find out its key another way, and then "
+        "CHANGE EVERYTHING; nothing was sent. If the host was reinstalled, find out its key another way, and then "
         "replace the line: `ssh-keygen -R '%s'` and `ssh-keyscan`."
-        % (target.label, shown, found.line.place, found.line.type, known_hosts.fingerprint(found.line.key),
-           target.key_name))
+        % (target.label, shown, verdict.line.place, verdict.line.type,
+           known_hosts.host_key_fingerprint(verdict.line.key), target.key_name))
 
 
-def _failed(target, error):
-    """Why logging in failed, for a person."""
+def _login_error(target, error):
+    """Return the error with the reason of a failed login, for people."""
     reason = str(error) or type(error).__name__
-    if isinstance(error, paramiko().ssh_exception.IncompatiblePeer):
+    if isinstance(error, load_paramiko().ssh_exception.IncompatiblePeer):
         return Unreachable("%s and Paramiko have no algorithm in common (%s). Update the older of the two."
                            % (target.label, reason))
     through = ("It is reached through `%s`; `ssh %s` shows what that says." % (target.command, target.name)
                if target.command else "Is it an SSH server, and not too busy?")
-    found = Unreachable("%s ended the SSH connection before the login was done (%s). %s"
-                        % (target.label, reason, through))
-    found.again = True
-    return found
+    unreachable = Unreachable("%s ended the SSH connection before the login was done (%s). %s"
+                              % (target.label, reason, through))
+    unreachable.again = True
+    return unreachable

@@ -83,7 +83,7 @@ def by_pip(release: Path, *locks: Path, wheels: str = "") -> None:
 
 def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "",
          installer: Installer | None = None) -> None:
-    """The environment *release*; its stamp is written last, so that one without it is made anew."""
+    """The environment *release*; its stamp is written last, so that one without it is recreated."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)

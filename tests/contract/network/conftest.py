@@ -42,7 +42,7 @@ class OvnCentral:
         self.engine: Any = OvnEngine(self.central.url, south=self.central.south)
 
     def lose(self) -> None:
-        """The northbound database is made anew."""
+        """The northbound database is recreated."""
         self.central.end("nb")
         (self.central.folder / "nb.db").unlink()
         self.central.begin("nb")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.services.network.engine.engine import Incomplete, LogicalAddresses, LogicalLimit, key_of
+from magnetar_control.services.network.engine.engine import Incomplete, LogicalAddresses, LogicalLimit, unit_key
 from magnetar_control.services.network.ovn.ovn import OvnEngine
 from magnetar_control.services.network.ovn.ovn_changes import Northbound
 from magnetar_core.errors import Unavailable
@@ -41,7 +41,7 @@ from .units import (
 def test_what_is_written_is_there_and_the_same_again_changes_nothing(engine):
     assert not engine.knows_all()
     wanted = all_of(LAN, GROUP, ONE, TWO)
-    keys = [key_of(LAN), key_of(GROUP), "group/none", "network/none"]
+    keys = [unit_key(LAN), unit_key(GROUP), "group/none", "network/none"]
     assert not any(map(engine.has, keys))
     number = eventually(lambda: engine.repair(wanted))
     assert engine.knows_all() and [*map(engine.has, keys)] == [True, True, False, False]
@@ -62,7 +62,7 @@ def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
                     replace(ONE, names=("web", "web.lab.example")), replace(ONE, names=("db", "db.lab.example")),
                     replace(ONE, parent="p2", vlan=7), replace(ONE, parent="p2", vlan=8),
                     replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
-        assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
+        assert {one.unit for one in engine.differences(some(changed))} == {unit_key(changed)}
         engine.repair(some(changed))
         assert engine.differences(some(changed)) == []
 
@@ -132,7 +132,7 @@ def test_the_mode_of_a_subnet_changes_and_a_port_loses_its_address(engine):
     assert engine.differences(all_of(SIX, GROUP, both(1, "g-1"))) == []
     stateless = replace(SIX.subnets[1], mode="dhcpv6-stateless")
     for changed in (replace(SIX, subnets=(SIX.subnets[0], stateless)), port(1, "g-1"), both(1, "g-1"), SIX):
-        assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
+        assert {one.unit for one in engine.differences(some(changed))} == {unit_key(changed)}
         engine.repair(some(changed))
         assert engine.differences(some(changed)) == []
 

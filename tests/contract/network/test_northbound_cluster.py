@@ -136,7 +136,7 @@ def test_a_server_that_says_nothing_keeps_nobody_waiting(cluster: LabCluster, tm
         line.bind(str(path))
         line.listen()
         with pytest.raises(TimeoutError, match="no answer for 0.3 s"):
-            ovn_servers.ask(f"unix:{path}", "echo", [], 0.3)
-        assert ovn_servers.schema(f"unix:{path},{cluster.url}", 2)["name"] == "OVN_Northbound"
+            ovn_servers.call_server(f"unix:{path}", "echo", [], 0.3)
+        assert ovn_servers.fetch_schema(f"unix:{path},{cluster.url}", 2)["name"] == "OVN_Northbound"
     with pytest.raises(OSError, match="refuses"):
-        ovn_servers.ask(cluster.url.split(",")[0], "get_schema", ["Nothing"])
+        ovn_servers.call_server(cluster.url.split(",")[0], "get_schema", ["Nothing"])

@@ -163,8 +163,8 @@ def test_ipv6_of_a_port_is_its_own(ovn):
 
 
 def test_no_rule_stops_an_advertisement(ovn):
-    """Which `docs/security.md` says, and why hosts drop them (``test_advertisements.py``): where this fails, an OVN has
-    come that lets a rule of ``ovn_rows.always`` do it."""
+    """Which `docs/explanation/ovn-security.md` says, and why hosts drop them (``test_advertisements.py``): where this
+    fails, an OVN has come that lets a rule of ``ovn_rows.permanent_rows`` do it."""
     eventually(lambda: ovn.engine.repair(all_of(SIX, GROUP, both(1, "g-1"), both(2, "g-1"))))
     for words in (("acl-add", DROP, "from-lport", "32767", f"inport == @{DROP} && nd_ra", "drop"),
                   ("--apply-after-lb", "acl-add", DROP, "from-lport", "32767", f"inport == @{DROP} && nd_ra", "drop"),

@@ -19,7 +19,7 @@ from magnetar_control.services.network.engine.engine import (
     LogicalTranslation,
     Unit,
     Wanted,
-    key_of,
+    unit_key,
 )
 from magnetar_core.errors import Unavailable
 from tests.support import waiting
@@ -64,9 +64,9 @@ def both(number: int, *groups: str) -> LogicalPort:
 
 def all_of(*units: Unit) -> Wanted:
     """These, and nothing else."""
-    return Wanted({key_of(unit): unit for unit in units})
+    return Wanted({unit_key(unit): unit for unit in units})
 
 
 def some(*units: Unit, gone: tuple[str, ...] = ()) -> Wanted:
     """These, whatever else there is; and no more those of the keys *gone*."""
-    return Wanted({key_of(unit): unit for unit in units}, frozenset({*map(key_of, units), *gone}))
+    return Wanted({unit_key(unit): unit for unit in units}, frozenset({*map(unit_key, units), *gone}))

@@ -23,5 +23,5 @@ GUEST = Guest(
 
 
 def read(name: str, guest: Guest = GUEST) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(configdrive.files(guest)[name])
+    found: dict[str, Any] = json.loads(configdrive.config_drive_files(guest)[name])
     return found

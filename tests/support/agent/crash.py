@@ -35,7 +35,7 @@ class Reaper:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
         for owner, names in ((FakeHypervisor, CHANGES), (FakeRbdPool, RBD_CHANGES), (Documents, ("write", "remove")),
-                             (ImageStore, ("commit",)), (_Journal, ("begin", "end")), (agent_task, ("flush",))):
+                             (ImageStore, ("commit",)), (_Journal, ("begin", "end")), (agent_task, ("flush_file",))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
 

@@ -13,5 +13,5 @@ def behind(host: Kvm, id: str) -> str:
     """What answers at the socket that QEMU of *host* connects to."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(5)
-        sock.connect(str(exports.path(host.agent.host, id)))
+        sock.connect(str(exports.export_socket(host.agent.host, id)))
         return sock.makefile().readline().strip()

@@ -15,7 +15,7 @@ from magnetar_agent.metadata.paths import GuestPaths
 GUEST = Guest(uuid="b65cee2f-8c69-4aeb-be2f-f79742548fc2", name="web", hostname="web", seed=b"s" * 512, flavor="m1",
               user_data=base64.b64encode(b"#!/bin/sh\n").decode(), keys=(Key("mine", "ssh-rsa AAAA"),),
               security_groups=("default", "web"), availability_zone="az1", injected=(("/etc/motd", "aGk="),))
-TREE = guest_data.tree(GUEST)
+TREE = guest_data.metadata_tree(GUEST)
 
 
 # Over sockets -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from magnetar_agent.volumes import exports
-from magnetar_agent.volumes.attaching import identity
-from magnetar_core.flows.attach import attach
+from magnetar_agent.volumes.attaching import attachment_id
+from magnetar_core.flows.attach import attach_remote_volume
 from magnetar_core.flows.migrate import Migrate
 from tests.support.agent.export import behind
 from tests.support.agent.pair import Kvm, Pair
@@ -27,7 +27,7 @@ class Trio:
     def volume(self, host: Kvm, name: str, **want: Any) -> str:
         """Make a volume and attach it; its uuid."""
         made = host.side().client.ensure("volume", name, {"size": 1})["resource"]["id"]
-        attach(self.one.side(), host.side(), "web1", name, want)
+        attach_remote_volume(self.one.side(), host.side(), "web1", name, want)
         return str(made)
 
     def go(self, here: Kvm, there: Kvm, **wish: Any) -> list[str]:
@@ -60,7 +60,7 @@ class Trio:
         assert [host.knows(self.server) for host in hosts] == [host is at for host in hosts]
         assert at.runs(self.server) is runs
         for volume, home in ((self.own, self.one), (self.far, self.three)):
-            id = identity(self.server, volume)
+            id = attachment_id(self.server, volume)
             assert [bool(host.agent.host.documents.get("volume_attachment", id)) for host in hosts] == \
                 [host is at for host in hosts]
             found = at.side().client.get("volume_attachment", id)
@@ -80,4 +80,4 @@ class Trio:
 
 def behind_is_closed(host: Kvm, id: str) -> bool:
     """Nothing is left of a way on a host."""
-    return not exports.folder(host.agent.host, id).exists()
+    return not exports.export_folder(host.agent.host, id).exists()

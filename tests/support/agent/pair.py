@@ -94,7 +94,7 @@ class Kvm:
         documents.__class__, documents.writing, documents.dead = Mortal, threading.RLock(), False
         self.agent.host.name = self.name
         sock = serve.tcp_socket(("127.0.0.1", self.port))
-        tls = access.tls(settings, access.BearerTokens(settings.tokens_file))
+        tls = access.server_tls_context(settings, access.BearerTokens(settings.tokens_file))
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
         self.agent.start()
@@ -263,9 +263,9 @@ class Held:
 
     def __init__(self, host: Kvm, kind: str, done: int = 0) -> None:
         self.reached, self.on, self.done = threading.Event(), threading.Event(), done
-        self._whole: Any = source.send if kind == "cold" else host.fake.migrate
+        self._whole: Any = source.send_file_frames if kind == "cold" else host.fake.migrate
         if kind == "cold":
-            source.send = self._send
+            source.send_file_frames = self._send
         else:
             host.fake.migrate = self._after if kind == "after" else self._live  # type: ignore[method-assign]
 

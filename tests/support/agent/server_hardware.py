@@ -13,7 +13,7 @@ def domain(host: Host, name: str = "web1") -> ET.Element:
     """The XML of a server's domain."""
     document = host.agent.host.documents.find("server", name)
     assert document is not None
-    return ET.fromstring(host.fake.render(spec.domain(host.agent.host, document)))
+    return ET.fromstring(host.fake.render(spec.domain_spec(host.agent.host, document)))
 
 
 def canonical(text: str) -> str:

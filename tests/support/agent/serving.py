@@ -61,7 +61,7 @@ def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None,
            places: Connections | None = None) -> Iterator[AgentApplication]:
     """*agent* on *sock*; the socket is closed afterwards."""
     application = AgentApplication(agent)
-    with started(serve.listener(application, agent.host.settings, tls, places), sock, cut=True):
+    with started(serve.make_http_server(application, agent.host.settings, tls, places), sock, cut=True):
         try:
             yield application
         finally:

@@ -26,8 +26,8 @@ from typing import Any, Self
 import uvicorn
 
 from magnetar_control import serve
-from magnetar_control.settings_file import make
-from magnetar_control.web.protocol import served
+from magnetar_control.settings_file import make_settings
+from magnetar_control.web.protocol import uvicorn_http_options
 from magnetar_core.http.connections import Connections
 from tests.support.http_server import started
 from tests.support.ports import free_port
@@ -172,11 +172,11 @@ class Cloud:
             self.start_agent(name)
         for name in self.hosts:
             self.wait_agent(name)
-        settings = make({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
-                         "spice_dir": str(self.folder / "spice"),
-                         "hosts": self.hosts, "reserved_host_memory_mb": 0,
-                         "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
-                         **self.databases, **self.settings})
+        settings = make_settings({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
+                                  "spice_dir": str(self.folder / "spice"),
+                                  "hosts": self.hosts, "reserved_host_memory_mb": 0,
+                                  "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
+                                  **self.databases, **self.settings})
         self.parts = self._stack.enter_context(contextlib.closing(serve.Parts(settings)))
         self.parts.upgrade()
         self.services = self.parts.services()
@@ -246,9 +246,9 @@ class Cloud:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with self.parts.api_database.read() as connection:
-                rows = hosts.every(connection)
-            if len(rows) == self.count and all(row["memory_mb_limit"] for row in rows) and all(
-                    self.parts.working.is_up(row["name"]) for row in rows):
+                rows = hosts.fetch_host_rows(connection)
+            if len(rows) == self.count and all(row.memory_mb_limit for row in rows) and all(
+                    self.parts.working.is_up(row.name) for row in rows):
                 return
             time.sleep(0.02)
         raise AssertionError("the hosts did not come up")
@@ -256,11 +256,11 @@ class Cloud:
     def _first_flavor(self) -> None:
         from sqlalchemy import insert
 
-        from magnetar_control.store.engine.database import now
+        from magnetar_control.store.engine.database import utc_now
         from magnetar_control.store.engine.tables import flavors
 
         with self.parts.api_database.write() as connection:
-            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=now()))
+            connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=utc_now()))
 
     def login(self, user: str, password: str, project: str | None) -> Caller:
         """A caller by password."""
@@ -293,5 +293,6 @@ class Cloud:
 def listening(server: Any, places: Connections | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve an ASGI application on a loopback port."""
     with started(uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
-                                               access_log=False, **served(places or Connections(0), tls)))) as found:
+                                               access_log=False,
+                                               **uvicorn_http_options(places or Connections(0), tls)))) as found:
         yield found.servers[0].sockets[0].getsockname()[1]

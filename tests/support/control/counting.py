@@ -17,6 +17,19 @@ ASIDE = ("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")
 
 
 @contextlib.contextmanager
+def listening(*listeners: tuple[Database, Any]) -> Iterator[None]:
+    """Call a listener of each database before each statement that is sent to it within."""
+    notes = [(engine, note) for database, note in listeners for engine in (database.engine, database.reading)]
+    for engine, note in notes:
+        event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield
+    finally:
+        for engine, note in notes:
+            event.remove(engine, "before_cursor_execute", note)
+
+
+@contextlib.contextmanager
 def counted(*, here: bool = False, **databases: Database) -> Iterator[list[tuple[str, str]]]:
     """The name of the database and the statement, of each that is sent within; *here*: by this thread."""
     seen: list[tuple[str, str]] = []
@@ -28,12 +41,5 @@ def counted(*, here: bool = False, **databases: Database) -> Iterator[list[tuple
                 seen.append((name, statement))
         return note
 
-    notes = [(engine, note) for name, database in databases.items() for note in (noting(name),)
-             for engine in (database.engine, database.reading)]
-    for engine, note in notes:
-        event.listen(engine, "before_cursor_execute", note)
-    try:
+    with listening(*((database, noting(name)) for name, database in databases.items())):
         yield seen
-    finally:
-        for engine, note in notes:
-            event.remove(engine, "before_cursor_execute", note)

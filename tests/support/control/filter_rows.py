@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Helpers for tests of filter rows."""
+"""Cases of filters of the scheduler, each with the name of its filter: tests/cases/scheduler/filters.yml."""
 
 from pathlib import Path
 
 import yaml
 
-CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/scheduler/filters.yml").read_text(encoding="utf-8"))
+FILE = Path(__file__).parents[2] / "cases/scheduler/filters.yml"
+CASES = [{"filter": name, **case} for name, cases in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
+         for case in cases]
+#: The filters with a case in which they refuse a host.
+REFUSING = {case["filter"] for case in CASES if case.get("refused")}

@@ -8,9 +8,9 @@ import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.place import place
+from magnetar_control.scheduler.place import place_server
 from magnetar_control.store.claims.allocations import Amounts, Ratios
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import (
     cells,
 )
@@ -24,17 +24,18 @@ ONE = Amounts(1, 100, 1)
 def fleet(database):
     """Three hosts with room for two servers each, in the database."""
     with database.write() as connection:
-        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=utc_now()))
         for name in ("kvm1", "kvm2", "kvm3"):
-            hosts.register(connection, name, "cell", f"https://{name}:6553")
-            hosts.inventory(connection, name, {"vcpus": 2, "memory_mb": 4096, "disk_gb": 100}, Ratios(1.0, 1.0, 1.0))
+            hosts.upsert_host_row(connection, name, "cell", f"https://{name}:6553")
+            hosts.save_host_inventory(connection, name, {"vcpus": 2, "memory_mb": 4096, "disk_gb": 100},
+                                      Ratios(1.0, 1.0, 1.0))
     return database
 
 
 def a_memory(database):
     states = HostStates()
     with database.read() as connection:
-        states.refresh(hosts.every(connection), store_aggregates.every(connection))
+        states.refresh(hosts.fetch_host_rows(connection), store_aggregates.fetch_aggregate_rows(connection))
     for name in states.hosts:
         states.up(name, True)
     return states
@@ -56,7 +57,7 @@ def raced(database, wishes):
     def conduct(at):
         for one in wishes[at]:
             try:
-                placed.append(place(database, memories[at], one, random=Random(at)).host)
+                placed.append(place_server(database, memories[at], one, random=Random(at)).host)
             except NoValidHost as error:
                 refused.append(error)
 

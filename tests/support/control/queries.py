@@ -5,7 +5,7 @@ import dataclasses
 
 from sqlalchemy import insert
 
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import flavors
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
@@ -38,5 +38,5 @@ def furnished(compute):
     compute.cloud.services = dataclasses.replace(compute.cloud.services, image=Images(), network=Networks())
     compute.host()
     with compute.api.write() as connection:
-        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=now()))
+        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=utc_now()))
     return compute

@@ -28,7 +28,7 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
         raise HostDown(f"host {host or work.server.host} does not answer")
 
     patched.setattr(Work, "client", client)
-    patched.setattr(volume_attach, "connect", lambda work, host, _entry: client(work, host))
+    patched.setattr(volume_attach, "connect_volume", lambda work, host, _entry: client(work, host))
     patched.setattr(retry, "AGAIN", 600.0)
 
 

@@ -38,7 +38,7 @@ class Spread(Cloud):
 
     def url(self, name: str) -> str:
         """URL of a database of the cluster."""
-        return server.url(self.cluster, f"spread_{name}")
+        return server.postgres_url(self.cluster, f"spread_{name}")
 
     def _start(self) -> None:
         import tempfile

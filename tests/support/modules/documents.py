@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,9 +17,9 @@ BIN = Path(sys.executable).parent
 
 
 def fences(name: str, language: str) -> list[str]:
-    """The blocks of a document in *language*."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
-    return [text for said, text in found if said == language]
+    """Return the blocks of a document in *language*, without the indentation of blocks in lists."""
+    blocks = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(text) for _indent, block_language, text in blocks if block_language == language]
 
 
 def run(place: tuple[Path, Running], plays: str, *words: str, command: str = "ansible-playbook",

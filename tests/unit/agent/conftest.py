@@ -19,10 +19,10 @@ from magnetar_agent.api import batch
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.reconcile import events, reconcile
 from magnetar_agent.settings import AgentSettings
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import BY_NOUN
-from magnetar_core.kinds.server import destination
+from magnetar_core.kinds.server import block_device_destination
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from tests.support.agent.pair import Pair
@@ -58,7 +58,7 @@ class Host:
         self.fake.host_reboots()
 
     def reboot(self) -> None:
-        """The host is started anew."""
+        """The host is restarted."""
         self.goes_down()
         (self.root / "state/boot_id").write_text("another")
         self.restart()
@@ -75,24 +75,24 @@ class Host:
         if noun != "server" or not want or self.agent.host.documents.find(noun, key) is not None:
             return want
         blocks = [one for one in want.get("block_device_mapping", ()) if "source_type" in one]
-        boots = any(one.get("boot_index") == 0 and destination(one) == "volume" for one in blocks)
+        boots = any(one.get("boot_index") == 0 and block_device_destination(one) == "volume" for one in blocks)
         return want if boots or "image" in want else {**want, "image": None}
 
     def ensure(self, noun: str, key: str, want: dict[str, Any] | None, dry_run: bool = False, **allowed: Any) -> Result:
         """One ensure."""
-        return reconcile.ensure(self.agent.drivers, BY_NOUN[noun], key, self.said(noun, key, want),
-                                permissions(allowed), dry_run, Operation("test"))
+        return reconcile.ensure_resource(self.agent.drivers, BY_NOUN[noun], key, self.said(noun, key, want),
+                                         check_permissions(allowed), dry_run, Operation("test"))
 
     def event(self, what: str, request: str, key: str = "web1", /, operation: Operation | None = None,
               **args: Any) -> dict[str, Any]:
         """A one-shot."""
-        return events.event(self.agent.drivers, BY_NOUN["server"], key, what, args, request,
-                            operation or Operation("test"))
+        return events.perform_event(self.agent.drivers, BY_NOUN["server"], key, what, args, request,
+                                    operation or Operation("test"))
 
     def many(self, noun: str, items: list[tuple[str, dict[str, Any] | None]],
              dry_run: bool = False) -> list[dict[str, Any]]:
         """A batch."""
-        asked = [(key, self.said(noun, key, want), permissions({})) for key, want in items]
+        asked = [(key, self.said(noun, key, want), check_permissions({})) for key, want in items]
         return batch.ensure_many(self.agent.drivers, BY_NOUN[noun], asked, dry_run, Operation("test"))
 
     def server(self, name: str = "web1", **want: Any) -> Result:
@@ -101,7 +101,7 @@ class Host:
 
     def show(self, name: str = "web1") -> dict[str, Any]:
         """The server as a reader sees it."""
-        return reconcile.show(self.agent.drivers, BY_NOUN["server"], name)
+        return reconcile.show_resource(self.agent.drivers, BY_NOUN["server"], name)
 
     def settled(self) -> None:
         """Wait until the follower has taken all events so far."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an agent remembers has bounds; docs/architecture.md lists them."""
+"""What an agent remembers has bounds; docs/reference/caches.md lists them."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ def test_definitions_of_the_fake(host: Host) -> None:
     from magnetar_agent.fake import state
 
     assert isinstance(host.fake, FakeHypervisor)
-    assert state.parse.cache_info().maxsize == 5000
+    assert state.parse_domain.cache_info().maxsize == 5000

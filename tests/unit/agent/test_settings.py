@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.settings import AgentSettings, describe, load
+from magnetar_agent.settings import AgentSettings, describe_agent_settings, load_agent_settings
 from magnetar_core.errors import InvalidSettings
+from tools.agent_settings_page import DEFAULTS, GROUPS, LINKS, agent_settings_page
 
 
 def test_defaults() -> None:
@@ -21,11 +22,11 @@ def test_a_file(tmp_path: Path) -> None:
     file = tmp_path / "agent.yml"
     file.write_text("wait: 5\nimage_paths: [/srv/a, /srv/b]\nlisten: '[::1]:6553'\ntls_cert: /c\ntls_key: /k\n"
                     "client_certs: {awx: operate}\n")
-    found = load(file, state_dir=tmp_path, socket=None)
+    found = load_agent_settings(file, state_dir=tmp_path, socket=None)
     assert (found.wait, found.image_paths) == (5.0, (Path("/srv/a"), Path("/srv/b")))
     assert found.address == ("::1", 6553) and found.state_dir == tmp_path
     file.write_text("")
-    assert load(file) == AgentSettings()
+    assert load_agent_settings(file) == AgentSettings()
 
 
 @pytest.mark.parametrize(("content", "says"), [
@@ -51,20 +52,26 @@ def test_refusals_name_file_key_and_rule(tmp_path: Path, content: str, says: str
     file = tmp_path / "agent.yml"
     file.write_text(content)
     with pytest.raises(InvalidSettings) as raised:
-        load(file)
+        load_agent_settings(file)
     assert says in raised.value.message and str(file) in raised.value.message
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="cannot be read"):
-        load(tmp_path / "none.yml")
+        load_agent_settings(tmp_path / "none.yml")
 
 
-def test_each_key_is_documented_here_and_in_the_manual() -> None:
-    manual = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
-    for line in describe():
+def test_the_reference_page_is_that_of_the_settings() -> None:
+    """When this fails: python -m tools.reference agent >docs/reference/agent.md"""
+    assert (Path(__file__).parents[3] / "docs/reference/agent.md").read_text() == agent_settings_page()
+    keys = [line["key"] for line in describe_agent_settings()]
+    assert sorted(keys) == sorted(name for names in GROUPS.values() for name in names)
+    assert {*LINKS, *DEFAULTS} <= {*keys}
+
+
+def test_each_key_is_documented() -> None:
+    for line in describe_agent_settings():
         assert len(line["doc"]) > 10, line
-        assert f"`{line['key']}`" in manual, f"docs/agent.md does not tell {line['key']}"
 
 
 def test_given_values_win() -> None:

@@ -15,7 +15,6 @@ from tests.conformance.samples import Evidence, Sample
 from tests.conformance.transport import Target
 
 REQUEST_ID = "req-00000000-0000-4000-8000-000000000000"
-VERSION = {"version": {"id": "v2.1", "version": "2.104", "min_version": "2.1", "status": "CURRENT", "links": []}}
 
 
 class Replay:
@@ -31,7 +30,8 @@ class Replay:
         """Status and body for a request."""
         self.asked.append((method, path))
         if path == "/v2.1/":
-            return 200, VERSION
+            return 200, {"version": {"id": "v2.1", "version": f"2.{self.evidence.newest}", "min_version": "2.1",
+                                     "status": "CURRENT", "links": []}}
         found = self.sample(method, path.removeprefix("/v2.1").partition("?")[0], version)
         if found is None:
             return 404, {"itemNotFound": {"code": 404, "message": "The resource could not be found."}}

@@ -73,7 +73,8 @@ def test_words_classes_and_links():
         answer = copy.deepcopy(right)
         answer["server"][key] = value
         assert [(one.pointer, one.what) for one in compare(sample, answer)] == [(f"/server/{key}", what)]
-    expected = expectation(EVIDENCE, sample, 100, {"self": "http://cloud:8774/v2.1/p", "bookmark": "http://cloud:8774/p"})
+    expected = expectation(EVIDENCE, sample, 100, {"self": "http://cloud:8774/v2.1/p",
+                                                   "bookmark": "http://cloud:8774/p"})
     assert {one.what for one in differences(expected, right)} == {"link"}
 
 

@@ -6,30 +6,22 @@ copy in turn, emptied in between: to make one takes PostgreSQL a fifth of a seco
 """
 
 import itertools
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import API, CELL
+from tests.conftest import is_slow
 from tools import postgres as server
 
 NUMBERS = itertools.count(1)
 
 
-#: Tests here start agents, or whole clouds, and take their time.
-SLOW = ("access/", "attachments/", "consoles/", "faults/", "guest_data/", "moves/", "native/", "shares/", "shelve/",
-        "signatures/", "soft_delete/", "volume/", "api/test_sdk.py", "api/test_personality.py", "identity/test_sdk.py",
-        "rebuild/test_volumes.py", "test_slice.py", "test_spread.py", "v1/test_anew.py", "v1/test_moves.py",
-        "v1/test_shelve.py")
-HERE = Path(__file__).parent
-
-
 def pytest_collection_modifyitems(items):
     """Mark the slow ones."""
     for item in items:
-        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
 
 
@@ -43,12 +35,12 @@ def tables(database):
 @pytest.fixture(scope="session")
 def cluster():
     """The folder of a PostgreSQL server that ends with the session; its database ``made`` has the tables."""
-    if server.programs() is None:
+    if server.postgres_programs() is None:
         pytest.skip("PostgreSQL's server is not installed (Debian's package postgresql)")
-    with server.cluster() as folder:
+    with server.postgres_cluster() as folder:
         with psycopg.connect(host=str(folder), user=server.USER, dbname="postgres", autocommit=True) as connection:
             connection.execute("CREATE DATABASE made")
-        made = Database(server.url(folder, "made"))
+        made = Database(server.postgres_url(folder, "made"))
         tables(made)
         made.close()
         yield folder
@@ -76,7 +68,7 @@ class Copy:
             self.connection.execute("CREATE DATABASE copy TEMPLATE made")
             with self.inside() as inside:
                 self.columns = columns(inside)
-        return server.url(self.folder, "copy")
+        return server.postgres_url(self.folder, "copy")
 
     def emptied(self):
         """Whether a test has left its tables as they were; then they have no row any more."""
@@ -127,7 +119,7 @@ def databases(request):
         for name in ("database_url", "cell0_database_url", "cell_database_url"):
             made = f"cloud{next(NUMBERS)}"
             connection.execute(f"CREATE DATABASE {made}")
-            found[name] = server.url(folder, made)
+            found[name] = server.postgres_url(folder, made)
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the control plane remembers has bounds; docs/architecture.md lists them."""
+"""What the control plane remembers has bounds; docs/reference/caches.md lists them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.store.engine import sqlite
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts.cell_look import NOTHING
+from magnetar_control.store.hosts.host_leases import Renewal
 from magnetar_core.http import login
+from tests.support.waiting import eventually
 from tests.unit.control.scheduler.fleet import row
 
 
@@ -72,20 +74,24 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     states = HostStates()
     conductor = SimpleNamespace(
         cell=SimpleNamespace(id="cell"), read_hosts=lambda: None, states=states, database=None,
-        settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list),
-        delivery=delivery.Delivery(None, 1.0))
+        settings=SimpleNamespace(host_down_after=1.0, heartbeat=1.0), store=SimpleNamespace(databases=list),
+        delivery=delivery.Delivery(None, 1.0), holder="h", agents=agents.Agents())
     watch = HostWatch(conductor)
-    monkeypatch.setattr("magnetar_control.store.hosts.cell_look.look", lambda *_args: NOTHING)
-    monkeypatch.setattr(watch, "_keep_lease", lambda _name: True)
-    monkeypatch.setattr(watch, "_watch", lambda _name: None)
+    watch._changes = SimpleNamespace(may_have_changed=lambda: True)
+    monkeypatch.setattr("magnetar_control.store.hosts.cell_look.read_cell_hosts", lambda *_args: NOTHING)
+    monkeypatch.setattr("magnetar_control.store.hosts.host_leases.take_host_leases",
+                        lambda _database, _holder, names: frozenset(names))
+    monkeypatch.setattr("magnetar_control.conductor.hosts.heartbeats.renew_host_leases",
+                        lambda *_args: Renewal(frozenset(), frozenset(), frozenset()))
     for number in range(10):
         states.refresh([row(f"kvm{number}")])
         watch._kept[f"kvm{number}"] = ()
         conductor.delivery.known.add(("image", f"kvm{number}", "i"))
         watch._round()
-        for thread in watch._threads.values():
-            thread.join()
-    assert list(watch._kept) == list(watch._threads) == ["kvm9"]
+    eventually(lambda: list(watch._kept) == list(watch._loop.names) == list(watch._settings) == ["kvm9"])
+    loop = watch._loop
+    eventually(lambda: list(loop._followers) == list(loop.heartbeats._renewed) == ["kvm9"] and not loop.jobs._jobs)
+    loop.close()
     assert conductor.delivery.known == {("image", "kvm9", "i")}
 
 
@@ -102,11 +108,11 @@ def test_sqlite(tmp_path):
 
 def test_logins(monkeypatch):
     monkeypatch.setattr(login, "REMEMBERED", 5)
-    monkeypatch.setattr(login, "_kept", {})
+    monkeypatch.setattr(login, "_sessions", {})
     monkeypatch.setattr(login.Login, "_log_in", lambda self: (self.auth["username"], "https://cloud"))
     for number in range(12):
         cloud = login.Login({"auth": {"auth_url": "https://cloud", "username": str(number)}})
-        assert cloud.token == str(number) and len(login._kept) <= 5
+        assert cloud.token == str(number) and len(login._sessions) <= 5
 
 
 def test_locks_of_deliveries_are_shared():

@@ -11,9 +11,10 @@ from sqlalchemy import select, update
 
 from magnetar_control.compute.servers import server_actions
 from magnetar_control.compute.target import changed_meanwhile
-from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings_of_checks
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import hosts
+from tests.support.control.audited import read_state
 from tests.support.control.cloud import Cloud
 from tests.unit.core.images import iso
 
@@ -28,14 +29,14 @@ def held(cloud: Cloud, server: str) -> int:
     """The GiB of disk that the server holds, which is all that is counted on the host."""
     with cloud.parts.api_database.read() as connection:
         used = connection.execute(select(hosts.c.disk_gb_used)).scalar_one()
-        found = sum(int(one["disk_gb"]) for one in allocations.held(connection, server))
+        found = sum(int(one["disk_gb"]) for one in allocations.fetch_server_claims(connection, server))
     assert found == used
     return found
 
 
 def kinds(cloud: Cloud) -> list[str]:
     """What the audit finds."""
-    return [one.kind for one in findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services))]
+    return [one.kind for one in findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, cloud.services))]
 
 
 def test_it_is_held_until_the_unrescue(cloud: Cloud) -> None:
@@ -69,7 +70,7 @@ def test_nothing_is_held_of_a_rescue_that_something_else_came_before(
         raise changed_meanwhile(target, key)
 
     with monkeypatch.context() as patched:
-        patched.setattr(server_actions, "enqueue", late)
+        patched.setattr(server_actions, "enqueue_action", late)
         assert admin.act(id, "rescue", {}).status == 409
     assert (held(cloud, id), kinds(cloud)) == (own, [])
     admin.delete(f"/v2.1/servers/{id}")

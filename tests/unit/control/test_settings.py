@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from magnetar_control import cli
-from magnetar_control.scheduler.rules import rules_of
+from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.settings import Settings
-from magnetar_control.settings_file import load, make
+from magnetar_control.settings_file import load_settings, make_settings
 from magnetar_core.errors import InvalidSettings
 from tools import reference
 
@@ -18,30 +18,31 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_reference_page_is_that_of_the_settings():
-    """When this fails: python -m tools.reference >docs/configuration.md"""
-    assert (ROOT / "docs/configuration.md").read_text() == reference.page()
+    """When this fails: python -m tools.reference >docs/reference/configuration.md"""
+    assert (ROOT / "docs/reference/configuration.md").read_text() == reference.settings_page()
 
 
 def test_a_misspelt_setting_is_named_with_the_one_that_was_meant():
     with pytest.raises(InvalidSettings, match="databse_url is not a setting; did you mean database_url"):
-        make({"databse_url": "x"})
+        make_settings({"databse_url": "x"})
 
 
 def test_a_value_of_another_type_is_refused():
     with pytest.raises(InvalidSettings, match="workers must be of type int, and is 'many'"):
-        make({"workers": "many"})
+        make_settings({"workers": "many"})
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
     ({"host_share": 1.5}, "host_share must be from 0 to 1, and is 1.5"),
-    ({"host_share": float("nan")}, "host_share must be from 0 to 1, and is nan")])
+    ({"host_share": float("nan")}, "host_share must be from 0 to 1, and is nan"),
+    ({"token_hours": 25.0}, "token_hours must be from 1 to 24, and is 25.0")])
 def test_a_number_out_of_its_range_is_refused(wrong, said):
     with pytest.raises(InvalidSettings, match=said):
-        make(wrong)
+        make_settings(wrong)
 
 
 def test_a_share_is_one_at_least():
-    assert Settings().workers_of_host() == 10 and make({"workers": 3, "host_share": 0}).workers_of_host() == 1
+    assert Settings().workers_of_host() == 10 and make_settings({"workers": 3, "host_share": 0}).workers_of_host() == 1
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
@@ -53,11 +54,11 @@ def test_a_share_is_one_at_least():
     ({"host_subset_size": 0}, "host_subset_size must be 1 or more, and is 0")])
 def test_hosts_cannot_be_chosen_so(wrong, said):
     with pytest.raises(InvalidSettings, match=said):
-        rules_of(make(wrong))
+        scheduler_rules(make_settings(wrong))
 
 
 def test_a_filter_that_is_none_lets_nothing_start(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "configure", lambda _level: None)
+    monkeypatch.setattr(cli, "configure_logging", lambda _level: None)
     monkeypatch.setattr(cli.signal, "signal", lambda *_given: None)
     path = tmp_path / "control.yml"
     path.write_text("enabled_filters: [NumaTopologyFilter]")
@@ -70,14 +71,14 @@ def test_a_file_that_is_no_yaml_is_told(tmp_path):
     path = tmp_path / "control.yml"
     path.write_text("hosts: [")
     with pytest.raises(InvalidSettings, match="control.yml cannot be read"):
-        load(path)
+        load_settings(path)
 
 
 def test_cells_are_of_the_settings_unless_only_the_api_database_is():
     postgres = "postgresql+psycopg://magnetar@db/x"
     assert not Settings().spread
-    assert make({"database_url": postgres}).spread
-    assert not make({"database_url": postgres, "cell_database_url": postgres}).spread
+    assert make_settings({"database_url": postgres}).spread
+    assert not make_settings({"database_url": postgres, "cell_database_url": postgres}).spread
 
 
 def test_passwords_are_hidden(tmp_path, capsys):

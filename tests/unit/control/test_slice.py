@@ -78,7 +78,7 @@ def test_users_are_not_told_of_hosts_that_do_not_answer(
     def make(work: Work, host: str, _nics: object) -> None:
         raise HostDown(f"The agent of host {host} does not answer: Cannot reach the agent at unix:/secret")
 
-    monkeypatch.setattr(server_create, "make", make)
+    monkeypatch.setattr(server_create, "make_server", make)
     conductor = cloud.parts.working
     monkeypatch.setattr(conductor, "settings", dataclasses.replace(conductor.settings, max_attempts=attempts))
     monkeypatch.setattr(conductor.states, "built", lambda *_args, **_more: None)
@@ -128,8 +128,9 @@ def test_a_server_that_found_no_host_is_only_deleted(cloud: Cloud) -> None:
         assert admin.server(id)["OS-EXT-STS:task_state"] is None
     (cell0,) = [database for cell, database in cloud.parts.store.databases() if cell.name == "cell0"]
     with cell0.write() as connection:  # as an API of before would have let it in
-        row = servers.row(connection, id, lock=True)
-        assert servers.ask(connection, row, "reboot-hard", "req-1", "me", row.project_id, {"type": "HARD"})
+        row = servers.fetch_server_row(connection, id, lock=True)
+        assert servers.request_server_action(connection, row, "reboot-hard", "req-1", "me", row.project_id,
+                                             {"type": "HARD"})
         cell0.ring(connection, servers.ACTIONS_BELL)
     found = admin.settled(id)
     assert found and "has no host" in found["fault"]["message"], found

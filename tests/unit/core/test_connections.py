@@ -18,7 +18,7 @@ def test_a_thousand_clients_are_not_all(least: int, most: int, set_to: object, m
     found: list[object] = [None]
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (least, most))
     monkeypatch.setattr(resource, "setrlimit", lambda _what, limits: found.append(limits))
-    connections.open_more()
+    connections.raise_file_limit()
     assert found[-1] == set_to
 
 
@@ -26,7 +26,7 @@ def test_a_thousand_clients_are_not_all(least: int, most: int, set_to: object, m
     ("192.0.2.7", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
     ("fe80::1%eth0", "fe80::1"), ("fe80::2%eth0", "fe80::2"), ("unknown", "unknown"), ("::1", "::1")])
 def test_what_one_address_is(address: str, counted: str) -> None:
-    assert connections.whole(address) == counted
+    assert connections.counted_address(address) == counted
 
 
 def test_an_address_has_its_places_and_no_more() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.http.client import Client
-from magnetar_core.http.endpoint import SOCKET, Endpoint, parse
+from magnetar_core.http.endpoint import SOCKET, Endpoint, parse_endpoint
 
 
 @pytest.mark.parametrize(("text", "parts"), [
@@ -20,7 +20,7 @@ from magnetar_core.http.endpoint import SOCKET, Endpoint, parse
     ("ssh://kvm1/", Endpoint("ssh", SOCKET, "kvm1")),
 ])
 def test_parts(text, parts):
-    assert parse(text) == parts
+    assert parse_endpoint(text) == parts
 
 
 @pytest.mark.parametrize("text", [
@@ -29,12 +29,12 @@ def test_parts(text, parts):
 ])
 def test_refused(text):
     with pytest.raises(InvalidField, match="endpoint: must"):
-        parse(text)
+        parse_endpoint(text)
 
 
 def test_a_password_is_refused_and_not_shown():
     with pytest.raises(InvalidField, match="ssh://me:...@kvm1") as caught:
-        parse("ssh://me:geheim@kvm1")
+        parse_endpoint("ssh://me:geheim@kvm1")
     assert "geheim" not in caught.value.message
 
 

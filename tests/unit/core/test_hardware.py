@@ -14,7 +14,7 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, EVERYWHERE
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
-from magnetar_core.hardware.merge import asked_of
+from magnetar_core.hardware.merge import requested_hardware
 from magnetar_core.hardware.rows import ROWS, Row
 from magnetar_core.values import Boolean, Choices, ListOf
 from tools import hardware
@@ -127,9 +127,9 @@ def test_traits_of_the_cpu_that_flavor_and_image_require_reach_the_server():
     flavor = {"vcpus": 1, "extra_specs": {"trait:HW_CPU_X86_VMX": "required", "trait:HW_CPU_X86_AVX": "forbidden",
                                           "trait:CUSTOM_A": "required"}}
     image = {"properties": {"trait:HW_CPU_X86_AVX2": "required", "trait:HW_CPU_X86_VMX": "required"}}
-    assert asked_of(flavor, image) == {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"]}}
-    assert asked_of({"vcpus": 1}, image) == asked_of(flavor, image)
-    assert asked_of({**flavor, "extra_specs": {"trait:HW_CPU_X86_AVX": "forbidden"}}, {}) == {}
+    assert requested_hardware(flavor, image) == {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"]}}
+    assert requested_hardware({"vcpus": 1}, image) == requested_hardware(flavor, image)
+    assert requested_hardware({**flavor, "extra_specs": {"trait:HW_CPU_X86_AVX": "forbidden"}}, {}) == {}
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.spec or row.image], ids=lambda row: row.spec or row.image)
@@ -147,7 +147,7 @@ def test_what_a_row_says_reaches_the_server(row):
             before[kind] = {key: value for key, value in before[kind].items() if key != name}
             after = {**before, kind: {**before[kind], name: text}}
             try:
-                there = asked_of(before, before)
+                there = requested_hardware(before, before)
             except InvalidField:  # without the bound the image may not ask for so much
                 there = None
             if row.field == "cpu_policy" and text == "mixed":
@@ -156,7 +156,7 @@ def test_what_a_row_says_reaches_the_server(row):
                 continue  # the flavor says so
             if row.field == "tpm_secret_security" and text == "user":
                 there = None  # a cloud takes it where nothing is said
-            found = asked_of(after, after)
+            found = requested_hardware(after, after)
             assert found != there, (name, text)
             if row.field and row.field != "machine":
                 value = found["hardware"][row.field]
@@ -167,7 +167,7 @@ def test_what_a_row_says_reaches_the_server(row):
 
 def test_the_page_is_as_printed():
     page = Path(__file__).parents[3] / "docs/reference/hardware.md"
-    assert page.read_text(encoding="utf-8") == hardware.page(), "run: python -m tools.hardware >" + str(page)
+    assert page.read_text(encoding="utf-8") == hardware.hardware_page(), "run: python -m tools.hardware >" + str(page)
 
 
 def test_the_name_that_is_meant_is_told():

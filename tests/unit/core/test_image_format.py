@@ -22,7 +22,7 @@ import yaml
 from oslo_utils.imageutils import format_inspector
 
 from magnetar_core.errors import ImageRefused
-from magnetar_core.image_format import HEAD, Facts, disk_formats, format_of, inspect, qcow2_header
+from magnetar_core.image_format import HEAD, Facts, detect_image_format, disk_formats, inspect_image, qcow2_header
 from magnetar_core.kinds.image import FORMATS
 
 from .images import CPIO, MIB, iso, kernel, mbr, pe, qcow2, sparse_vmdk, vmdk, zeros
@@ -46,7 +46,7 @@ def content(told: dict[str, Any]) -> bytes:
 
 
 def look(data: bytes, claimed: str | None = None) -> Facts:
-    return inspect(data[:HEAD], len(data), claimed)
+    return inspect_image(data[:HEAD], len(data), claimed)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -57,7 +57,7 @@ def test_case(case: dict[str, Any]) -> None:
             look(data, case.get("claimed"))
     else:
         assert look(data, case.get("claimed")) == Facts(case["format"], case.get("virtual_size", len(data)))
-        assert format_of(data, case.get("claimed")) == case["format"]
+        assert detect_image_format(data, case.get("claimed")) == case["format"]
 
 
 def test_a_gzip_bomb_is_not_expanded() -> None:

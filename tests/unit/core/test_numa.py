@@ -13,9 +13,9 @@ from hypothesis import strategies as some
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import numa
-from magnetar_core.hardware.cpus import CpuMask, PageSize, cpu_set, cpu_text, masked
-from magnetar_core.hardware.merge import asked_of
-from magnetar_core.hardware.numa import HostCell, NoFit, left, lost, needs, place
+from magnetar_core.hardware.cpus import CpuMask, PageSize, cpu_set, cpu_text, masked_cpus
+from magnetar_core.hardware.merge import requested_hardware
+from magnetar_core.hardware.numa import HostCell, NoFit, lost_placement, numa_needs, place_guest, remaining_cells
 
 
 def cell(id=0, dedicated="", shared="", memory_mb=4096, pages=None, cores=()):
@@ -74,7 +74,7 @@ def test_a_size_of_pages(text, kib):
     ids=str)
 def test_what_does_not_go_together_is_refused(specs, properties, why):
     with pytest.raises(InvalidField) as refused:
-        asked_of({"vcpus": 4, "ram": 1024, "extra_specs": specs}, {"properties": properties})
+        requested_hardware({"vcpus": 4, "ram": 1024, "extra_specs": specs}, {"properties": properties})
     assert why in refused.value.message
 
 
@@ -85,7 +85,7 @@ def test_what_does_not_go_together_is_refused(specs, properties, why):
     ({"hw:mem_page_size": "any"}, {}, {"mem_page_size": "any"}),
     ({}, {"hw_numa_nodes": "2"}, {"numa_nodes": 2})], ids=str)
 def test_flavor_and_image_are_one(specs, properties, found):
-    asked = asked_of({"vcpus": 4, "ram": 1024, "extra_specs": specs}, {"properties": properties})
+    asked = requested_hardware({"vcpus": 4, "ram": 1024, "extra_specs": specs}, {"properties": properties})
     assert asked == {"hardware": found}
 
 
@@ -100,7 +100,7 @@ def test_a_mask_of_cpus_in_real_time(case):
         return
     normal = CpuMask().check(case["said"], "mask")
     assert normal == case["normal"] == CpuMask().check(normal, "mask")
-    assert sorted(masked(normal, case["vcpus"])) == case["cpus"]
+    assert sorted(masked_cpus(normal, case["vcpus"])) == case["cpus"]
 
 
 @pytest.mark.parametrize("case", REALTIME["servers"], ids=lambda one: " ".join(map("=".join, one["specs"].items())))
@@ -109,12 +109,12 @@ def test_who_runs_in_real_time(case):
     image = {"properties": case.get("properties", {})}
     if "error" in case:
         with pytest.raises(InvalidField) as refused:
-            asked_of(flavor, image)
+            requested_hardware(flavor, image)
         assert case["error"] in refused.value.message
         return
-    found = asked_of(flavor, image).get("hardware", {})
+    found = requested_hardware(flavor, image).get("hardware", {})
     assert found == case["hardware"]
-    assert (sorted(numa.realtime(found, 4)), numa.dedicated(found, 4)) == (case["fast"], case["own"])
+    assert (sorted(numa.realtime_cpus(found, 4)), numa.dedicated_cpu_count(found, 4)) == (case["fast"], case["own"])
 
 
 TWO = [cell(0, "2-5", "0-1", pages={2048: 100, 1048576: 1}, cores=("2,4", "3,5", "0,1")),
@@ -130,7 +130,7 @@ TWO = [cell(0, "2-5", "0-1", pages={2048: 100, 1048576: 1}, cores=("2,4", "3,5",
     ({"mem_page_size": "2048", "cpu_policy": "dedicated"}, 1024, [(1, {"0": 8, "1": 9, "2": 10, "3": 11}, 2048)]),
     ({"mem_page_size": "any", "cpu_policy": "dedicated"}, 4096, [(0, {"0": 2, "1": 4, "2": 3, "3": 5}, 4)])], ids=str)
 def test_what_a_server_gets(hardware, ram, found):
-    placed = place(TWO, needs(hardware, 4, ram))
+    placed = place_guest(TWO, numa_needs(hardware, 4, ram))
     assert [(one["host"], one["pins"], one["page"]) for one in placed["cells"]] == found
     assert json.loads(json.dumps(placed)) == placed
 
@@ -143,26 +143,26 @@ FOUR = [cell(at, "", "0-3")._replace(networks=frozenset(names)) for at, names in
     ("ac", 1, None), ("abc", 2, {1, 3}), ("abc", 4, {0, 1, 2, 3})])
 def test_near_networks(networks, nodes, found):
     """Of each network one cell, as far as the host says near which it is."""
-    wish = needs({"numa_nodes": nodes}, nodes, nodes)._replace(networks=tuple(networks))
+    wish = numa_needs({"numa_nodes": nodes}, nodes, nodes)._replace(networks=tuple(networks))
     if found is None:
         with pytest.raises(NoFit, match="it is to be near the networks a, c, and its cells fit nowhere so that one"):
-            place(FOUR, wish)
+            place_guest(FOUR, wish)
         return
-    assert {one["host"] for one in place(FOUR, wish)["cells"]} == found
+    assert {one["host"] for one in place_guest(FOUR, wish)["cells"]} == found
 
 
 def test_near_many_networks():
     """As many as a server has NICs, each with cards at two cells."""
     names = [str(at) for at in range(32)]
     there = [one._replace(networks=frozenset(names)) for one in FOUR[:2]]
-    wish = needs({"numa_nodes": 1}, 1, 1)._replace(networks=tuple(names))
-    assert [one["host"] for one in place(there, wish)["cells"]] == [0]
+    wish = numa_needs({"numa_nodes": 1}, 1, 1)._replace(networks=tuple(names))
+    assert [one["host"] for one in place_guest(there, wish)["cells"]] == [0]
 
 
 def test_the_emulator_has_a_cpu_of_its_own():
-    placed = place(TWO, needs({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3, 64))
+    placed = place_guest(TWO, numa_needs({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3, 64))
     assert placed["emulator"] in TWO[0].dedicated and placed["emulator"] not in placed["cells"][0]["pins"].values()
-    assert numa.dedicated({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3) == 4
+    assert numa.dedicated_cpu_count({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3) == 4
 
 
 @pytest.mark.parametrize(("hardware", "vcpus", "ram", "why"), [
@@ -178,21 +178,21 @@ def test_the_emulator_has_a_cpu_of_its_own():
     ids=str)
 def test_what_a_host_lacks_is_told(hardware, vcpus, ram, why):
     with pytest.raises(NoFit) as refused:
-        place(TWO, needs(hardware, vcpus, ram))
+        place_guest(TWO, numa_needs(hardware, vcpus, ram))
     assert why in str(refused.value)
 
 
 def test_threads_of_the_same_cores_where_they_are_required():
     odd = [cell(0, "2,3,5", cores=("2,4", "3,5"))]
-    asked = needs({"cpu_policy": "dedicated", "cpu_thread_policy": "require"}, 2, 64)
-    assert set(place(odd, asked)["cells"][0]["pins"].values()) == {3, 5}
+    asked = numa_needs({"cpu_policy": "dedicated", "cpu_thread_policy": "require"}, 2, 64)
+    assert set(place_guest(odd, asked)["cells"][0]["pins"].values()) == {3, 5}
     with pytest.raises(NoFit, match="threads of the same cores, and 0 are free"):
-        place([cell(0, "2,3", cores=("2,4", "3,5"))], asked)
+        place_guest([cell(0, "2,3", cores=("2,4", "3,5"))], asked)
 
 
 def test_whole_cores_are_kept_for_those_who_want_them():
-    assert place([cell(0, "2-5", cores=("2,4", "3", "5"))], needs({"cpu_policy": "dedicated"}, 1, 64)
-                 )["cells"][0]["pins"] == {"0": 3}
+    assert place_guest([cell(0, "2-5", cores=("2,4", "3", "5"))], numa_needs({"cpu_policy": "dedicated"}, 1, 64)
+                       )["cells"][0]["pins"] == {"0": 3}
 
 
 @pytest.mark.parametrize(("worth", "pack", "found"), [
@@ -200,11 +200,11 @@ def test_whole_cores_are_kept_for_those_who_want_them():
 def test_the_fullest_cells_or_the_emptiest_after_those_with_devices(worth, pack, found):
     """Row XCPU-03."""
     cells = [HostCell(at, frozenset(), frozenset(range(4 * at, 4 * at + 4)), 4096 // (at + 1)) for at in range(2)]
-    assert place(cells, needs({"numa_nodes": 1}, 2, 512), worth, pack)["cells"][0]["host"] == found
+    assert place_guest(cells, numa_needs({"numa_nodes": 1}, 2, 512), worth, pack)["cells"][0]["host"] == found
 
 
 def test_a_server_that_may_be_anywhere_needs_nothing():
-    assert needs({}, 4, 64) is None and numa.dedicated({}, 4) == 0
+    assert numa_needs({}, 4, 64) is None and numa.dedicated_cpu_count({}, 4) == 0
 
 
 @some.composite
@@ -227,22 +227,22 @@ def test_no_two_servers_ever_get_the_same(asked, chance):
     """Servers come and go in any order; what is held never overlaps, and never is more than there is."""
     held = []
     for hardware, vcpus, ram in asked:
-        numa.check(hardware, vcpus, ram)
-        wanted = needs(hardware, vcpus, ram)
+        numa.check_numa(hardware, vcpus, ram)
+        wanted = numa_needs(hardware, vcpus, ram)
         if held and chance.random() < 0.3:
             held.pop(chance.randrange(len(held)))
-        free = left(TWO, [placed for placed, _wanted in held])
+        free = remaining_cells(TWO, [placed for placed, _wanted in held])
         try:
-            placed = place(free, wanted)
+            placed = place_guest(free, wanted)
         except NoFit:
             continue
-        assert lost(free, placed, wanted) == ""
+        assert lost_placement(free, placed, wanted) == ""
         assert sum(len(one["pins"]) for one in placed["cells"]) + ("emulator" in placed) == wanted.dedicated
         assert len({one["host"] for one in placed["cells"]}) == len(wanted.cells)
         held.append((placed, wanted))
         cpus = [cpu for one, _wanted in held for cpu in numa.held_cpus(one)]
         assert len(cpus) == len(set(cpus)) == sum(wanted.dedicated for _placed, wanted in held)
-        for host in left(TWO, [one for one, _wanted in held]):
+        for host in remaining_cells(TWO, [one for one, _wanted in held]):
             assert host.memory_mb >= 0 and min(host.pages.values(), default=0) >= 0
-    assert list(numa.told(list(numa.tell(TWO, TWO)))) == [one._replace(cores=tuple(
+    assert list(numa.parse_cells(list(numa.report_cells(TWO, TWO)))) == [one._replace(cores=tuple(
         core for core in one.cores if len(core) > 1)) for one in TWO]

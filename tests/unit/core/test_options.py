@@ -14,10 +14,10 @@ from magnetar_core.options import (
     Option,
     check_options,
     client_arguments,
-    collect,
-    documentation,
-    given,
-    spec,
+    name_options,
+    options_documentation,
+    options_spec,
+    requested_fields,
 )
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, MapOf, Text
 
@@ -27,7 +27,7 @@ FIELDS = (
     Field(Choices("a", "b"), "A word.", option="letter").named("choice"),
     Field(ListOf(Record(size=Field(Integer(), "How big."))), "Things.").named("things"),
     Field(MapOf(Text(), Text()), "Hidden.", option=False).named("hidden"),
-    *collect(own=Option(Boolean(), "Its own.", default=True, env="OWN")),
+    *name_options(own=Option(Boolean(), "Its own.", default=True, env="OWN")),
 )
 
 
@@ -35,7 +35,7 @@ def test_spec():
     def fallback():
         """Stands for env_fallback."""
 
-    found = spec(FIELDS, fallback)
+    found = options_spec(FIELDS, fallback)
     assert found == {
         "text": {"type": "str", "aliases": ["words"], "no_log": False},
         "number": {"type": "int", "no_log": True},
@@ -44,22 +44,22 @@ def test_spec():
                    "options": {"size": {"type": "int", "no_log": False}}},
         "own": {"type": "bool", "default": True, "no_log": False, "fallback": (fallback, ["OWN"])},
     }
-    assert "fallback" not in spec(FIELDS)["own"]
+    assert "fallback" not in options_spec(FIELDS)["own"]
 
 
 def test_documentation_fits_the_spec():
-    told, used = documentation(FIELDS + Server.settable()), spec(FIELDS + Server.settable())
+    told, used = options_documentation(FIELDS + Server.settable()), options_spec(FIELDS + Server.settable())
     assert set(told) == set(used)
     for name, option in told.items():
         for part in ("type", "elements", "choices", "default", "aliases", "required"):
             assert option.get(part) == used[name].get(part), name
-    assert "Default when made is V(x)" in " ".join(told["text"]["description"])
+    assert "The default of a new resource is V(x)" in " ".join(told["text"]["description"])
     assert "on_immutable" in " ".join(told["number"]["description"])
     assert "E(OWN)" in " ".join(told["own"]["description"])
 
 
 def test_omitted_options_say_nothing():
-    assert given(FIELDS, {"text": None, "letter": "b", "number": 0}) == {"number": 0, "choice": "b"}
+    assert requested_fields(FIELDS, {"text": None, "letter": "b", "number": 0}) == {"number": 0, "choice": "b"}
 
 
 @pytest.mark.parametrize(("params", "said"), [
@@ -68,8 +68,8 @@ def test_omitted_options_say_nothing():
     ({"free": "", "kind": -1, "text": "x", "number": 1}, None)])
 def test_options_keep_what_they_declare(params, said):
     """Fields of kinds are the agent's to check."""
-    options = collect(text=Option(Text(1, 9), ""), number=Option(Integer(1, 9), ""), free=Option(Text(), ""),
-                      kind=Field(Integer(), ""))
+    options = name_options(text=Option(Text(1, 9), ""), number=Option(Integer(1, 9), ""), free=Option(Text(), ""),
+                           kind=Field(Integer(), ""))
     if said is None:
         check_options(options, params, "at.")
         return

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from magnetar_core import ensure
-from magnetar_core.errors import ERRORS, InvalidField, MagnetarError, from_dict
-from magnetar_core.plan import MASK, Result, Step, diff
+from magnetar_core.errors import ERRORS, InvalidField, MagnetarError, error_from_dict
+from magnetar_core.plan import MASK, Result, Step, diff_documents
 
 
 @pytest.mark.parametrize(("before", "after", "found"), [
@@ -19,12 +19,12 @@ from magnetar_core.plan import MASK, Result, Step, diff
     ({}, {"a": "x"}, [{"path": "a", "old": None, "new": "x"}]),
 ])
 def test_diff(before: dict[str, object], after: dict[str, object], found: list[object]) -> None:
-    assert diff(before, after) == found
+    assert diff_documents(before, after) == found
 
 
 def test_secrets_are_masked() -> None:
     masked = {"path": "user_data", "old": MASK, "new": MASK}
-    assert diff({"user_data": "a"}, {"user_data": "b"}, {"user_data"}) == [masked]
+    assert diff_documents({"user_data": "a"}, {"user_data": "b"}, {"user_data"}) == [masked]
 
 
 def test_result_is_changed_by_its_steps() -> None:
@@ -33,7 +33,7 @@ def test_result_is_changed_by_its_steps() -> None:
 
 
 def test_batch() -> None:
-    items = ensure.batch([{"key": "a", "want": {"x": 1}}, {"key": "b", "want": None, "on_immutable": "recreate"}])
+    items = ensure.check_batch([{"key": "a", "want": {"x": 1}}, {"key": "b", "want": None, "on_immutable": "recreate"}])
     rest = {"merge": [], "allow_reboot": False, "preserve_ephemeral": False}
     assert items == [("a", {"x": 1}, {"on_immutable": "fail", **rest}),
                      ("b", None, {"on_immutable": "recreate", **rest})]
@@ -45,7 +45,7 @@ def test_batch() -> None:
 ])
 def test_a_bad_batch_names_the_item(body: object, field: str) -> None:
     with pytest.raises(InvalidField) as refused:
-        ensure.batch(body)
+        ensure.check_batch(body)
     assert refused.value.details["field"] == field
 
 
@@ -53,7 +53,7 @@ def test_a_bad_batch_names_the_item(body: object, field: str) -> None:
 def test_errors_travel(cls: type[MagnetarError]) -> None:
     sent = cls.__new__(cls)
     MagnetarError.__init__(sent, None, field="x")
-    back = from_dict(sent.as_dict())
+    back = error_from_dict(sent.as_dict())
     assert back.__class__ is cls
     assert (back.message, back.details) == (sent.message, {"field": "x"})
     assert sent.message

@@ -31,10 +31,10 @@ from magnetar_core.power import (
 
 
 def test_numbers_are_novas() -> None:
-    assert {word: power.number(word) for word in POWERS} == {
+    assert {word: power.power_number(word) for word in POWERS} == {
         RUNNING: 1, PAUSED: 3, OFF: 4, CRASHED: 6, SUSPENDED: 7, MISSING: 0}
-    assert power.number("pending") == 0
-    assert [power.of_number(number) for number in (1, 3, 4, 6, 7, 0, 99)] == [
+    assert power.power_number("pending") == 0
+    assert [power.power_of_number(number) for number in (1, 3, 4, 6, 7, 0, 99)] == [
         RUNNING, PAUSED, OFF, CRASHED, SUSPENDED, MISSING, MISSING]
 
 
@@ -49,7 +49,7 @@ def test_power_state_and_vm_state_agree() -> None:
     (ERROR, 6, OFF), (ERROR, 1, RUNNING), (ERROR, 0, OFF), (RESIZED, 7, SUSPENDED), (SHELVED, 4, SHELVED),
     (OFFLOADED, 4, SHELVED)])
 def test_power_that_is_wanted(vm_state: str, number: int, word: str) -> None:
-    assert power.wanted(vm_state, number) == word
+    assert power.desired_power(vm_state, number) == word
 
 
 @pytest.mark.parametrize(("have", "want"), list(itertools.permutations(WANTED, 2)))
@@ -83,17 +83,18 @@ def test_each_step_is_an_action_that_wants_its_power_state() -> None:
 
 
 def test_status_words() -> None:
-    assert {power.status(ACTIVE, f"reboot{word}_hard") for word in ("ing", "_pending", "_started")} == {"HARD_REBOOT"}
-    assert {power.status(ACTIVE, f"reboot{word}") for word in ("ing", "_pending", "_started")} == {"REBOOT"}
-    assert (power.status(PAUSED, "pausing"), power.status("strange")) == ("PAUSED", "UNKNOWN")
+    assert {power.status_word(ACTIVE, f"reboot{word}_hard") for word in ("ing", "_pending",
+                                                                         "_started")} == {"HARD_REBOOT"}
+    assert {power.status_word(ACTIVE, f"reboot{word}") for word in ("ing", "_pending", "_started")} == {"REBOOT"}
+    assert (power.status_word(PAUSED, "pausing"), power.status_word("strange")) == ("PAUSED", "UNKNOWN")
     words = ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")
-    assert power.states_of("REBUILD") == [(state, words) for state in (ACTIVE, STOPPED, ERROR)]
-    assert power.states_of("SHUTOFF") == [(STOPPED, None)] and not power.states_of("STRANGE")
-    assert power.with_word(RESIZED) == ("resize_reverting",) and power.with_word(SUSPENDED) == ()
+    assert power.states_of_status("REBUILD") == [(state, words) for state in (ACTIVE, STOPPED, ERROR)]
+    assert power.states_of_status("SHUTOFF") == [(STOPPED, None)] and not power.states_of_status("STRANGE")
+    assert power.tasks_with_status(RESIZED) == ("resize_reverting",) and power.tasks_with_status(SUSPENDED) == ()
 
 
 def test_status_words_lead_back() -> None:
     for vm_state, row in VM_STATES.items():
-        assert (vm_state, None) in power.states_of(row.status)
+        assert (vm_state, None) in power.states_of_status(row.status)
         for task, word in row.tasks.items():
-            assert power.status(vm_state, task) == word
+            assert power.status_word(vm_state, task) == word

@@ -9,12 +9,21 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField
 from magnetar_core.fields import FIXED, Field
 from magnetar_core.kinds.common import Resource
 from magnetar_core.plan import MASK
-from magnetar_core.reconcile import Change, check_mode, difference, freed, given_by, is_uuid, missing, warn
+from magnetar_core.reconcile import (
+    Change,
+    allow_in_use,
+    check_mode,
+    checked_request,
+    field_differences,
+    is_uuid_key,
+    refuse_missing,
+    warn_caller,
+)
 from magnetar_core.values import Integer, ListOf, MapOf, Nullable, Text
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/reconcile.yml").read_text())
@@ -41,7 +50,7 @@ class Door(Resource):
 
 
 def change(given: dict[str, Any], dry_run: bool = False, **allowed: Any) -> Change:
-    return Change(Door, given, permissions(allowed), dry_run)
+    return Change(Door, given, check_permissions(allowed), dry_run)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -64,8 +73,8 @@ def test_case(case: dict[str, Any]) -> None:
     ("front", {"id": ID, "name": "front"}, {"id": ID, "name": "front"}),
 ])
 def test_the_key_says_name_or_uuid(key: str, want: dict[str, Any], given: dict[str, Any]) -> None:
-    assert given_by(Door, key, want) == given
-    assert is_uuid(key) is (key != "front")
+    assert checked_request(Door, key, want) == given
+    assert is_uuid_key(key) is (key != "front")
 
 
 @pytest.mark.parametrize(("key", "want", "field", "text"), [
@@ -75,7 +84,7 @@ def test_the_key_says_name_or_uuid(key: str, want: dict[str, Any], given: dict[s
 ])
 def test_key_and_fields_may_not_contradict(key: str, want: dict[str, Any], field: str, text: str) -> None:
     with pytest.raises(InvalidField, match=text) as refused:
-        given_by(Door, key, want)
+        checked_request(Door, key, want)
     assert refused.value.details["field"] == field
 
 
@@ -103,7 +112,7 @@ def test_a_new_one_needs_what_is_required(given: dict[str, Any], field: str) -> 
     ({"key": "a"}, {"key": "b"}, {"key": (MASK, MASK)}), ({"tags": []}, {}, {"tags": ([], None)}),
 ])
 def test_difference(before: Any, after: Any, found: dict[str, tuple[Any, Any]]) -> None:
-    assert {leaf["path"]: (leaf["old"], leaf["new"]) for leaf in difference(Door, before, after)} == found
+    assert {leaf["path"]: (leaf["old"], leaf["new"]) for leaf in field_differences(Door, before, after)} == found
 
 
 @pytest.mark.parametrize(("given", "rebuild", "found"), [
@@ -124,23 +133,23 @@ def test_what_a_dry_run_assumes_is_a_warning() -> None:
     warnings: list[str] = []
     error = InvalidField("size", "there is no such size")
     with check_mode(True, warnings):
-        missing(error, "flavor", "small")
-        missing(error, "flavor", "small")
+        refuse_missing(error, "flavor", "small")
+        refuse_missing(error, "flavor", "small")
     assert warnings == ["There is no flavor 'small' yet; the prediction assumes that it is made before this."]
     with check_mode(False, warnings):
-        warn("more")
+        warn_caller("more")
         with pytest.raises(InvalidField):
-            missing(error, "flavor", "small")
+            refuse_missing(error, "flavor", "small")
     assert warnings[1:] == ["more"]
-    warn("nobody asks")
+    warn_caller("nobody asks")
     with pytest.raises(InvalidField):
-        missing(error, "flavor", "small")
+        refuse_missing(error, "flavor", "small")
 
 
 def test_users_are_assumed_to_be_gone_in_a_dry_run() -> None:
     warnings: list[str] = []
-    with freed(True, warnings):
+    with allow_in_use(True, warnings):
         raise InUse("Network lan is used by web1.")
     assert warnings == ["Network lan is used by web1. The prediction assumes that this is done before."]
-    with pytest.raises(InUse), freed(False, warnings):
+    with pytest.raises(InUse), allow_in_use(False, warnings):
         raise InUse

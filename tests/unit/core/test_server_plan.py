@@ -12,7 +12,7 @@ import yaml
 
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import WANTED
-from magnetar_core.server_plan import observed, plan
+from magnetar_core.server_plan import converged_state, plan_server
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/server.yml").read_text())
 BASE: dict[str, Any] = {
@@ -29,14 +29,14 @@ def test_plan(case: dict[str, Any]) -> None:
     have = None if case["have"] is None else {**BASE, **SEEN, **case["have"]}
     if "refused" in case:
         with pytest.raises(MagnetarError, match=case["refused"]):
-            list(plan(want, have))
+            list(plan_server(want, have))
     else:
-        assert [step.verb for step in plan(want, have)] == case["steps"]
+        assert [step.verb for step in plan_server(want, have)] == case["steps"]
 
 
 @pytest.mark.parametrize(("seen", "wanted"), list(itertools.product((*WANTED, "crashed", "missing"), WANTED)))
 def test_every_power_state_is_reached(seen: str, wanted: str) -> None:
-    verbs = [step.verb for step in plan({**BASE, "power": wanted}, {**BASE, **SEEN, "power": seen})]
+    verbs = [step.verb for step in plan_server({**BASE, "power": wanted}, {**BASE, **SEEN, "power": seen})]
     effect = {"start": "running", "start_paused": "paused", "stop": "off", "pause": "paused", "resume": "running",
               "save": "suspended", "destroy": "off", "define": "off"}
     state = "off" if (seen, wanted) == ("crashed", "off") else seen
@@ -48,4 +48,4 @@ def test_every_power_state_is_reached(seen: str, wanted: str) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case["want"] is not None], ids=lambda case: case["name"])
 def test_what_is_as_wanted_needs_no_step(case: dict[str, Any]) -> None:
     want = {**BASE, **case["want"]}
-    assert list(plan(want, observed(want))) == []
+    assert list(plan_server(want, converged_state(want))) == []

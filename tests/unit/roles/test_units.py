@@ -36,7 +36,7 @@ def defaults(role):
 def rendered(name):
     """A unit as the role writes it, with what operators may add."""
     if name == SERVE:
-        return control_plane.unit()
+        return control_plane.control_plane_unit()
     role = TEMPLATES[name].parts[-3]
     given = {**defaults("common"), **defaults(role), "agent_unit_write_paths": "/var/lib/magnetar",
              "agent_unit_hides_modules": "yes",
@@ -79,7 +79,7 @@ def test_serve_has_the_sandbox_of_the_api():
     assert len(sandbox) > 15 and sandbox == [line for line in serve if line in sandbox]
     assert {("User", "magnetar-serve"), ("Group", "magnetar-serve"), ("SupplementaryGroups", "magnetar"),
             ("StateDirectory", "magnetar/control"), ("StateDirectoryMode", "0700"), ("UMask", "0077")} <= set(serve)
-    assert "{" not in control_plane.unit() and "ReadWritePaths" not in dict(serve)
+    assert "{" not in control_plane.control_plane_unit() and "ReadWritePaths" not in dict(serve)
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, SERVE])
@@ -130,8 +130,8 @@ def test_what_root_has_made_is_handed_over(tmp_path, monkeypatch):
     (folder / "link").symlink_to(outside)
     folder.chmod(0o755)
     monkeypatch.setattr(control_plane, "FOLDER", folder)
-    monkeypatch.setattr(machine, "stop", lambda name: ended.append((name, folder.stat().st_uid)))
-    monkeypatch.setattr(machine, "no_service", lambda path: ended.append((path.name, folder.stat().st_uid)))
+    monkeypatch.setattr(machine, "stop_process", lambda name: ended.append((name, folder.stat().st_uid)))
+    monkeypatch.setattr(machine, "remove_service", lambda path: ended.append((path.name, folder.stat().st_uid)))
     user = pwd.getpwnam("nobody")
     assert control_plane._handed_over(user)
     assert ended == [(SERVE, 0), ("control", 0)]

@@ -24,14 +24,14 @@ UNKNOWN = {"name": "three", "skip_reason": "three is not known"}
     ([GOOD, UNKNOWN], {}, ["three: three is not known"]),
 ])
 def test_what_is_found_is_told(packages, accepted, found):
-    assert audit.verdict({"dependencies": packages}, accepted) == found
+    assert audit.list_vulnerabilities({"dependencies": packages}, accepted) == found
 
 
 @pytest.mark.parametrize("packages", [[], [UNKNOWN]])
 def test_a_database_that_knows_no_package_passes_nothing(packages):
     """pip-audit itself calls that "No known vulnerabilities found"."""
     with pytest.raises(audit.Skipped, match="answers for no package"):
-        audit.verdict({"dependencies": packages}, {})
+        audit.list_vulnerabilities({"dependencies": packages}, {})
 
 
 def test_nobody_answers_is_skipped_and_any_other_failure_fails(tmp_path, monkeypatch, capsys):

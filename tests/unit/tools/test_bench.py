@@ -13,9 +13,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from sqlalchemy import insert
 
-from magnetar_control.scheduler.place import place
-from magnetar_control.store.claims import allocations
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.scheduler.place import place_server
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import API, cells
 from magnetar_control.store.engine.tables import hosts as host_table
 from magnetar_control.store.hosts import hosts
@@ -43,16 +42,16 @@ def test_hosts_with_cells_take_mixed_servers_and_no_more_than_they_have(schedule
     with database.write() as connection:
         API.create_all(connection)
         connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
-                                            "created_at": now()} for name in ("cell0", "cell1")])
+                                            "created_at": utc_now()} for name in ("cell0", "cell1")])
         connection.execute(insert(host_table), rows)
     states = scheduler.states_of(rows)
-    placed = [(place(database, states, wish, random=chance).host, wish.numa)
+    placed = [(place_server(database, states, wish, random=chance).host, wish.numa)
               for wish in islice(scheduler.mixed(chance), 30)]
     assert len({asked for _host, asked in placed}) > 4 and scheduler.refused(rows, placed) == 0
     with database.read() as connection:
         assert scheduler.too_many_devices(connection, rows) == []
-        there = hosts.every(connection)
-    assert all(row[f"{name}_used"] <= row[f"{name}_limit"] for row in there for name in allocations.RESOURCES)
+        there = hosts.fetch_host_rows(connection)
+    assert all(used <= limit for row in there for used, limit in zip(row.used, row.limits, strict=True))
     assert scheduler.refused(rows, placed * 100) > 0
     database.close()
 

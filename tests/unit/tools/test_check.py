@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests import conftest
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
@@ -20,18 +25,16 @@ pytest_plugins = ("pytester",)
 
 @pytest.fixture
 def check(monkeypatch):
-    """The module, which would begin to work at once."""
+    """The module, by its file: ``check`` is also a command at the top of the tree."""
     monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
     spec = importlib.util.spec_from_file_location("check", TOOLS / "check.py")
     found = importlib.util.module_from_spec(spec)
-    monkeypatch.setattr(importlib.import_module("machine"), "main", lambda _work: 0)
-    with pytest.raises(SystemExit):
-        spec.loader.exec_module(found)
+    spec.loader.exec_module(found)
     return found
 
 
 def test_files_in_memory_go_with_the_command_however_it_ends(check):
-    with check.temporary() as (first, more):
+    with check.temporary_files() as (first, more):
         if not first:
             pytest.skip("no file system can be mounted here, or there is little memory")
         words = [*first, "sh", "-c", 'touch "$TMPDIR/file" && kill -KILL $$']
@@ -41,13 +44,14 @@ def test_files_in_memory_go_with_the_command_however_it_ends(check):
 
 
 def test_where_memory_is_short_they_are_as_usual(check, monkeypatch):
-    monkeypatch.setattr(check, "roomy", lambda: False)
-    with check.temporary() as found:
+    monkeypatch.setattr(check, "has_memory", lambda: False)
+    with check.temporary_files() as found:
         assert found == ((), {})
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [
-    (None, [(["ruff"], []), (["tests"], ["mypy", "imports", "ansible-lint", "changelog", "collection", "audit"]),
+    (None, [(["tutorials"], []), (["ruff"], []),
+            (["tests"], ["mypy", "imports", "ansible-lint", "changelog", "collection", "audit"]),
             (["lab", "deep"], ["docs", "sanity", "pylint", "slow"])]),
     (["deep", "slow"], [(["deep"], ["slow"])]), (["slow"], [(["slow"], [])]),
     (["ruff", "mypy", "imports"], [(["ruff"], []), (["imports"], ["mypy"])]),
@@ -55,20 +59,99 @@ def test_where_memory_is_short_they_are_as_usual(check, monkeypatch):
 def test_what_runs_beside_what(check, chosen, expected):
     """Each stage runs once; deep follows lab while others still run beside it."""
     every = list(check.STAGES) if chosen is None else chosen
-    found = list(check.tracks(every))
+    found = list(check.split_tracks(every))
     assert found == expected
     assert sorted(name for both in found for names in both for name in names) == sorted(every)
 
 
 def test_of_limited_time_stages_that_take_long_hear_and_no_other(check, monkeypatch):
     monkeypatch.setenv("MAGNETAR_UNTIL", "")
-    check.end_by(60.0)
+    check.limit_tests(60.0)
     assert 0 < float(os.environ["MAGNETAR_UNTIL"]) - time.time() <= 60
     told = {name: [word for word in stage.args if str(word).startswith("--turn=")]
             for name, (_what, stage) in check.STAGES.items() if hasattr(stage, "args")}
-    turn = f"--turn={check.commit()}"
+    turn = f"--turn={check.commit_hash()}"
     assert {name for name, words in told.items() if words == [turn]} == {"slow", "lab", "deep"}
     assert sum(map(len, told.values())) == 3
+
+
+@pytest.mark.parametrize(("number", "stages"), [("00ff", ["deep", "lab"]), ("01ff", ["lab", "deep"])])
+def test_of_limited_time_deep_comes_first_for_some_commits(check, monkeypatch, number, stages):
+    monkeypatch.setenv("MAGNETAR_UNTIL", "")
+    monkeypatch.setattr(check, "commit_hash", lambda: number)
+    check.limit_tests(60.0)
+    assert next(check.split_tracks(["lab", "deep"])) == (stages, [])
+
+
+#: Files of tests in the order in which they are collected.
+COLLECTED = ["tests/kill/test_kill.py", "tests/fuzz/test_fuzz.py", *(f"tests/unit/test_{one}.py" for one in "abcd"),
+             "tests/lab/servers/test_a.py", "tests/lab/servers/test_b.py", "tests/lab/cloud/test_site.py"]
+
+
+def turned(number):
+    """The files of *COLLECTED* by their places."""
+    place = conftest.turned_order([SimpleNamespace(nodeid=f"{file}::test") for file in COLLECTED], str(number))
+    return sorted(COLLECTED, key=lambda file: place[file])
+
+
+def test_of_limited_time_one_long_group_comes_first_and_the_others_last():
+    long = [file for file in COLLECTED if conftest.group(file) in conftest.FIRST]
+    for number in range(20):
+        shared, first, short, last = (turned(number)[start:end] for start, end in ((0, 2), (2, 3), (3, 7), (7, 9)))
+        assert {conftest.group(file) for file in shared} == {conftest.LIBVIRT}
+        assert {*short} == {f"tests/unit/test_{one}.py" for one in "abcd"}
+        assert {*shared, *first, *last} == {*long}
+
+
+def test_each_file_comes_early_for_some_commits():
+    orders = [turned(number) for number in range(100)]
+    assert {order[0] for order in orders} == {"tests/lab/servers/test_a.py", "tests/lab/servers/test_b.py"}
+    assert {order[2] for order in orders} == {"tests/kill/test_kill.py", "tests/fuzz/test_fuzz.py",
+                                              "tests/lab/cloud/test_site.py"}
+    assert {order[3] for order in orders} == {f"tests/unit/test_{one}.py" for one in "abcd"}
+    assert turned(7) == turned(7)
+
+
+def test_tests_of_long_groups_stop_earlier(monkeypatch):
+    monkeypatch.setattr(conftest, "UNTIL", time.time() + conftest.MARGIN / 2)
+    for file, late in (("tests/kill/test_kill.py", True), ("tests/unit/test_a.py", False),
+                       ("tests/lab/servers/test_a.py", False)):
+        item = SimpleNamespace(nodeid=f"{file}::test", get_closest_marker=lambda name: name == "slow")
+        with pytest.raises(pytest.skip.Exception) if late else contextlib.nullcontext():
+            conftest.pytest_runtest_setup(item)
+
+
+MARKED = """
+    import pytest
+    {}
+
+    {}
+    def test_one():
+        pass
+"""
+
+
+@pytest.mark.parametrize(("stage", "files"), [
+    ("slow", {"test_b.py", "unit/control/access/test_c.py"}), ("tests", {"test_a.py", "test_b.py"}),
+    ("lab", {"test_a.py", "test_b.py", "unit/control/access/test_c.py"})])
+def test_a_stage_imports_only_files_that_can_have_its_tests(pytester, stage, files):
+    pytester.makeconftest((ROOT / "tests/conftest.py").read_text(encoding="utf-8"))
+    for file, word in (("test_a", ""), ("test_b", "@pytest.mark.slow"), ("unit/control/access/test_c", "")):
+        path = pytester.path / f"{file}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(MARKED.format("", word)), encoding="utf-8")
+    done = pytester.runpytest_subprocess("--collect-only", "-q", "-p", "no:cacheprovider", "-W", "ignore",
+                                         f"--stage={stage}")
+    assert {line.partition("::")[0] for line in done.outlines if "::" in line} == files
+
+
+def test_a_mark_that_a_stage_would_not_find_is_refused(pytester):
+    pytester.makeconftest((ROOT / "tests/conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(marks="import pytest\nLONG = pytest.mark.slow\n",
+                        test_a=MARKED.format("from marks import LONG", "@LONG"))
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore")
+    assert done.ret != 0
+    assert "test_one has the mark slow: its file must have one of the words" in done.stdout.str() + done.stderr.str()
 
 
 @pytest.mark.parametrize(("until", "outcomes"), [("1", {"passed": 1, "skipped": 1}), ("", {"passed": 2})])

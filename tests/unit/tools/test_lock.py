@@ -15,8 +15,8 @@ NAMES = ("agent", "control", "dev", "ssh")
 
 def test_the_locks_fit_pyproject():
     """When this fails: python -m tools.lock --keep"""
-    assert lock.problems() == []
-    assert sorted(lock.needed()) == [*NAMES]
+    assert lock.lock_problems() == []
+    assert sorted(lock.needed_requirements()) == [*NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,12 +25,12 @@ def test_a_lock_names_packages_and_nothing_of_a_machine(name):
     assert len(text) < 1_000_000
     assert re.sub(r"#.*|--hash=sha256:[0-9a-f]{64}|[a-z0-9-]+==[0-9a-z.]+|\\|\s", "", text) == ""
     assert not re.search(r"://|index|find-links|^# .*/", text, re.MULTILINE)
-    for pin in lock.read(name).values():
+    for pin in lock.read_lock(name).values():
         assert pin.hashes and pin.name not in lock.OF_THE_DISTRIBUTION
 
 
 def test_what_builds_the_project_is_locked_too():
-    assert all("setuptools" in lock.read(name) for name in NAMES)
+    assert all("setuptools" in lock.read_lock(name) for name in NAMES)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def change(file, pattern, by):
 ])
 def test_a_lock_that_does_not_fit_is_told(copied, name, pattern, by, said):
     change(copied / f"{name}.txt", pattern, by)
-    assert any(re.match(said, one) for one in lock.problems()), lock.problems()
+    assert any(re.match(said, one) for one in lock.lock_problems()), lock.lock_problems()
 
 
 @pytest.mark.parametrize(("line", "said"), [
@@ -66,18 +66,18 @@ def test_a_lock_that_does_not_fit_is_told(copied, name, pattern, by, said):
 def test_a_line_that_is_no_pin_is_refused(copied, line, said):
     change(copied / "agent.txt", r"\Z", f"{line}\n")
     with pytest.raises(ValueError, match=said):
-        lock.problems()
+        lock.lock_problems()
 
 
 def test_there_is_a_lock_for_each_extra(copied):
     (copied / "ssh.txt").rename(copied / "web.txt")
-    assert lock.problems() == ["requirements/web.txt is there for no extra.", "requirements/ssh.txt is missing."]
+    assert lock.lock_problems() == ["requirements/web.txt is there for no extra.", "requirements/ssh.txt is missing."]
 
 
 def test_a_marker_that_always_holds_is_left_out():
     text = ("one==1 ; python_full_version < '3.14' and sys_platform == 'linux' \\\n    --hash=sha256:ab\n"
             "    # via\n    #   -c versions\n    #   -r -\n"
             "two==2 ; python_full_version < '3.12' \\\n    --hash=sha256:cd\n    # via\n    #   -r -\n    #   one\n")
-    assert lock.plain(text) == (
+    assert lock.simplify_lock(text) == (
         "one==1 \\\n    --hash=sha256:ab\n"
         "two==2 ; python_full_version < '3.12' \\\n    --hash=sha256:cd\n    # via\n    #   one\n")

@@ -72,7 +72,7 @@ def test_pip_installs_them_where_uv_cannot(machine: ModuleType, tmp_path: Path, 
 def test_uv_is_that_of_the_lock(machine: ModuleType, tmp_path: Path) -> None:
     """Its own lines, with their hashes, and no others."""
     (tmp_path / "dev.txt").write_text(f"# first\n{LOCK}", encoding="utf-8")
-    machine.uv(tmp_path / "venv", tmp_path / "dev.txt")
+    machine.install_uv(tmp_path / "venv", tmp_path / "dev.txt")
     assert (tmp_path / "only").read_text(encoding="utf-8") == LOCK.partition("uvicorn")[0]
     assert "--require-hashes" in said(tmp_path)[0]
 
@@ -80,7 +80,7 @@ def test_uv_is_that_of_the_lock(machine: ModuleType, tmp_path: Path) -> None:
 def test_steps_beside_one_another(machine: ModuleType) -> None:
     """Each waits for the other; results stand in the order of the steps."""
     both = threading.Barrier(2, timeout=60)
-    assert machine.at_once(lambda: both.wait() * 0 + 1, lambda: both.wait() * 0 + 2) == [1, 2]
+    assert machine.run_concurrently(lambda: both.wait() * 0 + 1, lambda: both.wait() * 0 + 2) == [1, 2]
 
 
 @pytest.mark.parametrize("failure", [SystemExit("no room"), RuntimeError("no room")])
@@ -95,5 +95,5 @@ def test_a_step_that_fails_ends_all_when_they_have_ended(machine: ModuleType, fa
         ended.append("other")
 
     with pytest.raises(type(failure), match="no room"):
-        machine.at_once(fail, go_on)
+        machine.run_concurrently(fail, go_on)
     assert ended == ["other"]

@@ -25,14 +25,14 @@ def quickstart(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (["--network", "none", "--site"], True), (["--hosts", "2"], False)])
 def test_the_host_with_ovn_is_asked_for(quickstart: ModuleType, words: list[str], site: bool) -> None:
     """Without it the end says how to get it; with it, what to try there."""
-    given = quickstart.parsed(words)
-    said = quickstart.closing(given)
+    given = quickstart.parse_options(words)
+    said = quickstart.closing_text(given)
     assert given.site == site and ("./quickstart --site" in said) != site and ("cloud1" in said) == site
 
 
 def test_all_belongs_to_down(quickstart: ModuleType) -> None:
     with pytest.raises(SystemExit):
-        quickstart.parsed(["--all"])
+        quickstart.parse_options(["--all"])
 
 
 @pytest.mark.parametrize("words", [[], ["--site"], ["--hosts", "3"]])
@@ -41,9 +41,9 @@ def test_what_is_made(quickstart: ModuleType, monkeypatch: pytest.MonkeyPatch, c
     made: list[str] = []
     monkeypatch.setattr(sys, "argv", ["quickstart", *words])
     monkeypatch.setattr(quickstart.machine, "need_root", lambda: None)
-    monkeypatch.setattr(quickstart, "up", lambda: made.append("servers"))
+    monkeypatch.setattr(quickstart, "set_up", lambda: made.append("servers"))
     monkeypatch.setattr(quickstart, "cloud_on_ovn", lambda: made.append("site"))
-    monkeypatch.setattr(quickstart, "hosts", lambda count: made.append(f"{count} hosts"))
-    assert quickstart.work() == 0
+    monkeypatch.setattr(quickstart, "make_lab_hosts", lambda count: made.append(f"{count} hosts"))
+    assert quickstart.run_quickstart() == 0
     assert made == ["servers", *(["site"] if "--site" in words else []), *(["3 hosts"] if "--hosts" in words else [])]
     assert "--down" in capsys.readouterr().out

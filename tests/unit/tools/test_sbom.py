@@ -11,9 +11,9 @@ from tools import lock, sbom
 
 
 def test_it_lists_each_pin_with_its_hashes_and_its_licence():
-    made = json.loads(sbom.text())
+    made = json.loads(sbom.sbom_text())
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
-    pins = lock.read("agent") | lock.read("control")
+    pins = lock.read_lock("agent") | lock.read_lock("control")
     listed = {one["name"]: one for one in made["components"]}
     assert sorted(listed) == sorted(pins)
     for name, pin in pins.items():
@@ -26,7 +26,7 @@ def test_it_lists_each_pin_with_its_hashes_and_its_licence():
 
 
 def test_it_says_whose_it_is_and_who_needs_what():
-    made = json.loads(sbom.text())
+    made = json.loads(sbom.sbom_text())
     galaxy = yaml.safe_load((lock.ROOT / "galaxy.yml").read_text())
     release = made["metadata"]["component"]
     assert (release["group"], release["name"], release["version"]) == ("magnetar", "compute", galaxy["version"])
@@ -36,4 +36,4 @@ def test_it_says_whose_it_is_and_who_needs_what():
 
 
 def test_no_licence_is_told_of_another_version():
-    assert sbom.licences("jinja2", "0.1") == [] == sbom.licences("no-such-package", "1")
+    assert sbom.declared_licences("jinja2", "0.1") == [] == sbom.declared_licences("no-such-package", "1")

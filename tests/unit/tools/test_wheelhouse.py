@@ -21,7 +21,7 @@ def test_pip_is_asked_for_each_kind_of_host(tmp_path, monkeypatch):
         calls.append((words, locks))
 
     monkeypatch.setattr(subprocess, "run", run)
-    wheelhouse.fetch(tmp_path, ["3.11", "3.13"], ["x86_64", "aarch64"])
+    wheelhouse.fetch_wheels(tmp_path, ["3.11", "3.13"], ["x86_64", "aarch64"])
     asked = [(words[words.index("--python-version") + 1], words[words.index("--platform") + 1]) for words, _ in calls]
     assert asked == [(python, f"manylinux_2_36_{machine}") for python in ("3.11", "3.13")
                      for machine in ("x86_64", "aarch64")]
@@ -48,6 +48,6 @@ def test_pips_failure_is_told(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_tags_go_from_the_newest_glibc_to_the_oldest(machine):
-    tags = wheelhouse.platforms(machine)
+    tags = wheelhouse.platform_tags(machine)
     assert tags[0] == f"manylinux_2_36_{machine}"
     assert {f"manylinux_2_17_{machine}", f"manylinux2014_{machine}"} <= {*tags}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Layout of a server's own disks: names that are those of its guest, and a config drive that takes none.
+"""The layout of a server's own disks: the guest's device names are known, and the config drive takes none of them.
 
 ``document.state["disk_layout"]`` has it: ``{"drive": {device, bus, target, format}}``. It is drawn once, before the
-first disk is made, and goes with the server. Servers of earlier agents have none and keep what they have: a config
-drive that is the last virtio disk, which the guest numbers before each volume that is plugged in later, and a swap disk
-that is vdc also without an ephemeral disk.
+first disk is made, and goes with the server. Servers of earlier agents have none and keep their layout: a config drive
+that is the last virtio disk, which the guest numbers before each volume that is plugged in later, and a swap disk that
+is vdc also without an ephemeral disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from magnetar_agent.host.storage import Disk
 from magnetar_agent.metadata import configdrive
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.local_disks import SWAP
-from magnetar_core.server_plan import hardware
+from magnetar_core.server_plan import server_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,24 +34,24 @@ LAST = "vdz"
 CD_NAMES = {"scsi": "sdo", "sata": "sdf", "ide": "hdd"}
 
 
-def draw(host: LocalHost, document: Document) -> None:
-    """Draw the layout of a server of which nothing is made yet."""
+def draw_disk_layout(host: LocalHost, document: Document) -> None:
+    """Draw the layout of a server whose disks are not made yet."""
     if any(document.state.get(name) for name in (FIELD, "made", "rebuild")):
         return
     format = drive_format(host, document.want)
-    document.state[FIELD] = {"drive": drive(document.want, format, bool(document.state.get("iso")))}
+    document.state[FIELD] = {"drive": config_drive_layout(document.want, format, bool(document.state.get("iso")))}
 
 
 def drive_format(host: LocalHost, want: Fields) -> str:
-    """The file system of a config drive that is written anew: iso9660 or vfat."""
+    """Return the file system of a new config drive: iso9660 or vfat."""
     return str((want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format)
 
 
-def drive(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
-    """Return how the guest has the drive: a CD. The kernels of cloud images have virtio, SCSI and CDs, but often no
-    AHCI. vfat is for guests that read no CD: a disk on a bus on which the server has no others. *has_cd*: the server
+def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
+    """Return how the guest has the drive: as a CD. The kernels of cloud images have virtio, SCSI and CDs, but often no
+    AHCI. vfat is for guests that read no CD: a disk on a bus without other disks of the server. *has_cd*: the server
     boots from a CD."""
-    parts, flavor = hardware(want), want["flavor"]
+    parts, flavor = server_hardware(want), want["flavor"]
     bus = parts.get("disk_bus", "virtio")
     if format == "vfat":
         bus = "scsi" if bus == "virtio" else "virtio"
@@ -66,34 +66,36 @@ def drive(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
     return {"device": "cdrom", "bus": bus, "target": target, "format": format}
 
 
-def config_drive(document: Document, path: Path, others: Sequence[Disk]) -> Disk:
-    """The config drive in the file at *path*, beside *others*: the CD of an image may have come by a rebuild."""
-    found = _layout(document).get("drive")
-    if found is None:
-        return devices.config_drive(hardware(document.want), Disk(path, LAST, "raw", readonly=True))
-    clash = any(one.target == found["target"] for one in others)
-    bus, target = ("sata", CD_NAMES["sata"]) if clash else (found["bus"], found["target"])
-    return Disk(path, target, "raw", found["device"], bus, True)
+def config_drive_disk(document: Document, path: Path, other_disks: Sequence[Disk]) -> Disk:
+    """Return the config drive in the file at *path*. Its name must not clash with *other_disks*: a rebuild may have
+    added the CD of an image."""
+    layout = _layout(document).get("drive")
+    if layout is None:
+        return devices.place_config_drive(server_hardware(document.want), Disk(path, LAST, "raw", readonly=True))
+    clash = any(disk.target == layout["target"] for disk in other_disks)
+    bus, target = ("sata", CD_NAMES["sata"]) if clash else (layout["bus"], layout["target"])
+    return Disk(path, target, "raw", layout["device"], bus, True)
 
 
-def format_of(host: LocalHost, document: Document) -> str:
-    """The file system of the server's config drive: a CD does not become a disk, nor a disk a CD."""
-    found = _layout(document).get("drive")
-    return str(found["format"]) if found else drive_format(host, document.want)
+def config_drive_filesystem(host: LocalHost, document: Document) -> str:
+    """Return the file system of the server's config drive: a CD never becomes a disk, nor a disk a CD."""
+    layout = _layout(document).get("drive")
+    return str(layout["format"]) if layout else drive_format(host, document.want)
 
 
 def is_drive(disk: Disk) -> bool:
-    """Whether a disk is a config drive that takes no name of a disk."""
+    """Return whether a disk is a config drive that takes no name of a disk."""
     return disk.device == "cdrom" and disk.path.name.endswith(configdrive.FILE)
 
 
-def named(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Ephemeral and swap disks by the names that they have in this server."""
+def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
+    """Return ephemeral and swap disks with their names in this server."""
     alone = len(disks) == 1 and disks[0].file == SWAP
-    return [one._replace(device=PREFIX["virtio"] + "c") for one in disks] if alone and not _layout(document) else list(
+    return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
+        document) else list(
         disks)
 
 
 def _layout(document: Document) -> dict[str, Any]:
-    found: dict[str, Any] = document.state.get(FIELD) or {}
-    return found
+    layout: dict[str, Any] = document.state.get(FIELD) or {}
+    return layout

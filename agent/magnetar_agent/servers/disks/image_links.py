@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server's hard links to the content of its image, so that the image may be removed while the server has its disk."""
+"""A server's hard links to the content of its image. They keep the content when the image is removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.images import importing
 from magnetar_agent.images.store import MODE
-from magnetar_agent.reconcile.documents import Document, flush
+from magnetar_agent.reconcile.documents import Document, flush_file
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.image_format import is_encrypted
-from magnetar_core.reconcile import missing
+from magnetar_core.reconcile import refuse_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,39 +26,45 @@ PARTS = ("base", "kernel", "ramdisk")
 BOOTABLE = ("raw", "qcow2", "iso", "aki")
 
 
-def bootable_image(host: LocalHost, given: str, field: str = "image") -> Document:
-    """The document of the image *given*, from which a server can boot. Raises ``InvalidField`` naming *field*."""
-    found = host.documents.standing("image", given)
-    if found is None:
-        missing(InvalidField(field, f"must name an image of this host, and there is none called {given!r}; register "
-                                    "it first"), "image", given)
-        return Document("image", given, given, {"min_ram": 0, "min_disk": 0, "properties": {}},
+def bootable_image(host: LocalHost, reference: str, field: str = "image") -> Document:
+    """Return the document of the image *reference*. Raises ``InvalidField`` naming *field* if a server cannot boot from
+    it."""
+    image = host.documents.standing("image", reference)
+    if image is None:
+        refuse_missing(
+            InvalidField(field, f"must name an image of this host, and there is none called {reference!r}; register "
+                                    "it first"), "image", reference)
+        return Document("image", reference, reference, {"min_ram": 0, "min_disk": 0, "properties": {}},
                         state={"status": "active", "disk_format": "qcow2"})
-    if found.state.get("status") != "active" and "url" in (found.want.get("source") or {}):
-        raise InvalidField(field, f"must be active, and the content of {given!r} is still loaded, or could not be; see "
+    if image.state.get("status") != "active" and "url" in (image.want.get("source") or {}):
+        raise InvalidField(field,
+                           f"must be active, and the content of {reference!r} is still loaded, or could not be; see "
                                   "its operation, or ensure it again")
-    if found.state.get("status") != "active":
-        raise InvalidField(field, f"must be active, and {given!r} is {found.state.get('status', 'queued')}; send its "
+    if image.state.get("status") != "active":
+        raise InvalidField(field,
+                           f"must be active, and {reference!r} is {image.state.get('status', 'queued')}; send its "
                                   "content first")
-    if found.state["disk_format"] not in BOOTABLE:
-        raise InvalidField(field, f"must be something to boot from, and {given!r} is a ramdisk")
-    for _name, _part in _parts(host, found, field):
+    if image.state["disk_format"] not in BOOTABLE:
+        raise InvalidField(field, f"must be something to boot from, and {reference!r} is a ramdisk")
+    for _name, _part in _parts(host, image, field):
         pass
-    return found
+    return image
 
 
 def is_complete(host: LocalHost, id: str) -> bool:
-    """Whether a server could be made from the image with this uuid now: its content is here, and what it boots with."""
+    """Return whether a server could be made from the image with this uuid now: its content and the parts that it boots
+    with are here."""
     image = host.documents.standing("image", id)
     try:
         return image is not None and all(
-            importing.stored(one) for one in (image, *(part for _name, part in _parts(host, image))))
+            importing.content_is_stored(document) for document in (image,
+                                                                   *(part for _name, part in _parts(host, image))))
     except InvalidField:
         return False
 
 
 def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
-    """Kernel and ramdisk of the image, where it has them. Raises ``InvalidField`` for one without content."""
+    """Yield kernel and ramdisk of the image, if it has them. Raises ``InvalidField`` for one without content."""
     for name in ("kernel", "ramdisk"):
         if reference := image.want.get(name):
             part = host.documents.find("image", reference)
@@ -71,16 +77,16 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
     """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
 
     Returns *image*, *name*, *format*, *virtual_size*, *digest* (SHA-256), *iso*, *encrypted*, *shutdown_timeout*
-    (seconds, ``None`` where the image does not say), and *boot*, which is ``{ramdisk, cmdline}`` for one that boots by
-    a kernel, else ``None``.
+    (seconds, ``None`` if the image has none), and *boot*, which is ``{ramdisk, cmdline}`` for an image that boots with
+    a kernel, otherwise ``None``.
     """
     image = host.documents.get("image", id)
     if image is None:
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
     content, format = importing.content_of(image)
-    link(content, place / (prefix + ("kernel" if format == "aki" else "base")))
+    link_file(content, place / (prefix + ("kernel" if format == "aki" else "base")))
     for name, part in _parts(host, image):
-        link(importing.content_by_id(host, part.id)[0], place / (prefix + name))
+        link_file(importing.content_by_id(host, part.id)[0], place / (prefix + name))
     boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
             "encrypted": is_encrypted(image.want), "digest": content.name,
@@ -90,14 +96,15 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
             else None}
 
 
-def unlink(place: Path, prefix: str = "") -> None:
-    """Remove the links."""
+def unlink_image(place: Path, prefix: str = "") -> None:
+    """Remove the links in *place*."""
     for part in PARTS:
         (place / (prefix + part)).unlink(missing_ok=True)
 
 
-def link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file systems differ; complete, or not at all. The caller flushes the folder."""
+def link_file(source: Path, target: Path) -> None:
+    """Make a hard link, or a copy if the file systems differ; complete, or not at all. The caller flushes the folder.
+    """
     if target.exists():
         return
     part = target.with_name(target.name + ".part")
@@ -109,12 +116,12 @@ def link(source: Path, target: Path) -> None:
             part.touch(0o600)
             shutil.copyfile(source, part)
             part.chmod(MODE)
-            flush(part)
+            flush_file(part)
         part.rename(target)
     except OSError as error:
         part.unlink(missing_ok=True)
         if not source.exists():
             raise Conflict("The content of the image went while the server took hold of it: the image is removed, or "
-                           "made anew. Repeat the call.") from error
+                           "recreated. Repeat the call.") from error
         raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
                       f"{target.parent.parent}.") from error

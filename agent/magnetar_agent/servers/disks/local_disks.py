@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Items of a block device mapping that are local disks: the root disk of the server's image, ephemeral disks, and the
-swap disk. Flavor and image say what there may be; an item gives a tag, and an ephemeral or swap disk its size."""
+swap disk. Flavor and image set the limits; an item sets a tag, and the size of an ephemeral or swap disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware.merge import PREFIX
-from magnetar_core.local_disks import MOST, REFUSED, SWAP, is_blank, is_swap, local_disks, named
+from magnetar_core.local_disks import MOST, REFUSED, SWAP, blank_disk_files, flavor_local_disks, is_blank, is_swap
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -19,63 +19,67 @@ if TYPE_CHECKING:
 ROOT = "vda"
 
 
-def files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
-    """The items of a kept *mapping* that are local disks, each with the name of its file."""
-    kept = [one for one in mapping if one["destination_type"] == "local"]
-    return [*((one, "disk") for one in kept if one["source_type"] == "image"), *named(kept)]
+def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return the local disks of a completed *mapping*, each with the name of its file."""
+    local_block_devices = [block_device for block_device in mapping if block_device["destination_type"] == "local"]
+    return [*((block_device, "disk") for block_device in local_block_devices if block_device["source_type"] == "image"),
+            *blank_disk_files(local_block_devices)]
 
 
-def check_item(host: LocalHost, found: Fields, made: Fields, field: str) -> None:
-    """Raise ``InvalidField`` for what one item cannot be, whatever the others are. Resolves its image."""
+def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
+    """Raise ``InvalidField`` for an item that is wrong whatever the other items are. Resolve its image."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
     if made["source_type"] == "image":
         image = host.documents.look_for("image", made["uuid"])
         made["uuid"] = image.id if image else made["uuid"]
-        if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
+        if made["uuid"] != desired.get("image") or made.get("boot_index") != 0:
             raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")
         if "guest_format" in made:
             raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
-        if made.get("volume_size", found["flavor"]["disk"]) != found["flavor"]["disk"]:
-            raise InvalidField(f"{field}.volume_size", f"must be the flavor's disk, {found['flavor']['disk']} GiB, or "
+        if made.get("volume_size", desired["flavor"]["disk"]) != desired["flavor"]["disk"]:
+            raise InvalidField(f"{field}.volume_size",
+                               f"must be the flavor's disk, {desired['flavor']['disk']} GiB, or "
                                "be left out", made["volume_size"])
         _name(made, ROOT, field)
     elif made.get("boot_index") is not None:
         raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
 
 
-def complete(found: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
-    """Check the local items of a new server together, and name their devices. *bus*: that of the server's own disks.
+def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
+    """Check the local items of a new server together, and name their devices. *bus*: the bus of the server's own disks.
     Returns the names that its ephemeral and swap disks take there. Raises ``InvalidField``."""
-    blank, flavor = [one for one in made if is_blank(one)], found["flavor"]
+    blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")
     if len(blank) > MOST:
         raise InvalidField(field, f"has {len(blank)} ephemeral and swap disks, and there are names for {MOST}")
-    for one in blank:
-        word = "swap" if is_swap(one) else "ephemeral"
-        if not flavor[word]:
-            raise InvalidField(f"{field}[{made.index(one)}]", f"the flavor has no {word} disk, which a blank local "
+    for block_device in blank:
+        disk_type = "swap" if is_swap(block_device) else "ephemeral"
+        if not flavor[disk_type]:
+            raise InvalidField(f"{field}[{made.index(block_device)}]",
+                               f"the flavor has no {disk_type} disk, which a blank local "
                                "disk is")
-        if word == "swap" and one.get("volume_size", 0) > flavor["swap"]:
-            raise InvalidField(f"{field}[{made.index(one)}].volume_size", "must be no more than the flavor's swap, "
-                               f"{flavor['swap']} MiB", one["volume_size"])
+        if disk_type == "swap" and block_device.get("volume_size", 0) > flavor["swap"]:
+            raise InvalidField(f"{field}[{made.index(block_device)}].volume_size",
+                               "must be no more than the flavor's swap, "
+                               f"{flavor['swap']} MiB", block_device["volume_size"])
     check_sum(flavor, made, field)
-    disks = {one.file: one.device for one in local_disks(flavor, made)}
+    disks = {disk.file: disk.device for disk in flavor_local_disks(flavor, made)}
     last = max((name[-1] for name in disks.values()), default="a")
-    if bus != "virtio" and last > "c":  # the names after that are the config drive's and the CD's
+    if bus != "virtio" and last > "c":  # the next names are the config drive's and the CD's
         raise InvalidField(field, f"has more ephemeral disks than one, and the server's disks are on bus {bus}, which "
                            "has a place for one and a swap disk. Use volumes, or disk_bus virtio")
-    for (_item, file), one in zip(named(made), blank, strict=True):
-        _name(one, disks[file], f"{field}[{made.index(one)}]")
+    for (_item, file), block_device in zip(blank_disk_files(made), blank, strict=True):
+        _name(block_device, disks[file], f"{field}[{made.index(block_device)}]")
     return {PREFIX[bus] + name[-1] for name in disks.values()}
 
 
 def check_sum(flavor: Fields, mapping: Iterable[Mapping[str, Any]], field: str) -> None:
-    """Raise ``InvalidField`` naming *field* where ephemeral disks are larger together than *flavor* says. One without a
-    size has all that the flavor has (LCH-46)."""
-    sizes = [one.get("volume_size") or flavor["ephemeral"] for one, file in files(mapping)
+    """Raise ``InvalidField`` naming *field* if the ephemeral disks together are larger than *flavor* allows. A disk
+    without a size has all of the flavor's, as in Nova."""
+    sizes = [block_device.get("volume_size") or flavor["ephemeral"] for block_device, file in local_disk_files(mapping)
              if file not in ("disk", SWAP)]
     if sum(sizes) > flavor["ephemeral"]:
         raise InvalidField(field, f"ephemeral disks have {sum(sizes)} GiB together, and the flavor has "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The disks that live and die with a server: root, ephemeral and swap disks. They are files in the server's folder, or
-logical volumes that have links there (``logical_volumes``), or RBD images of Ceph (``rbd_images``)."""
+"""The disks that are created and deleted with a server: root, ephemeral and swap disks. They are files in the server's
+folder, logical volumes with links there (``logical_volumes``), or RBD images of Ceph (``rbd_images``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen
-from magnetar_agent.reconcile.documents import flush, sync_folder
-from magnetar_agent.servers import folder
+from magnetar_agent.reconcile.documents import flush_file, sync_folder
+from magnetar_agent.servers import server_folder
 from magnetar_core.errors import HypervisorDown, MagnetarError
 from magnetar_core.server_plan import ROOT
 
@@ -26,128 +26,131 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """What a module does with disks that are no files, but lie in the ``root_pool``."""
+    """The functions of a module for disks that are not files, but in the ``root_pool``."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
     def grow(self, host: LocalHost, document: Document, file: str, size: int, /) -> None: ...
     def remove(self, host: LocalHost, document: Document, files: Iterable[str], /) -> None: ...
-    def tidy(self, host: LocalHost, document: Document, wanted: Iterable[str], /) -> None: ...
+    def tidy(self, host: LocalHost, document: Document, needed_files: Iterable[str], /) -> None: ...
     def remove_all(self, host: LocalHost, document: Document, /) -> None: ...
     def room(self, host: LocalHost, /) -> tuple[int, int]: ...
 
 
-#: By root format.
+#: The module for disks of each root format.
 _IN_POOL: Mapping[str, _InPool] = {LVM: logical_volumes, RBD: rbd_images}
 
 
 def _in_pool(want: Mapping[str, Any]) -> _InPool | None:
-    """What looks after a server's own disks; ``None`` where they are files."""
+    """Return the module for a server's own disks; ``None`` if they are files."""
     return _IN_POOL.get(want.get("root_format", ""))
 
 
-def format_of(want: Mapping[str, Any], file: str) -> str:
-    """The format in which QEMU has the disk."""
+def own_disk_format(want: Mapping[str, Any], file: str) -> str:
+    """Return the disk's format for QEMU."""
     if _in_pool(want):
         return "raw"
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
 
 
 def are_shared(want: Mapping[str, Any]) -> bool:
-    """Whether other hosts reach the server's own disks, so that they are not copied when it moves."""
-    return rbd_images.are_wanted(want)
+    """Return whether other hosts reach the server's own disks, so that they are not copied when it moves."""
+    return rbd_images.uses_rbd_images(want)
 
 
-def check_here(host: LocalHost, document: Document) -> None:
-    """See ``rbd_images.check_here``; disks of other kinds are this host's alone."""
-    rbd_images.check_here(host, document)
+def check_disk_ownership(host: LocalHost, document: Document) -> None:
+    """Check the owner of shared disks (``rbd_images.check_rbd_ownership``); other disks are this host's alone."""
+    rbd_images.check_rbd_ownership(host, document)
 
 
-def told(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
-    """See ``rbd_images.told``; ``None`` for disks that are not shared."""
-    return rbd_images.told(host, document, files) if are_shared(document.want) else None
+def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
+    """Return ``rbd_images.describe_rbd_images``; ``None`` for disks that are not shared."""
+    return rbd_images.describe_rbd_images(host, document, files) if are_shared(document.want) else None
 
 
-def make(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
-         key: DiskKey | None = None) -> None:
-    """An empty disk; see ``HypervisorDisks.make_disk``. Of a server that is made it is flushed with all the rest."""
+def make_own_disk(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
+                  key: DiskKey | None = None) -> None:
+    """Make an empty disk (``HypervisorDisks.make_disk``). While a server is being made, its disks are flushed together.
+    """
     want = task.document.want
     if pooled := _in_pool(want):
         pooled.make(task, file, size, label)
         return
-    path, late = folder(task.host, task.document.id) / file, is_made_anew(task.document)
-    task.host.hypervisor.make_disk(path, format_of(want, file), size, backing, label=label, key=key, flushed=not late)
+    path, late = server_folder(task.host, task.document.id) / file, is_made_anew(task.document)
+    task.host.hypervisor.make_disk(path, own_disk_format(want, file), size, backing, label=label, key=key,
+                                   flushed=not late)
     task.note(path.parent, *([path] if late else ()))
 
 
 def is_made_anew(document: Document) -> bool:
-    """Whether the server is being made, so that what is not noted as made is made again, whatever there is of it."""
+    """Return whether the server is being made, with files as disks. If so, all that is not noted as made is made again,
+    even if it exists."""
     return bool(document.state.get("making")) and _in_pool(document.want) is None
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush what an agent that was killed has made, and noted only (``Task.note``): from here on documents are written
-    that say for good that it is there."""
+    """Flush the files that a killed agent has made and only noted (``Task.note``): documents that are written from here
+    on rely on them."""
     for document in host.documents.noted:
-        place = folder(host, document.id)
+        place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():
             for path in place.iterdir():
                 if path.is_file() and not path.is_symlink():
-                    flush(path)
+                    flush_file(path)
             sync_folder(place)
     host.documents.noted.clear()
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-    """The root disk as a copy of an image's content, grown to *size*."""
+    """Make the root disk as a copy of an image's content, grown to *size*."""
     if pooled := _in_pool(task.document.want):
         pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
-    place, hypervisor = folder(task.host, task.document.id), task.host.hypervisor
-    new, made = place / f"{ROOT}.new", format_of(task.document.want, ROOT)
+    place, hypervisor = server_folder(task.host, task.document.id), task.host.hypervisor
+    new, made = place / f"{ROOT}.new", own_disk_format(task.document.want, ROOT)
     hypervisor.copy_disk(base, format, new, made, task.operation.advance, key)
     hypervisor.grow_disk(new, made, size, key)
     new.rename(place / ROOT)
 
 
-def grow(task: Task, file: str, size: int) -> None:
+def grow_own_disk(task: Task, file: str, size: int) -> None:
     """Grow the disk of a server that is off."""
     host, document = task.host, task.document
     if pooled := _in_pool(document.want):
         pooled.grow(host, document, file, size)
         return
-    host.hypervisor.grow_disk(folder(host, document.id) / file, format_of(document.want, file), size,
-                              encryption.of(host, document))
+    host.hypervisor.grow_disk(server_folder(host, document.id) / file, own_disk_format(document.want, file), size,
+                              encryption.open_disk_key(host, document))
 
 
-def remove(host: LocalHost, document: Document, names: Iterable[str]) -> None:
-    """Remove disks, and other files of the server; gone is fine."""
+def remove_server_files(host: LocalHost, document: Document, names: Iterable[str]) -> None:
+    """Remove disks, and other files of the server. Missing files are ignored."""
     names = list(names)
     if pooled := _in_pool(document.want):
         pooled.remove(host, document, [name for name in names
                                        if name.partition(".")[0] == ROOT and not name.endswith(".new")])
-    place = folder(host, document.id)
+    place = server_folder(host, document.id)
     for name in names:
         (place / name).unlink(missing_ok=True)
 
 
-def tidy(host: LocalHost, document: Document, wanted: Iterable[str]) -> None:
-    """Remove disks that are not *wanted* any more, and that an agent which was killed has left in a pool."""
+def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
+    """Remove disks that are not *needed_files* any more, which a killed agent has left in a pool."""
     if pooled := _in_pool(document.want):
-        pooled.tidy(host, document, wanted)
+        pooled.tidy(host, document, needed_files)
 
 
-def seen(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
-    """What a disk says of itself; ``None`` where it is missing."""
-    if rbd_images.are_wanted(document.want):
-        size = rbd_images.size(host, document, file)
+def inspect_own_disk(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
+    """Return format and size of a disk; ``None`` if it is missing."""
+    if rbd_images.uses_rbd_images(document.want):
+        size = rbd_images.rbd_disk_size(host, document, file)
         return None if size is None else DiskSeen("raw", size)
-    return host.hypervisor.disk(folder(host, document.id) / file, format_of(document.want, file))
+    return host.hypervisor.disk(server_folder(host, document.id) / file, own_disk_format(document.want, file))
 
 
-def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove the server's folder, with all that is in it. Raises ``OSError``."""
-    place = folder(host, document.id)
+def remove_server_folder(host: LocalHost, document: Document) -> None:
+    """Remove the server's folder and its content. Raises ``OSError``."""
+    place = server_folder(host, document.id)
     if pooled := _in_pool(document.want):
         pooled.remove_all(host, document)
     if place.exists():
@@ -155,20 +158,18 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 class Room(NamedTuple):
-    """Bytes of what the disks of new servers lie in, and those that are free; ``None`` where nobody knows. *reason*:
-    why there are none."""
+    """Total and free bytes of the storage for new servers' disks; ``None`` if unknown. *reason*: why there are none."""
 
     total: int | None
     free: int | None
     reason: str = ""
 
 
-def room(host: LocalHost) -> Room:
-    """What there is on this host. A pool that cannot be used now has no room."""
+def own_disk_room(host: LocalHost) -> Room:
+    """Return the room on this host. A pool that cannot be used now has no room."""
     pooled = _IN_POOL.get(host.settings.root_format)
     if pooled is None:
-        disk = shutil.disk_usage(host.settings.state_dir)
-        return Room(disk.total, disk.free)
+        return Room(*host.disk_space())
     try:
         return Room(*pooled.room(host))
     except HypervisorDown as error:
@@ -177,25 +178,26 @@ def room(host: LocalHost) -> Room:
         return Room(0, 0, error.message)
 
 
-def total(host: LocalHost, root_format: str) -> int:
-    """Bytes of what disks of this format lie in."""
+def own_disk_capacity(host: LocalHost, root_format: str) -> int:
+    """Return the total bytes of the storage for disks of this format."""
     if pooled := _IN_POOL.get(root_format):
         return pooled.room(host)[0]
-    return shutil.disk_usage(host.settings.state_dir).total
+    return host.disk_space()[0]
 
 
-def unknown(host: LocalHost) -> list[str]:
-    """RBD images of servers in the ``root_pool`` that this host does not know. They are of other hosts, unless none of
-    those that have the pool knows them."""
-    coming = [one.state["server"] for one in host.documents.peek("migration")
-              if one.want["side"] == "target" and "server" in one.state]
-    return rbd_images.unknown(host, [(one.id, one.want, one.state) for one in host.documents.peek("server")] + [
-        (one["id"], one["want"], one["state"]) for one in coming])
+def foreign_rbd_images(host: LocalHost) -> list[str]:
+    """Return RBD images in the ``root_pool`` of servers that this host does not know. They belong to other hosts,
+    unless no host with the pool knows them."""
+    coming = [migration.state["server"] for migration in host.documents.peek("migration")
+              if migration.want["side"] == "target" and "server" in migration.state]
+    return rbd_images.unclaimed_rbd_images(host, [(server.id, server.want, server.state)
+                                                  for server in host.documents.peek("server")] + [
+        (server["id"], server["want"], server["state"]) for server in coming])
 
 
-def left(host: LocalHost) -> list[str]:
-    """Folders, and logical volumes, of servers that have no document and are not on their way here. They are reported,
-    not removed: somebody may need them."""
+def orphan_server_disks(host: LocalHost) -> list[str]:
+    """Return folders and logical volumes of servers that have no document and are not on their way here. They are
+    reported, not removed: an operator may need them."""
     coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
 
     def known(id: str) -> bool:
@@ -203,4 +205,4 @@ def left(host: LocalHost) -> list[str]:
 
     root = Path(host.settings.state_dir) / "servers"
     folders = [str(path) for path in root.iterdir() if not known(path.name)] if root.is_dir() else []
-    return sorted(folders) + logical_volumes.left(host, known)
+    return sorted(folders) + logical_volumes.orphan_logical_volumes(host, known)

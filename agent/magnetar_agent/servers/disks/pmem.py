@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The persistent memory of a server: namespaces of this host.
 
-They are chosen under the lock of choices, and kept in the server's document (``FIELD``), in the order in which the
-guest has them. One that a server gets is emptied before its guest starts, and is noted as ``clean`` from then on; one
-that it gives up is emptied too. So no server ever reads what another has written, whatever dies in between.
+They are chosen under the lock of choices, and kept in the server's document (``FIELD``) in the guest's order. A
+namespace that a server gets is emptied before its guest starts, and is noted as ``clean`` from then on; a namespace
+that the server releases is emptied, too. So no server ever reads the data of another one, even after a crash.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.pmem import GuestPmem, Namespace, guest_device, namespaces
-from magnetar_agent.host.provider_config import inventory
+from magnetar_agent.hardware.pmem import GuestPmem, Namespace, guest_device, present_namespaces
+from magnetar_agent.host.provider_config import make_inventory
 from magnetar_agent.reconcile.locks import CHOICES
 from magnetar_agent.servers.hardware import placement
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pmem import class_of, labels
+from magnetar_core.hardware.pmem import parse_pmem_labels, pmem_resource_class
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
@@ -24,154 +24,165 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document, Fields
 
-#: What a document has in its ``want``: a list of {label, name, clean}; and what its guest had before a change.
+#: Keys of ``want``: a list of {label, name, clean}, and the same of the guest before a change.
 FIELD, BEFORE = "pmem_namespaces", "pmem_namespaces_before"
 
 
-def asked(want: Mapping[str, Any]) -> list[str]:
-    """The labels that a server of these fields is to have namespaces of."""
-    return labels((want.get("hardware") or {}).get("pmem") or "")
+def requested_pmem_labels(want: Mapping[str, Any]) -> list[str]:
+    """Return the labels of the namespaces that a server with these fields requests."""
+    return parse_pmem_labels((want.get("hardware") or {}).get("pmem") or "")
 
 
-def devices(host: LocalHost) -> list[Namespace]:
-    """Those that servers may have, given away or not."""
-    return namespaces(host.settings.sysfs, host.settings.pmem_namespaces)
+def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
+    """Return the namespaces that servers may have, assigned or not."""
+    return present_namespaces(host.settings.sysfs, host.settings.pmem_namespaces)
 
 
-def held(host: LocalHost, without: str = "") -> set[str]:
-    """Names of those that servers of this host have, and those on their way here, but for the server *without*."""
-    return {one["name"] for want in placement.holders(host, without)
-            for field in (FIELD, BEFORE) for one in want.get(field) or ()}
+def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
+    """Return the names of namespaces of servers here, and of servers on their way here, without the server *without*.
+    """
+    return {namespace["name"] for want in placement.fields_of_holders(host, without)
+            for field in (FIELD, BEFORE) for namespace in want.get(field) or ()}
 
 
-def told(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """The field ``pmem`` of ``kinds.Host``."""
-    found: dict[str, dict[str, Any]] = {}
-    had = held(host) if host.settings.pmem_namespaces else set()
-    for one in devices(host):
-        mine = found.setdefault(one.label, {"total": 0, "free": 0, "sizes_mb": []})
+def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
+    """Return the field ``pmem`` of ``kinds.Host``."""
+    by_label: dict[str, dict[str, Any]] = {}
+    had = held_pmem_names(host) if host.settings.pmem_namespaces else set()
+    for namespace in host_pmem_namespaces(host):
+        mine = by_label.setdefault(namespace.label, {"total": 0, "free": 0, "sizes_mb": []})
         mine["total"] += 1
-        mine["free"] += one.name not in had
-        mine["sizes_mb"].append(one.size_kib // 1024)
-    return found
+        mine["free"] += namespace.name not in had
+        mine["sizes_mb"].append(namespace.size_kib // 1024)
+    return by_label
 
 
-def resources(there: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What is ``told`` as inventories by resource class, of which a cloud claims (row A11.6)."""
-    return {class_of(label): inventory(one["total"], one["total"]) for label, one in there.items()}
+def pmem_inventories(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return ``pmem_facts`` as inventories by resource class, for the claims of a cloud."""
+    return {pmem_resource_class(label): make_inventory(counts["total"], counts["total"]) for label,
+            counts in facts.items()}
 
 
-def check(host: LocalHost, want: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for labels of which this host has too few, given away or not."""
-    wanted, there = asked(want), [one.label for one in devices(host)]
-    for label in dict.fromkeys(wanted):
-        if wanted.count(label) > there.count(label):
+def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
+    """Raise ``InvalidField`` for labels with too few namespaces on this host, assigned or not."""
+    requested, present_labels = requested_pmem_labels(want), [namespace.label
+                                                              for namespace in host_pmem_namespaces(host)]
+    for label in dict.fromkeys(requested):
+        if requested.count(label) > present_labels.count(label):
             raise InvalidField(
-                "hardware.pmem", f"cannot be had on host {host.name}, which has {there.count(label)} namespaces of "
-                f"persistent memory with the label {label}, and the server needs {wanted.count(label)}. Its agent's "
-                "setting pmem_namespaces says which there are; choose another host", ",".join(wanted))
+                "hardware.pmem",
+                f"cannot be had on host {host.name}, which has {present_labels.count(label)} namespaces of "
+                f"persistent memory with the label {label}, and the server needs {requested.count(label)}. Its agent's "
+                "setting pmem_namespaces says which there are; choose another host", ",".join(requested))
 
 
-def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fields] | None = None) -> list[Fields]:
-    """What the server *id* with these fields gets: what it *had*, as far as that is asked for and there, and free ones.
-    Hold the lock of choices until it is written. Raises ``Conflict``."""
-    if not (wanted := asked(want)):
+def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fields] | None = None) -> list[Fields]:
+    """Return the namespaces for the server *id* with these fields: first namespaces that it *had*, still requests and
+    that exist, then free ones. Hold the lock of choices until the document is written. Raises ``Conflict``."""
+    if not (requested := requested_pmem_labels(want)):
         return []
-    there, taken = devices(host), held(host, id)
-    known, kept, found = {(one.label, one.name) for one in there}, list(had or ()), list[dict[str, Any]]()
-    for label in wanted:
-        mine = next((one for one in kept if one["label"] == label and (label, one["name"]) in known), None)
+    present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
+    present_keys, former, chosen = {(namespace.label, namespace.name)
+                                    for namespace in present}, list(had or ()), list[dict[str, Any]]()
+    for label in requested:
+        mine = next((namespace for namespace in former if namespace["label"] == label
+                     and (label, namespace["name"]) in present_keys), None)
         if mine is not None:
-            kept.remove(mine)
+            former.remove(mine)
         else:
-            free = next((one.name for one in there if one.label == label and one.name not in taken
-                         and one.name not in [other["name"] for other in (*found, *(had or ()))]), None)
+            free = next((namespace.name for namespace in present if namespace.label == label
+                         and namespace.name not in taken
+                         and namespace.name not in [other["name"] for other in (*chosen, *(had or ()))]), None)
             if free is None:
                 raise Conflict(f"hardware.pmem: host {host.name} has no free namespace of persistent memory with the "
                                f"label {label} left. Choose another host, or free one there.", field="hardware.pmem")
             mine = {"label": label, "name": free, "clean": False}
-        found.append(mine)
-    return found
+        chosen.append(mine)
+    return chosen
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
-    """Set ``FIELD`` of *found*, whose hardware is known. *old*: what was wanted before. Raises ``Conflict``, and
-    ``InvalidField`` for a server that is to be suspended with some."""
-    if asked(found) and found.get("power") == SUSPENDED:
+def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
+    """Set ``FIELD`` of *desired*, whose hardware is known. *old*: the former ``want``. Raises ``Conflict``, and
+    ``InvalidField`` for a server that would be suspended with persistent memory."""
+    if requested_pmem_labels(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has persistent memory, which would be saved "
                                     "with its RAM, and written over at the next start; stop it, or pause it", SUSPENDED)
-    had, before = list(old.get(FIELD) or ()), list(old.get(BEFORE) or ())
-    found.pop(FIELD, None)
-    found.pop(BEFORE, None)
-    made = had if had and asked(found) == asked(old) else choose(host, found, id, had)
-    before += [one for one in had if one["name"] not in [other["name"] for other in made]]
-    found.update({FIELD: made} if made else {})
-    found.update({BEFORE: before} if before else {})
+    had, former = list(old.get(FIELD) or ()), list(old.get(BEFORE) or ())
+    desired.pop(FIELD, None)
+    desired.pop(BEFORE, None)
+    made = had if had and requested_pmem_labels(desired) == requested_pmem_labels(old) else choose_pmem(host, desired,
+                                                                                                        id, had)
+    former += [namespace for namespace in had if namespace["name"] not in [other["name"] for other in made]]
+    desired.update({FIELD: made} if made else {})
+    desired.update({BEFORE: former} if former else {})
 
 
-def arrive(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose what a server that comes from another host gets here: other namespaces, which are empty (row A11.5). Hold
-    the lock of choices until it is written. Raises ``Conflict``."""
+def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
+    """Choose namespaces for a server that comes from another host: other ones, which are empty. Hold the lock of
+    choices until the document is written. Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
-    if made := choose(host, want, id):
+    if made := choose_pmem(host, want, id):
         want[FIELD] = made
 
 
-def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Before a domain is defined or started: have those that it is to have, empty where they are new, and no others;
-    those that it gives up are emptied. Raises ``Conflict``, also where one is gone that the guest may have written to:
-    another would be empty, and what is there, nobody's, when it comes back."""
+def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
+    """Make the server's namespaces ready before its domain is defined or started: empty new ones, and release and empty
+    the former ones after a change. Raises ``Conflict``, also if a namespace is gone that the guest may have written to:
+    another one would be empty, and the data would have no owner when it comes back."""
     want = document.want
-    if FIELD not in want and BEFORE not in want and not asked(want):
+    if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
         return  # the guest has them
-    _empty(host, _written(want, BEFORE))  # first: without the field nobody would look for them any more
+    _empty(host, _written(want, BEFORE))  # first: without the field nothing would look for them
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or []
-        _check_there(host, document.name, had)
-        made = choose(host, want, document.id, had)
+        _check_present(host, document.name, had)
+        made = choose_pmem(host, want, document.id, had)
         if made != had or BEFORE in want:
             want.pop(FIELD, None)
             want.pop(BEFORE, None)
             want.update({FIELD: made} if made else {})
             placement.write_choice(document, keep)
-    if any(not one["clean"] for one in made):
-        _empty(host, [one for one in made if not one["clean"]])
-        want[FIELD] = [{**one, "clean": True} for one in made]
+    if any(not namespace["clean"] for namespace in made):
+        _empty(host, [namespace for namespace in made if not namespace["clean"]])
+        want[FIELD] = [{**namespace, "clean": True} for namespace in made]
         keep()
 
 
-def _check_there(host: LocalHost, server: str, had: list[Fields]) -> None:
-    there = {(one.label, one.name) for one in devices(host)}
-    if gone := next((one for one in had if one["clean"] and (one["label"], one["name"]) not in there), None):
-        raise Conflict(f"hardware.pmem: host {host.name} has no persistent memory {gone['name']} with the label "
-                       f"{gone['label']} any more, to which server {server!r} has written. Bring it back (ndctl list, "
+def _check_present(host: LocalHost, server: str, had: list[Fields]) -> None:
+    present_keys = {(namespace.label, namespace.name) for namespace in host_pmem_namespaces(host)}
+    if lost := next((namespace for namespace in had if namespace["clean"]
+                     and (namespace["label"], namespace["name"]) not in present_keys), None):
+        raise Conflict(f"hardware.pmem: host {host.name} has no persistent memory {lost['name']} with the label "
+                       f"{lost['label']} any more, to which server {server!r} has written. Bring it back (ndctl list, "
                        "and the agent's setting pmem_namespaces); or let the server have another, which is empty: "
                        "migrate it cold, or give it hardware without it and then with it again.", field="hardware.pmem")
 
 
-def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...]:
-    """What its domain has."""
-    there = {one.name: one for one in devices(host)} if want.get(FIELD) else {}
-    return tuple(guest_device(there[one["name"]]) for one in want.get(FIELD) or () if one["name"] in there)
+def guest_pmem(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...]:
+    """Return the persistent memory of the server's domain."""
+    by_name = {namespace.name: namespace for namespace in host_pmem_namespaces(host)} if want.get(FIELD) else {}
+    return tuple(guest_device(by_name[namespace["name"]]) for namespace in want.get(FIELD) or ()
+                 if namespace["name"] in by_name)
 
 
 def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
-    """Those that its guest may have written to. Others have never been emptied, and have what was there before."""
-    return [one for one in want.get(field) or () if one["clean"]]
+    """Return the namespaces that its guest may have written to. The others were never emptied, and hold earlier data.
+    """
+    return [namespace for namespace in want.get(field) or () if namespace["clean"]]
 
 
-def _empty(host: LocalHost, given: list[Fields]) -> None:
-    """Those that are gone are none of ours any more."""
-    there = {one.name: one.path for one in devices(host)} if given else {}
-    for one in given:
-        if one["name"] in there:
-            host.hypervisor.empty_pmem(there[one["name"]])
+def _empty(host: LocalHost, to_empty: list[Fields]) -> None:
+    """Empty the namespaces *to_empty*; a namespace that is gone is no longer ours."""
+    paths = {namespace.name: namespace.path for namespace in host_pmem_namespaces(host)} if to_empty else {}
+    for namespace in to_empty:
+        if namespace["name"] in paths:
+            host.hypervisor.empty_pmem(paths[namespace["name"]])
 
 
-def remove(host: LocalHost, document: Document) -> None:
-    """The server goes: what it has written goes, too."""
+def release_pmem(host: LocalHost, document: Document) -> None:
+    """Empty the namespaces of a server that is deleted."""
     _empty(host, _written(document.want, FIELD) + _written(document.want, BEFORE))

@@ -2,14 +2,15 @@
 """A server's own disks as RBD images of Ceph (``root_format`` rbd, Nova's ``images_type``): root, ephemeral, swap disk.
 
 A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reach too. The *mark* is drawn when a
-server's first disk is made, and goes with its document, also to another host: whoever has the document has the images,
-and an evacuated server, which is made anew elsewhere, has others than the document on the host that was away. In the
-server's folder a file FILE, with the image's name as text, says that the disk is complete: what has none is made anew.
-``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of the content that the root disk stands on.
+server's first disk is made, and goes with its document, also to another host: the host with the document has the
+images. An evacuated server, which is made again elsewhere, has other images than the document on the host that was
+away. In the server's folder a file FILE, with the image's name as text, marks the disk as complete: a disk without it
+is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of the content under the root
+disk.
 
 A root disk is a clone of a base, which is the content of the server's image as raw, once in the pool: BASE and the
-content's SHA-256. Two hosts may write it at once, since both write the same. It goes with the image, or with the last
-clone where the image has gone before.
+content's SHA-256. Two hosts may write it at the same time, since both write the same. It is removed with the image, or
+with the last clone if the image has gone before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.reconcile.documents import write_atomically
-from magnetar_agent.servers import folder
+from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict, MagnetarError
 
 from . import root_pool
@@ -37,68 +38,69 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 BASE = "magnetar-base-"
-#: Ends the name of the file of a disk that goes.
+#: Ends the name of the file of a disk that is being removed.
 GOING = ".link"
-#: Files that say that a disk is complete, or goes.
+#: Files that mark a disk as complete, or as being removed.
 _FILE = re.compile(r"disk(?:\.swap|\.ephemeral[0-9]*)?(?:\.link)?")
-#: Images of servers: of which, and of which making.
+#: Images of servers; the group is the uuid and the mark.
 _IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_disk.*")
 
 
-def are_wanted(want: Mapping[str, Any]) -> bool:
-    """Whether the server's own disks are RBD images."""
+def uses_rbd_images(want: Mapping[str, Any]) -> bool:
+    """Return whether the server's own disks are RBD images."""
     return want.get("root_format") == RBD
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Bytes that the pool of new disks can hold, for all hosts together, and those that are free."""
-    return host.hypervisor.rbd_room(root_pool.of_settings(host, RBD).pool)
+    """Return the bytes that the pool of new disks can hold, for all hosts together, and its free bytes."""
+    return host.hypervisor.rbd_room(root_pool.configured_root_pool(host, RBD).pool)
 
 
-def of(host: LocalHost, document: Document) -> RbdPool:
-    """The pool in which a server's disks lie."""
-    return host.hypervisor.rbd_pool(root_pool.of(host, document, RBD).pool)
+def rbd_pool_of_server(host: LocalHost, document: Document) -> RbdPool:
+    """Return the pool of the server's disks."""
+    return host.hypervisor.rbd_pool(root_pool.root_pool_of_server(host, document, RBD).pool)
 
 
-def source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """How QEMU reaches the disk; ``None`` before the server has any. Raises as ``check_here``."""
-    check_here(host, document)
-    return of(host, document).source(_name(document, file)) if NOTE in document.state else None
+def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
+    """Return how QEMU reaches the disk; ``None`` before the server has any. Raises as ``check_rbd_ownership``."""
+    check_rbd_ownership(host, document)
+    return rbd_pool_of_server(host, document).source(_name(document, file)) if NOTE in document.state else None
 
 
-def check_here(host: LocalHost, document: Document) -> None:
+def check_rbd_ownership(host: LocalHost, document: Document) -> None:
     """Raise ``Conflict`` for a server whose disks may be another host's (``hand_over``): two guests on the same disks
-    would destroy what is on them."""
-    if are_wanted(document.want) and NOTE not in document.state and any(
-            _FILE.fullmatch(one.name) for one in folder(host, document.id).glob("disk*")):
+    would destroy their content."""
+    if uses_rbd_images(document.want) and NOTE not in document.state and any(
+            _FILE.fullmatch(path.name) for path in server_folder(host, document.id).glob("disk*")):
         raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
                        "ended with the event discard. Look for the server there, and delete it here.")
 
 
-def size(host: LocalHost, document: Document, file: str) -> int | None:
-    """Bytes of the disk; ``None`` where it is gone."""
-    return of(host, document).size(_name(document, file)) if NOTE in document.state else None
+def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
+    """Return the bytes of the disk; ``None`` if it is gone."""
+    return rbd_pool_of_server(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Note where the disks will lie, and on what content the root disk will stand, before either is made."""
+    """Note where the disks will be, and the content under the root disk, before either is made. Return the pool."""
     state = task.document.state
-    note = dict(state.get(NOTE) or {"name": root_pool.of_settings(task.host, RBD).name, "mark": uuid.uuid4().hex[:8]})
+    note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
+                                    "mark": uuid.uuid4().hex[:8]})
     if base is not None:
         note["base"] = base
     if note != state.get(NOTE):
         state[NOTE] = note
         task.keep()
-    return of(task.host, task.document)
+    return rbd_pool_of_server(task.host, task.document)
 
 
 def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
-    """An empty disk, or one that holds nothing but what *label* asks for (``HypervisorDisks.make_disk``)."""
+    """Make an empty disk, or with *label* one with only a file system or swap area (``HypervisorDisks.make_disk``)."""
     host, document = task.host, task.document
     pool, name = _begin(task), _name(document, file)
     _anew(pool, name, lambda: pool.make(name, bytes))
     if label is not None:
-        path = folder(host, document.id) / f"{file}.new"
+        path = server_folder(host, document.id) / f"{file}.new"
         host.hypervisor.make_disk(path, "raw", bytes, label=label)
         try:
             _copy(host, pool, Disk(path, "", "raw"), name, lambda _done, _total: None)
@@ -108,7 +110,7 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
-    """A clone of an image's content, grown to so many *bytes*."""
+    """Make a clone of an image's content, grown to so many *bytes*."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
     pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
@@ -121,25 +123,25 @@ def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> 
 
 
 def _make_base(host: LocalHost, pool: RbdPool, base: str, image: Disk, progress: Progress) -> None:
-    seen = host.hypervisor.disk(image.path, image.format)
-    if seen is None:
-        raise Conflict("The content of the image went while the server was made: the image is removed, or made anew. "
+    disk_info = host.hypervisor.disk(image.path, image.format)
+    if disk_info is None:
+        raise Conflict("The content of the image went while the server was made: the image is removed, or recreated. "
                        "Repeat the call.")
-    with suppress(Conflict):  # begun by an agent that was killed, or by another host just now
-        pool.make(base, seen.virtual_size)
+    with suppress(Conflict):  # a killed agent began it, or another host just now
+        pool.make(base, disk_info.virtual_size)
     _copy(host, pool, image, base, progress)
     pool.protect(base)
 
 
 def _copy(host: LocalHost, pool: RbdPool, image: Disk, name: str, progress: Progress) -> None:
-    """Copy into what holds nothing but perhaps parts of the same."""
+    """Copy into an image that holds nothing, or parts of the same content."""
     place = pool.source(name)
     host.hypervisor.copy_into(image.path, image.format, Disk(Path(place.name), "", "raw", remote=place), progress,
                               blank=True)
 
 
 def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
-    """Make an image; what an attempt left under its name goes."""
+    """Make an image, in place of any that a failed attempt left under its name."""
     try:
         work()
     except Conflict:
@@ -148,39 +150,40 @@ def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
 
 
 def _complete(host: LocalHost, document: Document, file: str) -> None:
-    place = folder(host, document.id)
+    place = server_folder(host, document.id)
     (place / (file + GOING)).unlink(missing_ok=True)
     write_atomically(place / file, f"{_name(document, file)}\n".encode(), durable=False)
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
     """Grow the disk of a server that is off."""
-    of(host, document).grow(_name(document, file), bytes)
+    rbd_pool_of_server(host, document).grow(_name(document, file), bytes)
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove disks; gone is fine. Each is not complete any more before it goes."""
-    place = folder(host, document.id)
+    """Remove disks. Missing disks are ignored. A disk loses its mark of completeness before its image is removed."""
+    place = server_folder(host, document.id)
     for file in files:
         with suppress(FileNotFoundError):
             (place / file).rename(place / (file + GOING))
         if NOTE in document.state:
-            of(host, document).remove(_name(document, file))
+            rbd_pool_of_server(host, document).remove(_name(document, file))
         (place / (file + GOING)).unlink(missing_ok=True)
     _forget_base(host, document)
 
 
-def tidy(host: LocalHost, document: Document, wanted: Iterable[str]) -> None:
-    """Remove disks that are not *wanted* any more, and of which an agent that was killed has left the files."""
-    found = {one.name.removesuffix(GOING) for one in folder(host, document.id).iterdir() if _FILE.fullmatch(one.name)}
-    if left := found.difference(wanted):
-        remove(host, document, sorted(left))
+def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
+    """Remove disks that are not *needed_files* any more, whose files a killed agent has left."""
+    present_files = {path.name.removesuffix(GOING) for path in server_folder(host, document.id).iterdir()
+                     if _FILE.fullmatch(path.name)}
+    if stale_files := present_files.difference(needed_files):
+        remove(host, document, sorted(stale_files))
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove all disks that have the server's name and mark."""
+    """Remove all disks with the server's name and mark."""
     if NOTE in document.state:
-        pool, begins = of(host, document), _name(document, "")
+        pool, begins = rbd_pool_of_server(host, document), _name(document, "")
         for name in pool.names():
             if name.startswith(begins):
                 pool.remove(name)
@@ -188,69 +191,70 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 def hand_over(document: Document) -> None:
-    """The disks are another host's from now on, to which the document has gone: nothing of them is removed here."""
-    if are_wanted(document.want):
+    """Leave the disks to the host that the document has moved to: nothing of them is removed here."""
+    if uses_rbd_images(document.want):
         document.state.pop(NOTE, None)
 
 
 def _forget_base(host: LocalHost, document: Document) -> None:
-    """Remove the base of an image that is not on this host any more, unless other servers stand on it."""
+    """Remove the base of an image that is not on this host any more, unless other servers use it."""
     digest = document.state.get(NOTE, {}).get("base")
     if digest and digest not in _digests(host):
-        of(host, document).remove_base(BASE + digest)
+        rbd_pool_of_server(host, document).remove_base(BASE + digest)
 
 
-def forget(host: LocalHost, digest: str) -> None:
-    """The content of an image goes from this host: so does its base, unless servers stand on it, with the last of which
-    it goes. A pool that cannot be had keeps it."""
+def forget_rbd_base(host: LocalHost, digest: str) -> None:
+    """Remove the base of an image's content that is removed from this host. While servers use it, it stays until the
+    last of them is removed; it also stays if the pool cannot be used."""
     if root_pool.type_of(host, host.settings.root_pool) == RBD:
         with suppress(MagnetarError):
-            host.hypervisor.rbd_pool(root_pool.of_settings(host, RBD).pool).remove_base(BASE + digest)
+            host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).remove_base(BASE + digest)
 
 
 def _digests(host: LocalHost) -> set[str]:
-    """Of the contents of all images of this host."""
-    return {str((one.state.get("digests") or {}).get("sha256")) for one in host.documents.peek("image")}
+    """Return the digests of the contents of all images of this host."""
+    return {str((image.state.get("digests") or {}).get("sha256")) for image in host.documents.peek("image")}
 
 
 # Other hosts ------------------------------------------------------------------------------------------------------
-def told(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
-    """What another host must know of the disks of a server that is to go there."""
-    place = folder(host, document.id)
+def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
+    """Return the facts that another host needs about the disks of a server that moves there."""
+    place = server_folder(host, document.id)
     note = document.state.get(NOTE) or {}
     return {"pool": note.get("name"), "images": [_name(document, file) for file in files if (place / file).exists()]}
 
 
-def check_target(host: LocalHost, given: Fields) -> None:
-    """Raise ``Conflict`` where this host, which has such disks, does not reach those of a server that is to come (see
-    ``told``)."""
-    name = given["pool"]
+def check_rbd_target(host: LocalHost, described: Fields) -> None:
+    """Raise ``Conflict`` if this host, which has such disks, does not reach the disks of a server that comes here
+    (*described* by ``describe_rbd_images``)."""
+    name = described["pool"]
     if not name:  # it has none
         return
     if root_pool.type_of(host, name) != RBD:
         raise Conflict(f"The disks of the server are RBD images of the pool {name!r} (root_format rbd), and are not "
                        f"copied. The target's agent has no pool of type rbd of that name in its setting pools. Set it "
                        "there, or choose another host.")
-    pool = host.hypervisor.rbd_pool(root_pool.named(host, name, "the server", RBD).pool)
-    if lost := [one for one in given["images"] if pool.size(one) is None]:
+    pool = host.hypervisor.rbd_pool(root_pool.find_root_pool(host, name, "the server", RBD).pool)
+    if lost := [image for image in described["images"] if pool.size(image) is None]:
         raise Conflict(f"The disks of the server are RBD images, and the target's pool {name!r} has no "
                        f"{', '.join(lost)}: it is another pool of Ceph than the source's. Have the setting pools name "
                        "the same on both, or choose another host.")
 
 
-def unknown(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
-    """Images of servers in the pool that are of none of these *servers* (uuid, want, state of each)."""
-    known = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if are_wanted(want) and NOTE in state}
-    with suppress(MagnetarError):  # a pool that does not run has nothing to tell
-        names = host.hypervisor.rbd_pool(root_pool.of_settings(host, RBD).pool).names()
-        return list(_strange(names, known))
+def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
+    """Return images in the pool that belong to none of these *servers* (uuid, want, state of each)."""
+    known_marks = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if uses_rbd_images(want)
+                   and NOTE in state}
+    with suppress(MagnetarError):  # a stopped pool lists nothing
+        names = host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).names()
+        return list(_strange(names, known_marks))
     return []
 
 
-def _strange(names: Iterable[str], known: set[str]) -> Iterator[str]:
+def _strange(names: Iterable[str], known_marks: set[str]) -> Iterator[str]:
     for name in names:
-        found = _IMAGE.fullmatch(name)
-        if found and found[1] not in known:
+        match = _IMAGE.fullmatch(name)
+        if match and match[1] not in known_marks:
             yield name
 
 

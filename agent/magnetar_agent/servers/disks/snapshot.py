@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make an image of a server's root disk (Nova's createImage): a qcow2 that stands alone.
+"""Images of a server's root disk (Nova's createImage): a qcow2 without backing file.
 
-While it is made, the server's document has the note ``state["imaging"]``, and the copy lies in the server's folder. The
-image's document is written at the end, with its content. So ``clear`` finds what a crash left.
+While an image is made, the server's document has the note ``state["imaging"]``, and the copy is in the server's folder.
+The image's document is written at the end, with its content. So ``clear_snapshot`` finds what a crash left.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.images import importing
 from magnetar_agent.reconcile.documents import Document
-from magnetar_agent.servers import GIB, folder, spec
-from magnetar_agent.servers.quiesce import quiesced
+from magnetar_agent.servers import GIB, server_folder, spec
+from magnetar_agent.servers.quiesce import quiesced_guest
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware import machines
 from magnetar_core.image_format import SECRET_UUID
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, SUSPENDED, WANTED
-from magnetar_core.server_plan import root_volume
+from magnetar_core.server_plan import root_block_device
 
 from . import encryption
 
@@ -39,44 +39,44 @@ FILE = "snapshot"
 STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
 
 
-def create(host: LocalHost, document: Document, args: Fields, operation: Operation, request: str) -> Fields:
-    """Make the image ``args["name"]``; returns ``{"image": {id, name}, "consistency": …}``. The caller holds the
-    server's lock. Asked again with the same *request*, it answers with the image that was made."""
+def create_snapshot_image(host: LocalHost, document: Document, args: Fields, operation: Operation,
+                          request: str) -> Fields:
+    """Make the image ``args["name"]``; return ``{"image": {id, name}, "consistency": …}``. The caller holds the
+    server's lock. A repeated call with the same *request* returns the image that was made."""
     name = args["name"]
     with host.locks.hold("image", f"new {name.lower()}"):
-        there = next((image for image in host.documents.list("image") if image.name == name), None)
-        if there and there.state.get("request") == request:
-            return _answer(there)
-        if there:
+        existing = next((image for image in host.documents.list("image") if image.name == name), None)
+        if existing and existing.state.get("request") == request:
+            return _answer(existing)
+        if existing:
             raise Conflict(f"There is an image {name!r} already. Choose another name, or remove that image first.",
-                           uuids=[there.id])
+                           uuids=[existing.id])
         state = _state(host, document)
         image = _described(host, document, args)
         image.state.update(server=document.id, request=request)
-        path = folder(host, document.id) / FILE
+        path = server_folder(host, document.id) / FILE
         document.state["imaging"] = True
         host.documents.write(document)
         try:
             image.state["consistency"] = _copy(host, document, state, path, operation, args["secret_uuid"])
-            importing.adopt(host, image, path, operation)
+            importing.adopt_disk(host, image, path, operation)
         except Exception:
-            clear(host, document)
+            clear_snapshot(host, document)
             raise
         document.state.pop("imaging")
         host.documents.write(document)
         return _answer(image)
 
 
-def clear(host: LocalHost, document: Document) -> None:
-    """Remove what an interrupted attempt left; fine when there is nothing. The caller holds the
-    server's lock."""
-    hypervisor, path = host.hypervisor, folder(host, document.id) / FILE
+def clear_snapshot(host: LocalHost, document: Document) -> None:
+    """Remove what an interrupted attempt left, if anything. The caller holds the server's lock."""
+    hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)
-    for left in (path, path.with_name(FILE + ".part")):
-        left.unlink(missing_ok=True)
+    for leftover in (path, path.with_name(FILE + ".part")):
+        leftover.unlink(missing_ok=True)
     for image in host.documents.list("image"):
-        if image.state.get("server") == document.id and not importing.stored(image):
+        if image.state.get("server") == document.id and not importing.content_is_stored(image):
             host.documents.remove(image)
     document.state.pop("imaging", None)
     host.documents.write(document)
@@ -87,7 +87,7 @@ def _answer(image: Document) -> Fields:
 
 
 def _state(host: LocalHost, document: Document) -> str:
-    """The domain's state; raises ``Conflict`` where its root disk cannot be had."""
+    """Return the domain's state. Raises ``Conflict`` if its root disk cannot be copied."""
     domain, name = host.hypervisor.domain(document.id), document.name
     state = domain.state if domain else MISSING
     if document.want.get("rescue"):
@@ -105,8 +105,8 @@ def _state(host: LocalHost, document: Document) -> str:
 
 
 def _size(host: LocalHost, document: Document) -> int:
-    """Bytes of the root disk."""
-    item = root_volume(document.want)
+    """Return the bytes of the root disk."""
+    item = root_block_device(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
     volume = host.documents.get("volume", item["volume"])
@@ -114,9 +114,10 @@ def _size(host: LocalHost, document: Document) -> int:
 
 
 def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
-    """The root disk, which may be a volume, also of another host. *secret*: see ``actions.HostCreateImageArgs``."""
-    item = root_volume(document.want)
-    root = spec.arranged(host, document, rescued=False)[0]
+    """Return the root disk, which may be a volume, also of another host. *secret*: see ``actions.HostCreateImageArgs``.
+    """
+    item = root_block_device(document.want)
+    root = spec.arranged_disks(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
@@ -133,7 +134,7 @@ def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
 
 
 def _described(host: LocalHost, document: Document, args: Fields) -> Document:
-    """The image, which boots as the server does. Its properties are those that Nova gives a snapshot."""
+    """Return the image's document: it boots as the server does, and has the properties that Nova gives a snapshot."""
     base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
                             "disk_format": "qcow2", "checksum": None}
@@ -142,7 +143,7 @@ def _described(host: LocalHost, document: Document, args: Fields) -> Document:
         want["min_ram"] = base.want["min_ram"]
         properties.update({name: value for name, value in base.want["properties"].items()
                            if not name.startswith("img_signature")}, base_image_ref=base.id)
-    properties = machines.inherited(properties, document.want["machine"])
+    properties = machines.properties_with_machine(properties, document.want["machine"])
     if document.state.get("boot"):
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
@@ -165,7 +166,7 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
           secret: str | None) -> str:
-    """Copy the root disk to *path*; returns the consistency of the content."""
+    """Copy the root disk to *path*; return the consistency of the content."""
     hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
     if root.key and state not in (OFF, SUSPENDED):
         raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "
@@ -175,11 +176,12 @@ def _copy(host: LocalHost, document: Document, state: str, path: Path, operation
         operation.advance(done, total, "bytes", "copy the root disk")
 
     if state in (OFF, SUSPENDED):
-        key = encryption.of(host, document) if root.key else None
+        key = encryption.open_disk_key(host, document) if root.key else None
         hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance, key)
         return STOPPED if state == OFF else CRASH
     with host.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
-        with quiesced(host, document) as frozen:  # of the instant when it begins: the guest need not wait for its end
+        # The copy shows the instant when it begins: the guest need not stay frozen until its end.
+        with quiesced_guest(host, document) as frozen:
             hypervisor.begin_copy(id, root.target, path)
         hypervisor.finish_copy(id, path, advance)
     return FROZEN if frozen else CRASH

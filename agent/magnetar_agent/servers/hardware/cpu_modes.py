@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CPU mode of guests, by the agent's settings ``cpu_mode``, ``cpu_models`` and ``cpu_model_extra_flags``, as of
-Nova's ``[libvirt]`` (spec row KVM-06). A guest has it from its next start on; while it runs it keeps its CPU."""
+"""The CPU mode of guests, from the agent's settings ``cpu_mode``, ``cpu_models`` and ``cpu_model_extra_flags``, as in
+Nova's ``[libvirt]``. A guest gets it at its next start; while it runs it keeps its CPU."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.cpu import CUSTOM, NONE, PASSTHROUGH, CpuMode, flags, with_features
+from magnetar_agent.hardware.cpu import CUSTOM, NONE, PASSTHROUGH, CpuMode, parse_cpu_flags, with_features
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidSettings, MagnetarError
 from magnetar_core.hardware import architectures
 from magnetar_core.hardware.rows import CPU_TRAITS
-from magnetar_core.hardware.traits import EMULATED, of_features
+from magnetar_core.hardware.traits import EMULATED, traits_of_features
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def of(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
-    """What a guest with this *hardware* has; ``None`` where the settings do not say, which speak of guests of the
-    host's architecture. Raises ``Conflict`` where no model of the settings suits."""
+def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
+    """Return the CPU mode of a guest with this *hardware*; ``None`` if the settings name none. The settings apply to
+    guests of the host's architecture. Raises ``Conflict`` if no model of the settings suits."""
     if virt_type == "qemu" and (architecture := hardware.get(architectures.FIELD)):
         model = architectures.CPU_MODELS[architecture]
         return CpuMode(CUSTOM, model) if model else CpuMode(NONE)
@@ -35,73 +35,75 @@ def of(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode 
     if mode == NONE:
         return CpuMode(NONE)
     model = _model(host, hardware.get(CPU_TRAITS, ()), virt_type) if mode == CUSTOM else ""
-    return CpuMode(mode, model, flags(settings.cpu_model_extra_flags))
+    return CpuMode(mode, model, parse_cpu_flags(settings.cpu_model_extra_flags))
 
 
 def _mode(settings: AgentSettings, virt_type: str) -> str | None:
-    """The mode of guests of this type: under emulation there is no host's CPU to be shown as it is."""
+    """Return the mode of guests of this type: under emulation the host's CPU cannot be passed through."""
     return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
 
-def _model(host: LocalHost, wanted: Collection[str], virt_type: str) -> str:
-    """The first of the settings' models that this host can give and that has the traits *wanted*."""
+def _model(host: LocalHost, required_traits: Collection[str], virt_type: str) -> str:
+    """Return the first model of the settings that this host can provide and that has the *required_traits*."""
     settings = host.settings
     models = _usable(settings, host.hypervisor, virt_type)
     if not models:
         raise Conflict(f"Host {host.name} can give guests of type {virt_type} none of the CPU models "
                        f"{', '.join(settings.cpu_models)} (its agent's setting cpu_models). It can give "
                        f"{', '.join(host.hypervisor.cpu_choices(virt_type).usable)}.")
-    if not wanted:
+    if not required_traits:
         return models[0]
-    besides = flags(settings.cpu_model_extra_flags)
+    besides = parse_cpu_flags(settings.cpu_model_extra_flags)
     for model in models:
-        if of_features(host.hypervisor.cpu_features(virt_type, model, besides)).issuperset(wanted):
+        if traits_of_features(host.hypervisor.cpu_features(virt_type, model, besides)).issuperset(required_traits):
             return model
     raise Conflict(f"hardware.{CPU_TRAITS}: none of the CPU models {', '.join(models)} of host {host.name} (its "
-                   f"agent's setting cpu_models) has {', '.join(wanted)}. Add one that has, or choose another host.",
+                   f"agent's setting cpu_models) has {', '.join(required_traits)}. Add one that has, or choose "
+                   "another host.",
                    field=f"hardware.{CPU_TRAITS}")
 
 
 def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str) -> list[str]:
-    known = hypervisor.cpu_choices(virt_type).models
-    return [one for one in settings.cpu_models if known.get(one)]
+    known_models = hypervisor.cpu_choices(virt_type).models
+    return [model for model in settings.cpu_models if known_models.get(model)]
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Whether the *domain* was defined with another CPU mode than the settings give it now."""
+    """Return whether the *domain* was defined with another CPU mode than the settings give it now."""
     try:
-        wanted = of(host, domain.hardware, domain.virt_type)
+        cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:
-        return False  # its start says why
-    return domain.cpu != ("" if wanted is None else wanted.note)
+        return False  # its start reports the reason
+    return domain.cpu != ("" if cpu_mode is None else cpu_mode.note)
 
 
-def features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> Collection[str]:
-    """The features of the CPU that guests of this host have: with ``cpu_models`` those of all of them, as in Nova.
-    *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under it, and so can have what the host's CPU has."""
-    settings, own = host.settings, (facts.get("cpu_info") or {}).get("features") or ()
+def guest_cpu_features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> Collection[str]:
+    """Return the features of the CPU of guests on this host; with ``cpu_models`` the features of all models, as in
+    Nova. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under KVM, and so can have the features of the
+    host's CPU."""
+    settings, host_features = host.settings, (facts.get("cpu_info") or {}).get("features") or ()
     virt_type = "kvm" if kvm else "qemu"
     mode = _mode(settings, virt_type)
     if mode is None:
-        return own if kvm else EMULATED
+        return host_features if kvm else EMULATED
     if mode == NONE:
         return EMULATED
-    besides = flags(settings.cpu_model_extra_flags)
+    besides = parse_cpu_flags(settings.cpu_model_extra_flags)
     try:
         if mode == CUSTOM:
-            found = frozenset[str]().union(*(host.hypervisor.cpu_features(virt_type, model, besides)
-                                             for model in _usable(settings, host.hypervisor, virt_type)))
+            guest_features = frozenset[str]().union(*(host.hypervisor.cpu_features(virt_type, model, besides)
+                                                      for model in _usable(settings, host.hypervisor, virt_type)))
         else:
-            found = frozenset(own) if kvm else host.hypervisor.cpu_features(virt_type)
+            guest_features = frozenset(host_features) if kvm else host.hypervisor.cpu_features(virt_type)
     except HypervisorError as error:
         log.warning("no features of guests' CPUs are told: %s", error.message)
         return ()
-    return with_features(found, besides)
+    return with_features(guest_features, besides)
 
 
-def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a CPU mode that this host cannot give its guests. While libvirt does not answer,
-    nobody knows: then starts of guests say it."""
+def check_cpu_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
+    """Raise ``InvalidSettings`` for a CPU mode that this host cannot give its guests. While libvirt does not answer
+    nothing is checked: then starts of guests report it."""
     mode = settings.cpu_mode
     if mode in (None, NONE):
         return
@@ -117,17 +119,17 @@ def _check(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str)
     if mode not in choices.modes:
         raise InvalidSettings(f"cpu_mode: guests of type {virt_type} cannot have {mode} on this host; they can have "
                               f"{', '.join(sorted(choices.modes))} or none.")
-    there = ", ".join(choices.usable)
-    if unknown := [one for one in models if one not in choices.models]:
+    usable_text = ", ".join(choices.usable)
+    if unknown := [model for model in models if model not in choices.models]:
         raise InvalidSettings(f"cpu_models: libvirt knows no CPU model {', '.join(unknown)} for guests of type "
-                              f"{virt_type}. This host can give {there}.")
+                              f"{virt_type}. This host can give {usable_text}.")
     usable = _usable(settings, hypervisor, virt_type)
     if models and not usable:
         raise InvalidSettings(f"cpu_models: this host can give guests of type {virt_type} none of {', '.join(models)}. "
-                              f"It can give {there}.")
-    if left := [one for one in models if one not in usable]:
-        log.warning("cpu_models: this host cannot give %s, and passes over them", ", ".join(left))
-    besides = flags(settings.cpu_model_extra_flags)
+                              f"It can give {usable_text}.")
+    if unusable := [model for model in models if model not in usable]:
+        log.warning("cpu_models: this host cannot give %s, and passes over them", ", ".join(unusable))
+    besides = parse_cpu_flags(settings.cpu_model_extra_flags)
     for model in usable or [""] if besides else ():
         try:
             hypervisor.cpu_features(virt_type, model, besides)

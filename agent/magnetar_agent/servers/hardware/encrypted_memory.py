@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers whose memory the CPU encrypts (``mem_encryption`` of their hardware): a CPU has keys for so many of them."""
+"""Servers with memory that the CPU encrypts (``mem_encryption`` of their hardware). A CPU has a limited number of keys.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.host.provider_config import MOST, inventory
+from magnetar_agent.host.provider_config import MOST, make_inventory
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY_KEY, memory_model
 from magnetar_core.power import SUSPENDED
@@ -22,49 +23,51 @@ _STATE = ("cannot be suspended while the memory of the server is encrypted (mem_
           "it; stop it, or pause it")
 
 
-def _of(want: Mapping[str, Any]) -> str:
+def _encryption_model(want: Mapping[str, Any]) -> str:
     return memory_model(want.get("hardware") or {})
 
 
-def _most(host: LocalHost, there: Mapping[str, Mapping[str, int]]) -> int:
-    """How many such servers the host can have, whatever encrypts their memory."""
-    asked, whole = host.settings.num_memory_encrypted_guests, sum(one["guests"] for one in there.values())
-    return min(whole, MOST) if asked is None else min(asked, whole)
+def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
+    """Return how many such servers the host can have, with any kind of encryption."""
+    configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
+                                                                       for capability in capabilities.values())
+    return min(whole, MOST) if configured is None else min(configured, whole)
 
 
-def resources(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """That as an inventory, of which a cloud claims. *facts*: of the host."""
+def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the inventory of keys, for the claims of a cloud. *facts*: of the host."""
     most = _most(host, facts.get("memory_encryption") or {})
-    return {MEMORY_KEY: inventory(most, 1)} if most else {}
+    return {MEMORY_KEY: make_inventory(most, 1)} if most else {}
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
-    """Raise ``InvalidField`` for a server that is to be suspended with encrypted memory, and ``Conflict`` where the
-    host has no key left for it."""
-    mine = _of(found)
-    if mine and found.get("power") == SUSPENDED:
+def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
+    """Raise ``InvalidField`` for a server that would be suspended with encrypted memory, and ``Conflict`` if the host
+    has no key left."""
+    mine = _encryption_model(desired)
+    if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)
-    if mine != _of(old):
-        check(host, found, id)
+    if mine != _encryption_model(old):
+        check_memory_key(host, desired, id)
 
 
-def check(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` where the host has no key left for the server *id* with these fields: servers that are off
-    keep theirs. Hold the lock of choices until it is written."""
-    if not (mine := _of(want)):
+def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
+    """Raise ``Conflict`` if the host has no key left for the server *id* with these fields: servers that are off keep
+    their keys. Hold the lock of choices until the document is written."""
+    if not (mine := _encryption_model(want)):
         return
-    there = host.hypervisor.host()["memory_encryption"]
-    others = [word for one in placement.holders(host, id) if (word := _of(one))]
-    of_kind = there.get(mine, {}).get("guests", 0)
-    if others.count(mine) >= of_kind or len(others) >= _most(host, there):
+    capabilities = host.hypervisor.host()["memory_encryption"]
+    other_models = [model for holder in placement.fields_of_holders(host, id) if (model := _encryption_model(holder))]
+    of_kind = capabilities.get(mine, {}).get("guests", 0)
+    if other_models.count(mine) >= of_kind or len(other_models) >= _most(host, capabilities):
         raise Conflict(f"hardware.mem_encryption: host {host.name} has no key left to encrypt the memory of a server: "
-                       f"{others.count(mine)} of {of_kind} are taken for {mine}, and {len(others)} of "
-                       f"{_most(host, there)} in all (the agent's setting num_memory_encrypted_guests). Choose another "
+                       f"{other_models.count(mine)} of {of_kind} are taken for {mine}, and {len(other_models)} of "
+                       f"{_most(host, capabilities)} in all (the agent's setting num_memory_encrypted_guests). "
+                       "Choose another "
                        "host, or free one there.", field="hardware.mem_encryption")
 
 
-def check_live(want: Mapping[str, Any]) -> None:
+def check_encrypted_memory_live(want: Mapping[str, Any]) -> None:
     """Raise ``Conflict`` for a server that cannot move while its guest runs."""
-    if _of(want):
+    if _encryption_model(want):
         raise Conflict("The memory of the server is encrypted (hardware.mem_encryption), and no other host could read "
                        "it. Migrate it cold.")

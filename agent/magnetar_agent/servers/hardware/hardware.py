@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server's hardware: what its flavor, its image and itself ask for. What nothing on this host acts on is refused, or
-warned of.
+"""A server's hardware, from its flavor, its image and its own fields. Requests that have no effect on this host are
+refused, or warned about.
 
-The document has in ``hardware`` what the server is to have, and under ``ASKED`` who asked for what: ``flavor`` and
-``image`` as they were when the server got them, and its ``own`` words.
+The document has the server's hardware in ``hardware``, and in ``ASKED`` the source of each request: ``flavor`` and
+``image`` as they were when the server got them, and the server's ``own`` fields.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from magnetar_agent.servers.disks import own_disks, pmem
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, architectures, groups, machines, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
-from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
-from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
-from magnetar_core.hardware.needs import lacking
-from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
-from magnetar_core.reconcile import warn
+from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited_properties
+from magnetar_core.hardware.merge import check_machine, check_pcpus, merge_flavor_image, merge_server_hardware
+from magnetar_core.hardware.needs import missing_hardware
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, parse_hardware_specs
+from magnetar_core.reconcile import warn_caller
 
 from . import cpu_modes, mdevs, memory, pci
 from . import machines as own_machines
@@ -32,55 +32,55 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
 
 
-#: Who asked for what of the document's ``hardware``.
+#: The requests for the document's ``hardware``, by source.
 ASKED = "hardware_asked"
-#: libvirt's shares are a weight on hosts with cgroup v2 alone, which has another limit.
+#: On hosts with cgroup v2, libvirt's shares are only a weight, with another maximum.
 _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
-    """Set ``hardware`` of *found*, which has its flavor and its *image*, and the machine type that the image asks for.
-    *old*: what was wanted before. *virt_type*: as it was given; guests of another architecture are emulated. Raises
+def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
+    """Set ``hardware`` of *desired*, which has its flavor and its *image*, and the machine type that the image
+    requests. *old*: the former ``want``. *virt_type*: as requested; guests of another architecture are emulated. Raises
     ``InvalidField``."""
-    asked, given, had = {**old.get(ASKED, {})}, found.get("hardware") or {}, old.get("hardware") or {}
-    if found["flavor"] != old.get("flavor"):
-        asked["flavor"] = said(_specs(host, found["flavor"]), BY_SPEC)
-    if found["image"] != old.get("image"):
-        asked["image"] = said(image.want["properties"] if image else {}, BY_PROPERTY)
-        if asked["image"].get("machine") and found["machine"] in (machines.AUTO, old.get("machine")):
-            found["machine"] = asked["image"]["machine"]
-    if not old or given != had:
-        asked["own"] = given
-    asked = {name: value for name, value in asked.items() if value}
-    if not asked and not had:
-        own_machines.complete(host, found, old)
+    requested_by, requested, had = {**old.get(ASKED, {})}, desired.get("hardware") or {}, old.get("hardware") or {}
+    if desired["flavor"] != old.get("flavor"):
+        requested_by["flavor"] = parse_hardware_specs(_specs(host, desired["flavor"]), BY_SPEC)
+    if desired["image"] != old.get("image"):
+        requested_by["image"] = parse_hardware_specs(image.want["properties"] if image else {}, BY_PROPERTY)
+        if requested_by["image"].get("machine") and desired["machine"] in (machines.AUTO, old.get("machine")):
+            desired["machine"] = requested_by["image"]["machine"]
+    if not old or requested != had:
+        requested_by["own"] = requested
+    requested_by = {name: value for name, value in requested_by.items() if value}
+    if not requested_by and not had:
+        own_machines.complete_machine(host, desired, old)
         return
-    vcpus = found["flavor"]["vcpus"]
-    hardware = both(asked.get("flavor", {}), asked.get("image", {}), vcpus)
+    vcpus = desired["flavor"]["vcpus"]
+    hardware = merge_flavor_image(requested_by.get("flavor", {}), requested_by.get("image", {}), vcpus)
     hardware.pop("machine", None)
-    found["hardware"] = whole(hardware, asked.get("own", {}), vcpus)
-    found.pop(ASKED, None)
-    found.update({ASKED: asked} if asked else {})
-    if found["machine"] != machines.AUTO:
-        check_machine(found["hardware"], found["machine"])
-    own_machines.complete(host, found, old)
-    check_machine(found["hardware"], found["machine"])
-    _emulate(host, found, virt_type)
-    numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
-    if (found["hardware"], found["virt_type"]) != (had, old.get("virt_type")):
-        _check_host(host, found)
+    desired["hardware"] = merge_server_hardware(hardware, requested_by.get("own", {}), vcpus)
+    desired.pop(ASKED, None)
+    desired.update({ASKED: requested_by} if requested_by else {})
+    if desired["machine"] != machines.AUTO:
+        check_machine(desired["hardware"], desired["machine"])
+    own_machines.complete_machine(host, desired, old)
+    check_machine(desired["hardware"], desired["machine"])
+    _emulate(host, desired, virt_type)
+    numa.check_numa(desired["hardware"], vcpus, desired["flavor"]["ram"])
+    if (desired["hardware"], desired["virt_type"]) != (had, old.get("virt_type")):
+        _check_host(host, desired)
 
 
-def _emulate(host: LocalHost, found: Fields, virt_type: str) -> None:
-    """Have a guest of another architecture than the host's run under emulation."""
-    architecture = architectures.FIELD in found["hardware"] and architectures.emulated(
-        found["hardware"], host.hypervisor.host())
+def _emulate(host: LocalHost, desired: Fields, virt_type: str) -> None:
+    """Set emulation for a guest of another architecture than the host's."""
+    architecture = architectures.FIELD in desired["hardware"] and architectures.emulated_architecture(
+        desired["hardware"], host.hypervisor.host())
     if not architecture:
         return
     if virt_type == "kvm":
         raise InvalidField("virt_type", f"cannot be kvm for a guest of {architecture} (hw_emulation_architecture) on a "
                                         "host of another architecture; use qemu or auto", virt_type)
-    found["virt_type"] = "qemu"
+    desired["virt_type"] = "qemu"
 
 
 def _specs(host: LocalHost, flavor: Fields) -> Fields:
@@ -88,16 +88,17 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
     return document.want["extra_specs"] if document else {}
 
 
-def _check_host(host: LocalHost, found: Fields) -> None:
-    """Raises ``InvalidField`` for what this host cannot give."""
-    hardware, facts = found["hardware"], host.hypervisor.host()
-    devices = {"pci_devices": pci.whole(host)} if pci.asked(found) else {}
-    devices |= mdevs.whole(host) if mdevs.asked(found) else {}
-    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
-        raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
+def _check_host(host: LocalHost, desired: Fields) -> None:
+    """Raise ``InvalidField`` for hardware that this host cannot provide."""
+    hardware, facts = desired["hardware"], host.hypervisor.host()
+    devices = {"pci_devices": pci.pci_device_totals(host)} if pci.needed_pci_devices(desired) else {}
+    devices |= mdevs.mdev_totals(host) if mdevs.requests_vgpu(desired) else {}
+    for name, missing_part in missing_hardware(hardware, {**facts, "virt_types": [desired["virt_type"]], **devices}):
+        raise InvalidField(f"hardware.{name}",
+                           f"cannot be had on host {host.name}, which lacks {missing_part}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
-    pmem.check(host, found)
-    check_cpu(host, hardware, found["virt_type"])
+    pmem.check_pmem_labels(host, desired)
+    check_cpu(host, hardware, desired["virt_type"])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")
@@ -107,29 +108,30 @@ def _check_host(host: LocalHost, found: Fields) -> None:
 
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
-    """Raises ``InvalidField`` where the CPU of guests of this type has not the features that *hardware* asks for, and
-    ``Conflict`` where none of the agent's CPU models has all of them."""
-    wanted = hardware.get(CPU_TRAITS)
-    if wanted and (lost := traits.Asked(frozenset(wanted)).lacking(
+    """Raise ``InvalidField`` if the CPU of guests of this type lacks features that *hardware* requires, and
+    ``Conflict`` if none of the agent's CPU models has all of them."""
+    required_traits = hardware.get(CPU_TRAITS)
+    if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
         raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
-                                                     f"{' and '.join(lost)}", wanted)
-    cpu_modes.of(host, hardware, virt_type)
+                                                     f"{' and '.join(lost)}", required_traits)
+    cpu_modes.guest_cpu_mode(host, hardware, virt_type)
 
 
-def choose_nic_models(found: Fields, old: Fields) -> None:
-    """Give the NICs of which no model was said that of the server's hardware."""
-    model, before = ((one.get("hardware") or {}).get("nic_model", "virtio") for one in (found, old))
-    if (model, before) == ("virtio", "virtio"):
+def choose_nic_models(desired: Fields, old: Fields) -> None:
+    """Set the NIC model of the server's hardware for NICs without a model of their own."""
+    model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
+                           for server_fields in (desired, old))
+    if (model, former_model) == ("virtio", "virtio"):
         return
-    for nic in found["networks"]:
-        if nic["model"] in ("virtio", before):
+    for nic in desired["networks"]:
+        if nic["model"] in ("virtio", former_model):
             nic["model"] = model
 
 
-def check_flavor(host: LocalHost, flavor: Fields) -> None:
-    """Raises ``InvalidField`` for extra specs of the named *flavor* that would do nothing. Sizes have none, and so has
-    what conductors send: they have looked."""
+def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
+    """Raise ``InvalidField`` for extra specs of the named *flavor* that would have no effect. Unnamed sizes have none,
+    and conductors check the flavors that they send."""
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
         specs = document.want["extra_specs"]
@@ -137,61 +139,63 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
             raise InvalidField("flavor", f"must have extra specs with values that they can have: of {document.name!r}, "
                                          f"{odd}")
         check_pcpus(specs, flavor["vcpus"])
-        if odd := groups.problem(specs):
+        if odd := groups.check_request_groups(specs):
             raise InvalidField("flavor", f"must not ask for what no host gives: of {document.name!r}, {odd}")
         _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(specs, (AGENT,)))
-        _check_traits(host, "flavor", document, traits.asked(specs, {}))
+        _check_traits(host, "flavor", document, traits.requested_host_traits(specs, {}))
 
 
 def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str) -> None:
-    """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
-    servers have together is not looked at: that is for those who choose the host. *backed*: its root disk is a volume.
-    *root_format* says where its own disks lie."""
+    """Raise ``InvalidField`` for a server that alone needs more than the host has, times the settings' ratios. The sum
+    over all servers is not checked: the scheduler does that. *backed*: its root disk is a volume. *root_format* says
+    where its own disks are."""
     facts, settings = host.hypervisor.host(), host.settings
     disk = 0 if backed else flavor["disk"]
-    for what, wanted, unit, there, ratio in (
+    for resource, requested, unit, capacity, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
-            ("ram", flavor["ram"], " MiB", memory.total(host), "ram_allocation_ratio"),
+            ("ram", flavor["ram"], " MiB", memory.guest_memory_total(host), "ram_allocation_ratio"),
             ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
-             own_disks.total(host, root_format) // GIB, "disk_allocation_ratio")):
-        if wanted > (most := int(there * getattr(settings, ratio))):
-            raise InvalidField("flavor", f"must ask for no more than {most}{unit} of {what}: the host has {there}"
-                                         f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", wanted)
+             own_disks.own_disk_capacity(host, root_format) // GIB, "disk_allocation_ratio")):
+        if requested > (most := int(capacity * getattr(settings, ratio))):
+            raise InvalidField("flavor",
+                               f"must ask for no more than {most}{unit} of {resource}: the host has {capacity}"
+                                         f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", requested)
 
 
 def check_image(host: LocalHost, image: Document) -> None:
-    """Raises ``InvalidField`` for an *image* of another machine than this, and for properties that would do nothing."""
+    """Raise ``InvalidField`` for an *image* that does not suit this host, and for properties that would have no effect.
+    """
     properties: dict[str, Any] = image.want["properties"]
     if not properties:
         return
-    if wrong := next(unsuited(properties, host.hypervisor.host()), None):
+    if wrong := next(unsuited_properties(properties, host.hypervisor.host()), None):
         raise InvalidField("image", f"must be one for this host: of {image.name!r}, {wrong}")
     if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
         raise InvalidField("image", f"must have properties with values that they can have: of {image.name!r}, {odd}")
     for text in IMAGE_PROPERTIES.ignored(properties):
-        warn(f"Image {image.name!r}: {text}.")
+        warn_caller(f"Image {image.name!r}: {text}.")
     _without_effect(host, "image", image, IMAGE_PROPERTIES.without_effect(properties, (AGENT,)))
-    _check_traits(host, "image", image, traits.asked({}, properties))
+    _check_traits(host, "image", image, traits.requested_host_traits({}, properties))
 
 
-def _check_traits(host: LocalHost, field: str, document: Document, wanted: traits.Asked) -> None:
-    """Raises ``InvalidField`` where the host lacks a trait that is required, or has one that is forbidden."""
-    if not any(wanted):
+def _check_traits(host: LocalHost, field: str, document: Document, requirements: traits.Asked) -> None:
+    """Raise ``InvalidField`` if the host lacks a required trait, or has a forbidden one."""
+    if not any(requirements):
         return
     facts = host.hypervisor.host()
-    if lacking := wanted.lacking(traits_of(host, facts, facts["kvm"]["usable"])):
+    if lacking := requirements.lacking(traits_of(host, facts, facts["kvm"]["usable"])):
         raise InvalidField(field, f"must not ask for traits against this host's: {document.name!r} does, and the host "
                                   f"{' and '.join(lacking)}. Choose another, or add CUSTOM_ ones to traits in the "
                                   "agent's settings")
 
 
-def _without_effect(host: LocalHost, field: str, document: Document, found: Iterable[str]) -> None:
-    texts = "; ".join(found)
+def _without_effect(host: LocalHost, field: str, document: Document, problems: Iterable[str]) -> None:
+    texts = "; ".join(problems)
     if not texts:
         return
-    told = f"{field} {document.name!r}, {texts}"
+    summary = f"{field} {document.name!r}, {texts}"
     if host.settings.specs_without_effect == "warn":
-        warn(f"What would do nothing here: {told}.")
+        warn_caller(f"What would do nothing here: {summary}.")
         return
-    raise InvalidField(field, f"must not ask for what would do nothing here ({told}). Remove it, or choose another; "
+    raise InvalidField(field, f"must not ask for what would do nothing here ({summary}). Remove it, or choose another; "
                               "specs_without_effect: warn in the agent's settings lets it pass")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The machine type of servers: chosen when they are made, and kept as the version that it was then, so that a guest
-finds the same devices whatever QEMU its host gets (spec rows A23.1, A23.2)."""
+"""The machine type of servers. It is chosen when a server is made and stored with its version, so that the guest keeps
+the same devices when its host gets another QEMU."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def complete(host: LocalHost, found: Fields, old: Fields) -> None:
-    """Make the ``machine`` of *found*, which has its ``hardware``, the version that it stands for here. *old*: what was
-    wanted before; what means the same stays. Raises ``InvalidField`` for a machine type that QEMU has not."""
-    if old and machines.means(found["machine"], old["machine"]):
-        found["machine"] = old["machine"]
+def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
+    """Replace the ``machine`` of *desired*, which has its ``hardware``, by the version that it means on this host.
+    *old*: the former ``want``; a machine that means the same stays. Raises ``InvalidField`` for a machine type that
+    QEMU lacks."""
+    if old and machines.is_same_machine(desired["machine"], old["machine"]):
+        desired["machine"] = old["machine"]
         return
-    facts, hardware = host.hypervisor.host(), found.get("hardware") or {}
-    architecture = architectures.of(hardware, facts)
-    wanted = found["machine"]
-    if wanted == machines.AUTO:
-        wanted = _default(host.settings, architecture, hardware)
-    there = _there(facts, architecture)
-    if there and wanted not in there:
+    facts, hardware = host.hypervisor.host(), desired.get("hardware") or {}
+    architecture = architectures.guest_architecture(hardware, facts)
+    machine = desired["machine"]
+    if machine == machines.AUTO:
+        machine = _default(host.settings, architecture, hardware)
+    versions = _machine_versions(facts, architecture)
+    if versions and machine not in versions:
         raise InvalidField("machine", f"must be a machine type that QEMU of host {host.name} has, which are "
-                                      f"{machines.listed(there)}", wanted)
-    found["machine"] = there.get(wanted, wanted)
+                                      f"{machines.describe_machines(versions)}", machine)
+    desired["machine"] = versions.get(machine, machine)
 
 
-def _there(facts: Fields, architecture: str) -> Mapping[str, str]:
-    """The machine types of guests of an architecture, and the version that each is."""
-    found: Mapping[str, str] = facts["machine_types"].get(architecture, {})
-    return found
+def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
+    """Return the machine types of guests of an architecture, each with its version."""
+    versions: Mapping[str, str] = facts["machine_types"].get(architecture, {})
+    return versions
 
 
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
-    """The machine type of a server of which none is said: the setting's, but for *hardware* that only the usual one
-    has."""
-    found = _settings(settings).get(architecture)
-    if found is not None:
+    """Return the default machine type: the setting's, unless only the usual type has the *hardware*."""
+    machine = _settings(settings).get(architecture)
+    if machine is not None:
         with suppress(InvalidField):
-            check_machine(hardware, found)
-            return found
-    return machines.usual(hardware)
+            check_machine(hardware, machine)
+            return machine
+    return machines.default_machine(hardware)
 
 
 def _settings(settings: AgentSettings) -> dict[str, str]:
-    return dict(one.split("=", 1) for one in settings.hw_machine_type)
+    return dict(setting.split("=", 1) for setting in settings.hw_machine_type)
 
 
-def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a default of an architecture of this host's guests that its QEMU has not. While
-    libvirt does not answer, nobody knows: then servers that are made say it."""
+def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
+    """Raise ``InvalidSettings`` for a default machine type that this host's QEMU lacks, for an architecture of its
+    guests. While libvirt does not answer nothing is checked: then creating servers reports it."""
     if not settings.hw_machine_type:
         return
     try:
@@ -72,21 +72,21 @@ def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
     except HypervisorDown as error:
         log.warning("hw_machine_type is not checked: %s", error.message)
         return
-    for architecture, wanted in _settings(settings).items():
-        there = _there(facts, architecture)
-        if there and wanted not in there:
-            raise InvalidSettings(f"hw_machine_type: QEMU of this host has no machine type {wanted}. It has "
-                                  f"{machines.listed(there)}.")
+    for architecture, machine in _settings(settings).items():
+        versions = _machine_versions(facts, architecture)
+        if versions and machine not in versions:
+            raise InvalidSettings(f"hw_machine_type: QEMU of this host has no machine type {machine}. It has "
+                                  f"{machines.describe_machines(versions)}.")
 
 
-def record(host: LocalHost, domains: Mapping[str, Domain]) -> None:
-    """Note the version of servers that an earlier agent made without: that of their domain, which libvirt has noted."""
-    for known in host.documents.peek("server"):
-        domain = domains.get(known.id)
-        if machines.is_versioned(known.want.get("machine", "")) or domain is None or not domain.owned:
+def record_machine_versions(host: LocalHost, domains: Mapping[str, Domain]) -> None:
+    """Store the machine version of servers that an earlier agent made without one: libvirt has it in their domain."""
+    for server in host.documents.peek("server"):
+        domain = domains.get(server.id)
+        if machines.is_versioned(server.want.get("machine", "")) or domain is None or not domain.owned:
             continue
-        with host.locks.hold("server", known.id):
-            document = host.documents.get("server", known.id)
-            if document and machines.means(document.want["machine"], domain.machine):
+        with host.locks.hold("server", server.id):
+            document = host.documents.get("server", server.id)
+            if document and machines.is_same_machine(document.want["machine"], domain.machine):
                 document.want["machine"] = domain.machine
                 host.documents.write(document)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The virtual GPU of a server: a part of a device of this host.
+"""The virtual GPU of a server: a part (mdev) of a device of this host.
 
-Which device it is a part of is chosen under the lock of choices, and kept in the server's document (``FIELD``). The
-part itself is made before a guest starts, since the kernel forgets it with each boot of the host. It is removed with
-the server, or when the server is off and is to have none any more.
+The device is chosen under the lock of choices and kept in the server's document (``FIELD``). The part itself is made
+before a guest starts, since the kernel forgets it with each boot of the host. It is removed with the server, or when
+the server is off and no longer requests one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.mdev import Mdev, MdevParent, parents
+from magnetar_agent.hardware.mdev import Mdev, MdevParent, mdev_parents
 from magnetar_agent.reconcile.locks import CHOICES
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import VGPU_CLASS
@@ -26,137 +26,144 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document, Fields
 
-#: What a document has in its ``want``: {uuid, parent, type}; and what its guest had before a change.
+#: Keys of ``want``: {uuid, parent, type}, and the same of the guest before a change.
 FIELD, BEFORE = "mdev", "mdev_before"
 
 
-def asked(want: Mapping[str, Any]) -> bool:
-    """Whether a server of these fields is to have one."""
+def requests_vgpu(want: Mapping[str, Any]) -> bool:
+    """Return whether a server with these fields requests a virtual GPU."""
     return bool((want.get("hardware") or {}).get("vgpus"))
 
 
-def devices(host: LocalHost) -> list[MdevParent]:
-    """Those of the host that can be divided."""
-    return parents(host.settings.sysfs, host.settings.enabled_mdev_types)
+def divisible_devices(host: LocalHost) -> list[MdevParent]:
+    """Return the devices of the host that can be divided."""
+    return mdev_parents(host.settings.sysfs, host.settings.enabled_mdev_types)
 
 
 def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
-    """How many parts servers have, or others have made."""
-    held = {one["uuid"] for want in placement.holders(host, without) for name in (FIELD, BEFORE)
-            if (one := want.get(name)) and one["parent"] == parent.address}
-    return len(held | parent.made - {_uuid(without)})
+    """Return how many parts of *parent* are taken, by servers or made by others; without the part of the server
+    *without*."""
+    part_ids = {part["uuid"] for want in placement.fields_of_holders(host, without) for name in (FIELD, BEFORE)
+                if (part := want.get(name)) and part["parent"] == parent.address}
+    return len(part_ids | parent.made - {_uuid(without)})
 
 
 def _uuid(server: str) -> str:
-    """That of a server's part, which needs no note."""
+    """Return the uuid of a server's part. It follows from the server's, so it is not stored."""
     return str(uuid.uuid5(uuid.UUID(server), "mdev")) if server else ""
 
 
-def told(host: LocalHost, there: Sequence[MdevParent]) -> dict[str, Any]:
-    """``mdevs`` of ``kinds.Host``. *there*: ``devices``."""
-    return {"mdevs": [{"parent": one.address, "type": one.type, "numa_node": one.node, "total": one.total,
-                       "free": max(0, one.total - _taken(host, one)), "provider": _provider(one.address),
-                       **({"traits": list(one.traits)} if one.traits else {})} for one in there]}
+def mdev_facts(host: LocalHost, mdev_devices: Sequence[MdevParent]) -> dict[str, Any]:
+    """Return ``mdevs`` of ``kinds.Host``. *mdev_devices*: ``divisible_devices``."""
+    return {"mdevs": [{"parent": device.address, "type": device.type, "numa_node": device.node, "total": device.total,
+                       "free": max(0, device.total - _taken(host, device)), "provider": _provider(device.address),
+                       **({"traits": list(device.traits)} if device.traits else {})} for device in mdev_devices]}
 
 
 def _provider(address: str) -> str:
-    """What a device that can be divided is called among ``providers``: libvirt's name of it, as in Nova."""
+    """Return the name of a divisible device among ``providers``: libvirt's name, as in Nova."""
     return f"pci_{re.sub('[:.]', '_', address)}"
 
 
-def providers(host: LocalHost, there: Sequence[MdevParent], above: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The devices *there* as ``providers`` of ``kinds.Host`` (row XDEV-03). *above*: the provider of each NUMA cell."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in there:
-        inventory = {"total": one.total, "reserved": 0, "max_unit": one.total}
-        found[one.address] = {"name": _provider(one.address), "parent": above.get(one.node, ""),
-                              "inventories": {VGPU_CLASS: inventory}, "traits": list(one.traits), "held": {}}
-    for id, want in placement.wants(host) if found else ():
-        for parent in {want[name]["parent"] for name in (FIELD, BEFORE) if want.get(name)} & found.keys():
-            found[parent]["held"][id] = {VGPU_CLASS: 1}
-    return list(found.values())
+def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
+                   above: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return *mdev_devices* as ``providers`` of ``kinds.Host``. *above*: the provider of each NUMA cell."""
+    by_address: dict[str, dict[str, Any]] = {}
+    for device in mdev_devices:
+        inventory = {"total": device.total, "reserved": 0, "max_unit": device.total}
+        by_address[device.address] = {"name": _provider(device.address), "parent": above.get(device.node, ""),
+                                      "inventories": {VGPU_CLASS: inventory}, "traits": list(device.traits), "held": {}}
+    for id, want in placement.fields_by_server(host) if by_address else ():
+        for parent in {want[name]["parent"] for name in (FIELD, BEFORE) if want.get(name)} & by_address.keys():
+            by_address[parent]["held"][id] = {VGPU_CLASS: 1}
+    return list(by_address.values())
 
 
-def whole(host: LocalHost) -> dict[str, Any]:
-    """The same as if no server had any."""
-    return {"mdevs": [{**one, "free": one["total"]} for one in told(host, devices(host))["mdevs"]]}
+def mdev_totals(host: LocalHost) -> dict[str, Any]:
+    """Return ``mdevs`` as if no server had any."""
+    return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 
-def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the server *id* with these fields gets: a part of the device that it *had* one of, or of the first with a
-    free one, near its NUMA cells if there is one. Hold the lock of choices until it is written. Raises ``Conflict``."""
-    if not asked(want):
+def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str,
+                                                                                                                 str]:
+    """Return the part for the server *id* with these fields: of the device that it *had* a part of, or of the first one
+    with a free part, near its NUMA cells if possible. Hold the lock of choices until the document is written. Raises
+    ``Conflict``."""
+    if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
     trait = want["hardware"].get("vgpu_trait", "")
-    free = [one for one in devices(host) if _taken(host, one, id) < one.total and (not trait or trait in one.traits)]
+    free = [device for device in divisible_devices(host) if _taken(host, device, id) < device.total
+            and (not trait or trait in device.traits)]
     if not free:
-        what = f" of a device with trait {trait}" if trait else ""
-        raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU{what} left. Choose another host, free one "
+        with_trait = f" of a device with trait {trait}" if trait else ""
+        raise Conflict(
+            f"hardware.vgpus: host {host.name} has no virtual GPU{with_trait} left. Choose another host, free one "
                        "there, or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
-    best = min(free, key=lambda one: ((had or {}).get("parent") != one.address, one.node not in near, one.address))
+    best = min(free, key=lambda device: ((had or {}).get("parent") != device.address, device.node not in near,
+                                         device.address))
     return {"uuid": _uuid(id), "parent": best.address, "type": best.type}
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
-    """Set ``FIELD`` of *found*, whose hardware and placement are known. *old*: what was wanted before. Raises
-    ``Conflict``, and ``InvalidField`` for a server that is to be suspended with one."""
-    if asked(found) and found.get("power") == SUSPENDED:
+def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
+    """Set ``FIELD`` of *desired*, whose hardware and placement are known. *old*: the former ``want``. Raises
+    ``Conflict``, and ``InvalidField`` for a server that would be suspended with a virtual GPU."""
+    if requests_vgpu(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has a virtual GPU, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
-    had, before = old.get(FIELD) or {}, old.get(BEFORE) or {}
-    found.pop(FIELD, None)
-    found.pop(BEFORE, None)
-    same = (found.get("hardware") or {}).get("vgpu_trait") == (old.get("hardware") or {}).get("vgpu_trait")
-    made = had if had and asked(found) and same else choose(host, found, id, had)
-    found.update({FIELD: made} if made else {})
-    before = {} if made else before or had
-    found.update({BEFORE: before} if before else {})
+    had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
+    desired.pop(FIELD, None)
+    desired.pop(BEFORE, None)
+    same = (desired.get("hardware") or {}).get("vgpu_trait") == (old.get("hardware") or {}).get("vgpu_trait")
+    made = had if had and requests_vgpu(desired) and same else choose_mdev(host, desired, id, had)
+    desired.update({FIELD: made} if made else {})
+    former = {} if made else former or had
+    desired.update({BEFORE: former} if former else {})
 
 
-def arrive(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose what a server that comes from another host gets here. Hold the lock of choices until it is written.
+def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
+    """Choose a part for a server that comes from another host. Hold the lock of choices until the document is written.
     Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
-    if made := choose(host, want, id):
+    if made := choose_mdev(host, want, id):
         want[FIELD] = made
 
 
-def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Before a domain is defined or started: have the part that it is to have, and no other. Where its device is gone,
-    it gets one of another. *keep* writes the document. Raises ``Conflict``."""
+def prepare_mdev(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
+    """Make the server's part, and remove any other, before its domain is defined or started. If the device is gone,
+    choose a part of another one. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
-    if FIELD not in want and BEFORE not in want and not asked(want):
+    if FIELD not in want and BEFORE not in want and not requests_vgpu(want):
         return
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
         return  # the guest has it
-    if not asked(want):  # its part goes first: without the fields nothing would look for it any more
-        _have(host, document.id, None)
+    if not requests_vgpu(want):  # Remove the part first: without the fields nothing would look for it.
+        _replace_mdev(host, document.id, None)
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
-        made = choose(host, want, document.id, had)
+        made = choose_mdev(host, want, document.id, had)
         if made != had or BEFORE in want:
             want.pop(FIELD, None)
             want.pop(BEFORE, None)
             want.update({FIELD: made} if made else {})
             placement.write_choice(document, keep)
     if made:
-        _have(host, document.id, Mdev(**made))
+        _replace_mdev(host, document.id, Mdev(**made))
 
 
-def _have(host: LocalHost, id: str, wanted: Mdev | None) -> None:
-    there = next((one for one in host.hypervisor.mdevs() if one.uuid == _uuid(id)), None)
-    if there == wanted:
+def _replace_mdev(host: LocalHost, id: str, desired: Mdev | None) -> None:
+    existing = next((mdev for mdev in host.hypervisor.mdevs() if mdev.uuid == _uuid(id)), None)
+    if existing == desired:
         return
-    if there is not None:
-        host.hypervisor.remove_mdev(there.uuid)
-    if wanted is not None:
-        host.hypervisor.make_mdev(wanted)
+    if existing is not None:
+        host.hypervisor.remove_mdev(existing.uuid)
+    if desired is not None:
+        host.hypervisor.make_mdev(desired)
 
 
-def remove(host: LocalHost, document: Document) -> None:
-    """The server goes: so does its part."""
+def remove_server_mdev(host: LocalHost, document: Document) -> None:
+    """Remove the part of a server that is deleted."""
     if FIELD in document.want or BEFORE in document.want:
-        _have(host, document.id, None)
+        _replace_mdev(host, document.id, None)

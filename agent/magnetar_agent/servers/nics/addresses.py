@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses that servers are given: chosen by somebody else, and answered by DHCP on networks that the agent makes.
+"""Fixed addresses of servers: chosen outside the agent, and served by DHCP on networks that the agent makes.
 
 ``document.state["reserved"]`` has the DHCP reservations of a server on this host: ``[[mac, network, address], ...]``.
 It is written before and after DHCP is changed, so that every reservation can be removed.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.metadata.guest_data import NicAddress
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.server_plan import reservations
+from magnetar_core.server_plan import address_reservations
 
 if TYPE_CHECKING:
 
@@ -21,55 +21,55 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 RESERVED = "reserved"
-#: (kind of plug, its name): where a nic is plugged in.
+#: Where a NIC is plugged in: kind and name.
 Plug = tuple[str, str]
 
 
-def complete(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
-    """Check the addresses of *nics* and write them in normal form; a nic of *old* that is asked for without an
-    address keeps the one that it has. Raises ``InvalidField`` or ``Conflict`` naming the field."""
-    before = {nic["mac"]: nic for nic in old}
+def complete_addresses(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
+    """Check the addresses of *nics* and normalise them. A NIC of *old* that is requested without an address keeps its
+    own. Raises ``InvalidField`` or ``Conflict`` naming the field."""
+    former = {nic["mac"]: nic for nic in old}
     for at, nic in enumerate(nics):
-        kept = before.get(nic["mac"], {})
-        if "address" not in nic and "address" in kept and _plug(host, nic) == _plug(host, kept):
-            nic["address"] = kept["address"]
+        former_nic = former.get(nic["mac"], {})
+        if "address" not in nic and "address" in former_nic and _plug(host, nic) == _plug(host, former_nic):
+            nic["address"] = former_nic["address"]
         if nic.get("address") is None:
             nic.pop("address", None)
-        elif nic != kept:
+        elif nic != former_nic:
             check_address(host, nic, f"networks[{at}].address")
             _check_unused(host, nics, at, document)
 
 
 def check_address(host: LocalHost, nic: Fields, field: str) -> None:
-    """Check that the address can be one on the nic's network, and write it in normal form."""
+    """Raise ``InvalidField`` unless the NIC's network can have the address, and normalise it."""
     try:
-        given = IPv4Interface(nic["address"])
+        address = IPv4Interface(nic["address"])
     except ValueError:
         raise InvalidField(field, "must be an IPv4 address such as 192.168.100.7", nic["address"]) from None
     network = managed_network(host, nic)
     if network is None:
-        if given.ip.is_multicast or given.ip.is_loopback or given.ip.is_unspecified:
+        if address.ip.is_multicast or address.ip.is_loopback or address.ip.is_unspecified:
             raise InvalidField(field, "must be an address that a guest can have", nic["address"])
-        nic["address"] = str(given) if "/" in nic["address"] else str(given.ip)
+        nic["address"] = str(address) if "/" in nic["address"] else str(address.ip)
         return
     net = IPv4Network(network.want["cidr"])
     first, last = net.network_address + 2, net.broadcast_address - 1
-    if not first <= given.ip <= last or ("/" in nic["address"] and given.network != net):
+    if not first <= address.ip <= last or ("/" in nic["address"] and address.network != net):
         raise InvalidField(field, f"must lie in {first} to {last} on network {network.name!r} ({net}); the address "
                                   "before is the host's", nic["address"])
-    nic["address"] = str(given.ip)
+    nic["address"] = str(address.ip)
 
 
 def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Document | None) -> None:
-    """Raise when another nic has the address, or another server's guest holds a lease of it."""
+    """Raise if another NIC has the address, or another server's guest has a lease for the address."""
     nic, field = nics[at], f"networks[{at}].address"
     plug, address = _plug(host, nic), bare_address(nic)
-    if any(bare_address(one) == address and _plug(host, one) == plug for one in nics[:at]):
+    if any(bare_address(other_nic) == address and _plug(host, other_nic) == plug for other_nic in nics[:at]):
         raise InvalidField(field, "must differ from the other NICs'", nic["address"])
 
     def others(name: str, key: str) -> list[Document]:
-        found = host.documents.having("server", name, key)
-        return [one for one in found if document is None or one.id != document.id]
+        servers = host.documents.having("server", name, key)
+        return [server for server in servers if document is None or server.id != document.id]
 
     for other in others("address", str(address)):
         if any(bare_address(nic) == address and _plug(host, nic) == plug for nic in other.want["networks"]):
@@ -78,24 +78,24 @@ def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Docume
     if managed_network(host, nic) is None:
         return
     leased = {lease.mac for lease in host.hypervisor.leases(plug[1]) if lease.address == address} - {nic["mac"]}
-    for other in (one for mac in leased for one in others("mac", mac)):
+    for other in (server for mac in leased for server in others("mac", mac)):
         raise Conflict(f"{field}: DHCP has given {address} to server {other.name!r}. Choose another address, or let "
                        "the network's DHCP range leave it out.", field=field, uuids=[other.id])
 
 
 def fixed_addresses(server: Document) -> list[str]:
-    """The addresses that a server's nics were given, without prefixes."""
+    """Return the fixed addresses of a server's NICs, without prefixes."""
     return [address for nic in server.want["networks"] if (address := bare_address(nic))]
 
 
 def bare_address(nic: Fields) -> str | None:
-    """The address of a nic without a prefix."""
-    found = nic.get("address")
-    return None if found is None else str(found).partition("/")[0]
+    """Return the address of a NIC without a prefix; ``None`` if it has none."""
+    address = nic.get("address")
+    return None if address is None else str(address).partition("/")[0]
 
 
 def managed_network(host: LocalHost, nic: Fields) -> Document | None:
-    """The network that the agent makes into which the nic is plugged."""
+    """Return the NIC's network if the agent makes it; otherwise ``None``."""
     network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
@@ -115,7 +115,7 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
 
 # For the config drive ---------------------------------------------------------------------------------------------
 def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
-    """The nic's address for the config drive."""
+    """Return the NIC's address for the config drive; ``None`` if it has none."""
     network = managed_network(host, nic)
     if nic.get("address") is None:
         return None
@@ -131,26 +131,27 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
 
 # DHCP ---------------------------------------------------------------------------------------------------------------
 def reservations_of(server: Document) -> list[list[Any]]:
-    """The reservations of the server, including those that a crash may have left."""
+    """Return the reservations of the server, including any that a crash may have left."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
-    return noted + [one for one in reservations(server.want["networks"]) if one not in noted]
+    return noted + [reservation for reservation in address_reservations(server.want["networks"])
+                    if reservation not in noted]
 
 
 def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
-    """MAC and address of all that DHCP of *network* is to know, for when the network is made."""
-    found = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
+    """Return MAC and address of each reservation in the DHCP of *network*, for when the network is made."""
+    pairs = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
              for nic in server.want["networks"]
              if nic.get("address") and nic.get("network") in (network.name, network.id)}
-    return tuple(sorted(found, key=lambda host: IPv4Address(host[1])))
+    return tuple(sorted(pairs, key=lambda host: IPv4Address(host[1])))
 
 
 def reserve(task: Task) -> None:
-    """Make DHCP reserve the addresses that are wanted now for the server's NICs, and no others."""
+    """Make DHCP reserve the fixed addresses of the server's NICs, and no others."""
     host, document = task.host, task.document
-    now, before = reservations(document.want["networks"]), document.state.get(RESERVED, [])
-    gone = [one for one in before if one not in now]
-    if gone:  # of the others the document says already that they are wanted
-        document.state[RESERVED] = now + gone
+    now, before = address_reservations(document.want["networks"]), document.state.get(RESERVED, [])
+    obsolete = [reservation for reservation in before if reservation not in now]
+    if obsolete:  # the other ones are in ``want`` already
+        document.state[RESERVED] = now + obsolete
         task.keep()
     macs = {(mac, network) for mac, network, _address in now}
     for mac, network, _address in before:
@@ -169,7 +170,7 @@ def release(task: Task) -> None:
 
 
 def _each(host: LocalHost, network: str, act: Any) -> None:
-    """Call *act* with libvirt's name of a network whose DHCP is ours; others are somebody else's."""
-    found = managed_network(host, {"network": network})
-    if found is not None and found.want["dhcp"]:
-        act(found.name)
+    """Call *act* with libvirt's name of the network, if the agent serves its DHCP."""
+    managed = managed_network(host, {"network": network})
+    if managed is not None and managed.want["dhcp"]:
+        act(managed.name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs of a running server: unplugged and plugged while it runs.
+"""Hot-plug of NICs: unplugged and plugged while the server runs.
 
-Nobody can save the state of those that are devices of the host. So a guest that is suspended is without them, and gets
-them again when it runs: ``PULLED`` of its document's state says so from before the first is unplugged until all are
-plugged in again.
+The state of NICs that are devices of the host cannot be saved. So a suspended guest is without them, and gets them
+again when it runs: ``PULLED`` in its document's state is set before the first one is unplugged, until all are plugged
+in again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 
-#: Whether the guest is without its NICs that are devices of the host.
+#: Key of the state: the guest is without its NICs that are devices of the host.
 PULLED = "nics_pulled"
 
 
-def pull(task: Task) -> None:
-    """Before a guest is suspended: unplug its NICs that are devices of the host. Raises ``Conflict`` where it keeps
-    one; it goes on with all of them then, and nothing else is wanted of it."""
+def unplug_device_nics(task: Task) -> None:
+    """Unplug the NICs that are devices of the host, before a guest is suspended. Raises ``Conflict`` if it keeps one;
+    it then runs on with all of them, and its former power state is wanted again."""
     host, id = task.host, task.document.id
-    seen, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
-    pulled = [nic for nic in seen.nics if nic.device] if seen else []
-    if not (seen and domain and pulled):
+    running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
+    pulled = [nic for nic in running.nics if nic.device] if running else []
+    if not (running and domain and pulled):
         return
     task.document.state[PULLED] = True
     task.keep()
@@ -47,11 +47,11 @@ def pull(task: Task) -> None:
                            f"({', '.join(nic.mac for nic in pulled)}), of which its guest has to let go before it is "
                            "suspended. Unpause it first.")
         for nic in pulled:
-            attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
+            attaching.unplug_device(host, id, nic, f"NIC {nic.mac}", task.operation)
     except Exception:
-        for nic in _missing(task):  # also what an agent had unplugged that died
-            with suppress(MagnetarError):  # the next change brings it
-                attaching.plug(host, id, nic)
+        for nic in _missing(task):  # also NICs that a killed agent had unplugged
+            with suppress(MagnetarError):  # the next change plugs it
+                attaching.plug_device(host, id, nic)
         if not _missing(task):
             del task.document.state[PULLED]
         task.document.want["power"] = domain.state
@@ -60,28 +60,29 @@ def pull(task: Task) -> None:
         raise
 
 
-def check_live(document: Document, power: str) -> None:
-    """Raises ``Conflict`` where the guest of a server cannot let go of them, as it has to before it goes live."""
-    if power == PAUSED and pci.functions(document.want):
+def check_nics_live(document: Document, power: str) -> None:
+    """Raise ``Conflict`` if the guest cannot release its NICs that are devices of the host, as a live migration needs.
+    """
+    if power == PAUSED and pci.device_nics(document.want):
         raise Conflict(f"Server {document.name!r} is paused, and has NICs that are devices of its host, of which its "
                        "guest has to let go before it goes live. Unpause it first, or ask for type cold.")
 
 
-def leave(task: Task) -> None:
-    """Before a guest goes to another host: as ``pull``, and OVN finds no port of it here any more."""
-    pull(task)
-    function_settings.let_go(task.host, task.document)
+def release_source_nics(task: Task) -> None:
+    """Unplug such NICs before a guest goes to another host, and remove its ports from OVN here."""
+    unplug_device_nics(task)
+    function_settings.reset_guest_functions(task.host, task.document)
 
 
-def put_back(task: Task) -> None:
-    """A guest that was not suspended after all has its NICs again; where that fails too, with the next change."""
+def restore_nics(task: Task) -> None:
+    """Plug the NICs of a guest that was not suspended after all. If that fails, the next change plugs them."""
     if PULLED in task.document.state:
         with suppress(MagnetarError):
             plug(task, task.document.want["networks"])
 
 
 def forget_pulled(task: Task) -> None:
-    """Before a start: a guest whose saved memory is gone boots with all its NICs."""
+    """Clear ``PULLED`` before a start: a guest without saved memory boots with all its NICs."""
     if PULLED in task.document.state:
         domain = task.host.hypervisor.domain(task.document.id)
         if domain is None or domain.state != SUSPENDED:
@@ -90,54 +91,55 @@ def forget_pulled(task: Task) -> None:
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
-    """Plug and unplug NICs until the guest has those of the document. If it does not release one, the document gets its
+    """Plug and unplug NICs until the guest has the document's NICs. If it does not release one, the document gets its
     former *networks* back."""
     host, id = task.host, task.document.id
-    seen = host.hypervisor.running(id)
-    if seen is None:
+    running = host.hypervisor.running(id)
+    if running is None:
         return  # it has stopped; its next start brings them
-    wanted = {nic.mac: nic for nic in spec.nics(host, task.document)}
+    desired = {nic.mac: nic for nic in spec.domain_nics(host, task.document)}
     try:
-        for nic in seen.nics:
-            if nic.mac not in wanted or not _alike(nic, wanted[nic.mac]):
-                attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
-        function_settings.apply(host, task.document)
-        for nic in wanted.values():
-            attaching.plug(host, id, nic)
+        for nic in running.nics:
+            if nic.mac not in desired or not _alike(nic, desired[nic.mac]):
+                attaching.unplug_device(host, id, nic, f"NIC {nic.mac}", task.operation)
+        function_settings.apply_function_settings(host, task.document)
+        for nic in desired.values():
+            attaching.plug_device(host, id, nic)
     except Exception:
-        there = _back(task, seen)
+        device_addresses = _replug_nics(task, running)
         task.document.want["networks"] = networks
-        pci.follow_nics(task.document.want, failed=True, there=there)
+        pci.follow_nics(task.document.want, failed=True, present=device_addresses)
         task.document.state.pop("unfinished", None)
         task.keep()
-        function_settings.give_back(host)
+        function_settings.reset_free_functions(host)
         raise
     if task.document.state.pop(PULLED, None):
         task.keep()
     if pci.BEFORE in task.document.want:
         pci.follow_nics(task.document.want, failed=False)
         task.keep()
-        function_settings.give_back(host)
+        function_settings.reset_free_functions(host)
 
 
 def _missing(task: Task) -> list[Nic]:
-    """NICs of the document that are devices of the host, and that its guest, if it runs, is without."""
+    """Return the document's NICs that are devices of the host and that its guest lacks; none if it does not run."""
     now = task.host.hypervisor.running(task.document.id)
-    there = {nic.mac for nic in now.nics} if now else set()
-    return [nic for nic in spec.nics(task.host, task.document) if nic.device and nic.mac not in there] if now else []
+    plugged_macs = {nic.mac for nic in now.nics} if now else set()
+    return [nic for nic in spec.domain_nics(task.host, task.document) if nic.device
+            and nic.mac not in plugged_macs] if now else []
 
 
-def _back(task: Task, before: Domain) -> set[str]:
-    """Plug again what was unplugged. Returns the addresses of devices that are NICs of the guest."""
+def _replug_nics(task: Task, former: Domain) -> set[str]:
+    """Plug again the NICs that were unplugged. Return the addresses of devices that are NICs of the guest."""
     now = task.host.hypervisor.running(task.document.id)
-    there = {nic.mac for nic in now.nics} if now else set()
-    for nic in before.nics:
-        if now and nic.mac not in there:
+    plugged_macs = {nic.mac for nic in now.nics} if now else set()
+    for nic in former.nics:
+        if now and nic.mac not in plugged_macs:
             with suppress(MagnetarError):  # its next start brings it
-                attaching.plug(task.host, task.document.id, nic)
+                attaching.plug_device(task.host, task.document.id, nic)
     return {nic.device for nic in now.nics if nic.device} if now else set()
 
 
-def _alike(one: Nic, other: Nic) -> bool:
-    """Whether they differ at most in their tags, which the guest does not see."""
-    return replace(one, tag=None) == replace(other, tag=None)
+def _alike(nic: Nic, other: Nic) -> bool:
+    """Return whether two NICs differ at most in their tags, which the guest does not see."""
+    return replace(nic, tag=None) == replace(other, tag=None)

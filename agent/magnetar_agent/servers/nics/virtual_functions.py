@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs that are devices of the host, virtual functions (SR-IOV) or whole cards: what a server may ask of them. Which
-one a NIC gets: ``pci``.
+"""NICs that are devices of the host, virtual functions (SR-IOV) or whole cards, and the checks of their fields. ``pci``
+chooses the device of a NIC.
 
-They send and receive past the host, so that nothing of the host filters, limits or counts what they do. The card itself
-keeps a virtual function to its MAC and VLAN, which libvirt sets; nothing keeps a whole card to any.
+They send and receive past the host, so the host cannot filter, limit or count their traffic. The card itself keeps a
+virtual function to its MAC and VLAN, which libvirt sets; a whole card is not limited.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from magnetar_agent.servers.hardware import pci
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY
-from magnetar_core.hardware.pci import BY_OVN, DIRECT, MACVTAP, VDPA, WHOLE, in_words
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, MACVTAP, VDPA, WHOLE, describe_devices
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Fields
 
-#: How much a virtual function sends at most, and is sure of.
+#: The most that a virtual function sends, and the least that it is guaranteed.
 RATES = ("max_tx_rate", "min_tx_rate")
 
 
-def check(found: Fields) -> None:
-    """Raises ``InvalidField`` where a server with these fields asks for what no such NIC has."""
-    functions = pci.functions(found)
-    for at, nic in enumerate(found["networks"]):
+def check_function_nics(desired: Fields) -> None:
+    """Raise ``InvalidField`` if a server with these fields requests something that such NICs lack."""
+    functions = pci.device_nics(desired)
+    for at, nic in enumerate(desired["networks"]):
         field = f"networks[{at}]"
         if rate := next((name for name in RATES if nic.get(name)), None):
             _check_rate(nic, f"{field}.{rate}", nic[rate])
@@ -37,18 +37,19 @@ def check(found: Fields) -> None:
             _check_by_ovn(nic, field)
         else:
             _check_past_host(nic, field)
-    if functions and (found.get("hardware") or {}).get(MEMORY):
+    if functions and (desired.get("hardware") or {}).get(MEMORY):
         raise InvalidField(f"hardware.{MEMORY}", "must not be set for a server with a device of a physical network, "
                            "such as a virtual function: devices of the host cannot read encrypted memory; leave one of "
                            "the two out", True)
-    limit = next((name for name in found.get("hardware") or () if name.startswith("vif_")), None)
+    limit = next((name for name in desired.get("hardware") or () if name.startswith("vif_")), None)
     if functions and limit:
         raise InvalidField(f"hardware.{limit}", "limits NICs of the host, and the server has a device of a physical "
-                           "network, which the host cannot limit; leave one of the two out", found["hardware"][limit])
+                           "network, which the host cannot limit; leave one of the two out", desired["hardware"][limit])
 
 
 def is_forwarded(nic: Fields) -> bool:
-    """Whether a NIC is both a device of the host and a port of OVN, whose packets the card forwards as OVN says."""
+    """Return whether a NIC is both a device of the host and a port of OVN: the card forwards its packets as OVN says.
+    """
     return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") in BY_OVN
                 and not nic.get("network") and not nic.get("bridge"))
 
@@ -90,25 +91,26 @@ def _check_by_ovn(nic: Fields, field: str) -> None:
         raise InvalidField(f"{field}.model", f"must be virtio for vnic_type {VDPA}", nic["model"])
 
 
-def check_type(nic: Fields, kept: Fields | None, field: str) -> None:
-    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic*, its ``card``, or whether it is ``trusted``, says
-    nothing; ``Conflict`` where it would be another one than that of the NIC *kept* from before, which its guest has."""
+def check_type(nic: Fields, former: Fields | None, field: str) -> None:
+    """Raise ``InvalidField`` if a NIC without a physical network has ``vnic_type``, ``card`` or ``trusted``, and
+    ``Conflict`` if one of them would change from the *former* NIC, which the guest has."""
     for name, usual in (("vnic_type", DIRECT), ("trusted", False), ("card", "")):
-        new, old = nic.get(name) or usual, (kept or nic).get(name) or usual
+        new, old = nic.get(name) or usual, (former or nic).get(name) or usual
         if nic.get(name) and not nic.get("physical_network"):
             raise InvalidField(f"{field}.{name}", "is for NICs of a physical_network", nic[name])
-        if new != old and (kept or nic).get("physical_network"):
+        if new != old and (former or nic).get("physical_network"):
             raise Conflict(f"{field}.{name} cannot change from {old} to {new}: the host has to get the device back "
                            "first. Remove the NIC, and add it again with the other one.", field=f"{field}.{name}")
 
 
-def check_network(host: LocalHost, devices: str, field: str) -> None:
-    """Raises ``Conflict`` where the host has none of the *devices* (``core.hardware.pci.of_nic``)."""
-    found = pci.devices(host)
-    there = {name for one in found for name in one.of_network}
-    if devices not in there and not any(devices in one.of_card for one in found):
-        has = ", ".join(map(in_words, sorted(there))) or "none"
-        raise Conflict(f"{field}.physical_network: host {host.name} has no {in_words(devices)}; of such devices it has "
+def check_device_network(host: LocalHost, devices: str, field: str) -> None:
+    """Raise ``Conflict`` if the host has none of the *devices* (``core.hardware.pci.nic_devices_name``)."""
+    host_devices = pci.assignable_devices(host)
+    networks = {name for device in host_devices for name in device.of_network}
+    if devices not in networks and not any(devices in device.of_card for device in host_devices):
+        has = ", ".join(map(describe_devices, sorted(networks))) or "none"
+        raise Conflict(
+            f"{field}.physical_network: host {host.name} has no {describe_devices(devices)}; of such devices it has "
                        f"{has}. Name their physical_network in its agent's setting pci_device_spec, or choose another "
                        "host. A card is there as a whole while it has no virtual functions.",
                        field=f"{field}.physical_network")

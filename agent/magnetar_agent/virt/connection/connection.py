@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 
 #: Seconds between attempts to connect: doubled from the first to the last.
 BACK_OFF = (0.2, 5.0)
-#: libvirtd is gone when it leaves this many keep-alive questions, this many seconds apart, without an answer.
+#: libvirtd counts as gone when it leaves this many keep-alive messages, this many seconds apart, unanswered.
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
 
-#: Errors which say that the connection is of no use any more.
+#: Errors of a broken connection.
 _DOWN = frozenset({libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_RPC})
-#: Errors which say that somebody else has the name or the uuid.
+#: Errors for a name or uuid that another domain or network has.
 _EXISTS = frozenset({libvirt.VIR_ERR_DOM_EXIST, libvirt.VIR_ERR_NETWORK_EXIST})
 
 libvirt.registerErrorHandler(lambda _context, _error: None, None)  # it would print every error to stderr
 
 
 class EventLoop:
-    """libvirt's event loop, which is one per process, in a thread that runs while somebody needs it."""
+    """libvirt's event loop, which is one per process, in a thread that runs while the loop has users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,11 +46,11 @@ class EventLoop:
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
-        """Make sure that the loop runs; to be called before a connection is opened."""
+        """Ensure that the loop runs; must be called before a connection is opened."""
         with self._lock:
             if not self._registered:
                 libvirt.virEventRegisterDefaultImpl()
-                # Without something to wake it up, the loop would never see that it is to stop.
+                # Without a timer to wake it up, the loop would never notice that it must stop.
                 libvirt.virEventAddTimeout(500, lambda _timer, _opaque: None, None)
                 self._registered = True
             self._users += 1
@@ -60,7 +60,7 @@ class EventLoop:
                 self._thread.start()
 
     def give(self) -> None:
-        """The loop is not needed any more by one of its users."""
+        """Release the loop for one of its users; the last one stops it."""
         with self._lock:
             self._users -= 1
             if self._users or self._thread is None:
@@ -78,7 +78,7 @@ LOOP = EventLoop()
 
 
 class Connection:
-    """A connection to *uri* that comes back by itself. *prepare* is called with each new ``virConnect``."""
+    """A connection to *uri* that reconnects by itself. *prepare* is called with each new ``virConnect``."""
 
     def __init__(self, uri: str, prepare: Callable[[Any], None] = lambda _conn: None, wait: float = 10.0) -> None:
         self.uri = uri
@@ -97,12 +97,12 @@ class Connection:
         self._first.wait(wait)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each connection made from now on, from a thread of its own."""
+        """Call *listener* after each connection made from now on, from a separate thread."""
         self._listeners.append(listener)
 
     @property
     def generation(self) -> Any:
-        """The open ``virConnect``, or ``None``: another one after each reconnection."""
+        """Return the open ``virConnect``, or ``None``; it is another object after each reconnection."""
         return self._conn
 
     def wait_until_open(self, seconds: float) -> bool:
@@ -112,21 +112,21 @@ class Connection:
         return self._opened.wait(seconds)
 
     def drop_if_dead(self) -> None:
-        """Open the connection again if libvirt knows that it broke."""
+        """Open the connection again if libvirt knows that it is broken."""
         conn = self._conn
         if conn is not None and not _alive(conn):
             self._drop(conn, "libvirtd was started again")
 
     def up(self) -> bool:
-        """Whether libvirt answers now."""
+        """Return whether libvirt answers now."""
         try:
             self.call("answer", lambda conn: conn.getLibVersion())
         except MagnetarError:
             return False
         return True
 
-    def call(self, what: str, function: Callable[[Any], T]) -> T:
-        """The result of *function* on the connection; *what* completes "libvirt could not …" in errors."""
+    def call(self, purpose: str, function: Callable[[Any], T]) -> T:
+        """Return the result of *function* on the connection; *purpose* completes "libvirt could not …" in errors."""
         conn = self._conn
         if conn is None:
             self._wake.set()
@@ -135,7 +135,7 @@ class Connection:
         try:
             return function(conn)
         except libvirt.libvirtError as error:
-            raise self._translate(what, conn, error) from None
+            raise self._translate(purpose, conn, error) from None
 
     def close(self) -> None:
         """Close the connection and end its thread."""
@@ -145,17 +145,19 @@ class Connection:
         self._drop(self._conn, "the agent is stopping")
         LOOP.give()
 
-    def _translate(self, what: str, conn: Any, error: Any) -> MagnetarError:
+    def _translate(self, purpose: str, conn: Any, error: Any) -> MagnetarError:
         code, text = error.get_error_code(), text_of(error)
         if is_down(conn, error):
             self._drop(conn, text)
-            return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
+            return HypervisorDown(
+                f"libvirt could not {purpose}: the connection to it broke ({text}). The agent connects "
                                   "again by itself; repeat the call in a few seconds.", lost=True)
         if code == libvirt.VIR_ERR_NO_DOMAIN:
-            return Conflict(f"libvirt could not {what}: it was removed from outside in the meantime. Repeat the call.")
+            return Conflict(
+                f"libvirt could not {purpose}: it was removed from outside in the meantime. Repeat the call.")
         if code in _EXISTS:
-            return Conflict(f"libvirt could not {what}: {text}. Choose another name, or remove what has it.")
-        return HypervisorError(f"libvirt could not {what}: {text}.", libvirt_code=code)
+            return Conflict(f"libvirt could not {purpose}: {text}. Choose another name, or remove what has it.")
+        return HypervisorError(f"libvirt could not {purpose}: {text}.", libvirt_code=code)
 
     def _drop(self, conn: Any, why: str) -> None:
         with self._lock:
@@ -206,22 +208,23 @@ class Connection:
         return True
 
     def _lost(self, reason: int) -> None:
-        """Called by libvirt in the event thread, where closing would wait for itself: another thread does it."""
+        """Have another thread close the connection. libvirt calls this in the event thread, where closing would wait
+        for itself."""
         words = {libvirt.VIR_CONNECT_CLOSE_REASON_ERROR: "an I/O error",
                  libvirt.VIR_CONNECT_CLOSE_REASON_EOF: "libvirtd closed it",
                  libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE: "libvirtd left questions without an answer"}
         if reason != libvirt.VIR_CONNECT_CLOSE_REASON_CLIENT:
-            held = self._conn
-            threading.Thread(target=self._drop, args=(held, words.get(reason, "it broke")), daemon=True).start()
+            connection = self._conn
+            threading.Thread(target=self._drop, args=(connection, words.get(reason, "it broke")), daemon=True).start()
 
 
 def _keep_alive(conn: Any) -> None:
-    with contextlib.suppress(libvirt.libvirtError):  # drivers inside the process have nothing to keep alive
+    with contextlib.suppress(libvirt.libvirtError):  # in-process drivers have nothing to keep alive
         conn.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
 
 
 def is_down(conn: Any, error: Any) -> bool:
-    """Whether libvirt's *error* says that the connection broke, and not that something cannot be done."""
+    """Return whether libvirt's *error* means that the connection broke, and not that a request failed."""
     return error.get_error_code() in _DOWN or not _alive(conn)
 
 
@@ -233,5 +236,5 @@ def _alive(conn: Any) -> bool:
 
 
 def text_of(error: Any) -> str:
-    """libvirt's words, one line, without a full stop."""
+    """Return libvirt's message on one line, without a full stop."""
     return " ".join(str(error.get_error_message() or error).split()).rstrip(".")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The share of each guest and storage pool: which calls to it are in flight together, while few more wait.
+"""Limits for the calls to each guest and storage pool: few are in flight at a time, and few more wait.
 
-A guest has one call in flight. Beside a long call (start, managed save, migration) it has another one, for figures say,
-unless one of them hangs. What ends the guest waits for nothing else.
+A guest has one call in flight. Next to a long call (start, managed save, migration) it has another one, such as a read
+of statistics, unless one of them hangs. A call that ends the guest waits only for calls that do the same.
 """
 
 from __future__ import annotations
@@ -14,48 +14,50 @@ from contextlib import contextmanager
 
 from magnetar_core.errors import Conflict, GuestSilent, HypervisorError, StorageSilent
 
-#: Calls that wait for another one to the same guest, and for how many seconds.
+#: The most calls that wait for another one to the same guest, and for how many seconds.
 WAITERS, WAIT = 4, 30.0
 #: The same for storage pools.
 STORAGE_WAITERS, STORAGE_WAIT = 64, 120.0
-#: Seconds that a call waits for one that was given up: QEMU may have just gone on or ended.
+#: Seconds that a call waits for one that was given up: QEMU may have just resumed or ended.
 GRACE = 1.0
-#: The kind of calls that end a guest or a job of it.
+#: The kind of calls that end a guest or one of its jobs.
 END = "end"
 ADVICE = ("The rest of its host goes on. See to the storage of the guest (NFS, NBD, Ceph) and to its QEMU process, or "
           "stop it hard: a forced power-off, a hard reboot or a deletion ends it.")
 
 
-def silent(guest: str, what: str, seconds: float) -> HypervisorError:
+def silent_guest(guest: str, purpose: str, seconds: float) -> HypervisorError:
     """Return the error for a *guest* whose QEMU has not answered for so many *seconds*."""
-    return GuestSilent(f"The guest {guest} does not answer: its QEMU is hung and has left libvirt's request to {what} "
+    return GuestSilent(
+        f"The guest {guest} does not answer: its QEMU is hung and has left libvirt's request to {purpose} "
                        f"without an answer for {seconds:.0f} s. {ADVICE}", guest=guest)
 
 
-def silent_storage(pool: str, what: str, seconds: float) -> HypervisorError:
+def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
     """Return the error for a storage *pool* that has not answered for so many *seconds*."""
-    return StorageSilent(f"The storage pool {pool!r} does not answer: libvirt could not {what} within {seconds:.0f} s. "
+    return StorageSilent(
+        f"The storage pool {pool!r} does not answer: libvirt could not {purpose} within {seconds:.0f} s. "
                          "The rest of its host goes on. See to the storage behind the pool (its NFS server, disks or "
                          "Ceph cluster).", pool=pool)
 
 
 class Turn:
-    """The turn of a call of a *kind* to a guest or storage pool that is in flight. *long*: it lasts, and others pass it
-    by."""
+    """The turn of a call of a *kind* to a guest or storage pool that is in flight. *long*: it takes long, and other
+    calls can pass."""
 
-    def __init__(self, gates: Gates, owner: str, what: str, kind: str, long: bool) -> None:
-        self.gates, self.owner, self.what, self.kind, self.long = gates, owner, what, kind, long
+    def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
+        self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
         self.began = time.monotonic()
-        #: Whether it waits for an answer for long now, and whether its caller has given up.
+        #: Whether it has waited long for an answer, and whether its caller has given up.
         self.hangs = self.given_up = False
         self.waiters = 0
 
 
 class Gates:
-    """The turns by key: a guest's uuid or a pool's name, and for what. A key without a call has no entry. *error*:
-    makes the error for who does not answer."""
+    """The turns by owner (a guest's uuid or a pool's name) and kind. An owner without a call has no entry. *error*
+    makes the error for an owner that does not answer."""
 
-    def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent, waiters: int = WAITERS,
+    def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent_guest, waiters: int = WAITERS,
                  wait: float = WAIT) -> None:
         self.error = error
         self._waiters, self._wait = waiters, wait
@@ -67,9 +69,9 @@ class Gates:
         with self._changed:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
-    def enter(self, owner: str, what: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait for the turn of a call to *owner*, and take it. Raises ``GuestSilent`` or ``StorageSilent`` where a call
-        before hangs, and ``Conflict`` where it takes long or too many wait."""
+    def enter(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
+        """Wait for the turn of a call to *owner*, and take it. Raises ``GuestSilent`` or ``StorageSilent`` when the
+        previous call hangs, and ``Conflict`` when it takes long or too many calls wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
@@ -78,34 +80,35 @@ class Gates:
                 if turn.given_up and now >= soon:
                     raise self.error(owner, turn.what, now - turn.began)
                 if turn.waiters >= self._waiters or now >= deadline:
-                    raise Conflict(f"libvirt could not {what} now: it is still busy with the request to {turn.what}. "
+                    raise Conflict(
+                        f"libvirt could not {purpose} now: it is still busy with the request to {turn.what}. "
                                    "Repeat the call when that is done.")
                 with _counted(turn):
                     self._changed.wait((soon if turn.given_up else deadline) - now)
-            turn = self._turns[owner, kind] = Turn(self, owner, what, kind, long)
+            turn = self._turns[owner, kind] = Turn(self, owner, purpose, kind, long)
             return turn
 
     def set_hanging(self, turn: Turn, hangs: bool) -> None:
-        """Note whether the call of this *turn* hangs: no other one passes it by then."""
+        """Note whether the call of this *turn* hangs: then no other call may pass it."""
         with self._changed:
             turn.hangs = hangs
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Let everyone who waits for this *turn*, and who comes before its call returns, know that the guest hangs."""
+        """Tell callers that wait for this *turn*, and later callers until its call returns, that the guest hangs."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()
 
     def leave(self, turn: Turn) -> None:
-        """The call of this *turn* has returned."""
+        """Release the *turn*: its call has returned."""
         with self._changed:
             if self._turns.get((turn.owner, turn.kind)) is turn:
                 del self._turns[turn.owner, turn.kind]
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the turn that a call of this *kind* waits for."""
+        """Return the turn that a call of this *kind* must wait for."""
         if kind == END:
             return self._turns.get((owner, END))
         turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}

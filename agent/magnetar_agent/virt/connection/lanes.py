@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Places for calls in flight, each on a connection of its own."""
+"""Places for calls in flight, each on a separate connection."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 #: Seconds that a call waits for a place.
 PLACE_TIMEOUT = 120.0
-#: Connections without a call that stay open.
+#: The number of unused connections that stay open.
 IDLE = 6
-#: Guests and storage pools of which is known when they answered.
+#: The number of guests and storage pools whose last answer is remembered.
 ANSWERED = 1000
-#: Guests or storage pools that an error names.
+#: The most guests or storage pools that an error names.
 NAMED = 5
 
 
 class CallPlace:
-    """A place of a call in its *lane*. It is held, with its *connection*, until the call returns. *owner*: the guest or
-    the storage pool that may keep it."""
+    """The place of a call in its *lane*. It is held, with its *connection*, until the call returns. *owner*: the guest
+    or the storage pool that may delay it."""
 
     def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
         self.lane, self.connection, self.owner = lane, connection, owner
@@ -38,16 +38,16 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Whether it is one of the places of all guests together, among which calls of other lanes are that hang."""
+        """Return whether the place counts towards the limit of all guests; hanging calls of other lanes do so too."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 
 class Lanes:
-    """All places, and the connections, of which each has one call at a time. A call that hangs gives its place in the
-    lane to others and keeps its connection.
+    """All places, and the connections with one call each. A call that hangs gives its place in the lane to another call
+    and keeps its connection.
 
-    Guests have so many places together, and storage pools. While some of them hang, the last place is for guests that
-    have answered since, which those that hang together have not, and for storage pools that have ever answered."""
+    Guests share a number of places, and so do storage pools. While some of their calls hang, the last place is
+    reserved: for guests that have answered since the hang began, and for storage pools that have ever answered."""
 
     def __init__(self, limits: LibvirtLimits, connect: Callable[[], Connection]) -> None:
         self.limits = limits
@@ -55,7 +55,7 @@ class Lanes:
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
         self._taken: set[CallPlace] = set()
-        #: When guests and storage pools have answered, the latest last.
+        #: The time of the last answer by guest or storage pool, the latest last.
         self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:
@@ -64,18 +64,19 @@ class Lanes:
             return [*self._idle, *(place.connection for place in self._taken)]
 
     def in_flight(self) -> int:
-        """Return how many places are taken, those of hanging calls included."""
+        """Return how many places are taken, including hanging calls."""
         return len(self._taken)
 
-    def take(self, lane: Lane, what: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a place in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` where those
-        that hang hold the places, and ``Unavailable`` after *timeout* seconds."""
+    def take(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
+        """Wait for a place in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` when hanging
+        calls hold the places, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not self._has_room(lane, owner):
-                self._refuse_if_all_hang(lane, what, owner)
+                self._refuse_if_all_hang(lane, purpose, owner)
                 if time.monotonic() >= deadline:
-                    raise Unavailable(f"libvirt could not {what}: the host has been busy with other calls to libvirt "
+                    raise Unavailable(
+                        f"libvirt could not {purpose}: the host has been busy with other calls to libvirt "
                                       f"for {timeout:.0f} s. Repeat the call later.")
                 self._changed.wait(max(0.0, deadline - time.monotonic()))
             place = CallPlace(lane, self._free_connection(), owner)
@@ -83,8 +84,8 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Let another call have the lane's place of this one, which hangs. A call that ends a guest, or looks, keeps
-        its own place while guests have none left for it."""
+        """Give the lane's place of this hanging call to another call. A call that ends a guest, or only reads, keeps
+        its place while the guests' places are taken."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -94,14 +95,14 @@ class Lanes:
             self._changed.notify_all()
 
     def mark_answering(self, place: CallPlace) -> None:
-        """The call of this place goes on."""
+        """Note that the call of this place answers again."""
         with self._changed:
             self._set_hanging(place, False)
             self._note_answer(place)
             self._changed.notify_all()
 
     def give_back(self, place: CallPlace) -> None:
-        """Free the *place*. Of the connections without a call few stay open."""
+        """Free the *place*. Few unused connections stay open."""
         with self._changed:
             self._taken.discard(place)
             self._note_answer(place)
@@ -113,7 +114,7 @@ class Lanes:
             threading.Thread(target=place.connection.close, name="close-connection", daemon=True).start()
 
     def close(self) -> None:
-        """Close all connections, side by side: one whose libvirtd hangs takes a while."""
+        """Close all connections in parallel: one whose libvirtd hangs takes a while."""
         threads = [threading.Thread(target=connection.close, daemon=True) for connection in self.connections()]
         for thread in threads:
             thread.start()
@@ -121,7 +122,7 @@ class Lanes:
             thread.join(15)
 
     def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Note whether a call hangs, and so the looks at it."""
+        """Note whether a call hangs, and with it the reads that watch it."""
         for other in self._taken:
             if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
                 other.hangs = hangs
@@ -134,8 +135,8 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many places are not for *owner*: the last one, where others hang and a guest has not answered
-        since, or a storage pool, of which there are few, has never."""
+        """Return how many places *owner* may not have: the last one, while other calls hang, if *owner* is a guest that
+        has not answered since, or a storage pool (there are few) that has never answered."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0
@@ -144,7 +145,7 @@ class Lanes:
         return int(self._answered.get(owner, 0.0) < began)
 
     def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
-        """Return the places taken that count with those of *lane*, and how many of them there may be."""
+        """Return the taken places that share a limit with *lane*, and that limit."""
         if lane is Lane.STORAGE:
             return [place for place in self._taken if place.lane is lane], self.limits.storage
         return [place for place in self._taken if place.of_guests], self.limits.guests
@@ -158,7 +159,7 @@ class Lanes:
         group, most = self._group(lane)
         return len(group) < most - self._kept(owner, group)
 
-    def _refuse_if_all_hang(self, lane: Lane, what: str, owner: str) -> None:
+    def _refuse_if_all_hang(self, lane: Lane, purpose: str, owner: str) -> None:
         if lane not in KEPT:
             return
         group, most = self._group(lane)
@@ -167,15 +168,17 @@ class Lanes:
             return
         names = sorted({place.owner for place in hanging})
         shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        held = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
+        hold_text = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
         if lane is Lane.STORAGE:
-            raise StorageSilent(f"libvirt could not {what}: storage pools that do not answer {held} them: {shown}. See "
+            raise StorageSilent(
+                f"libvirt could not {purpose}: storage pools that do not answer {hold_text} them: {shown}. See "
                                 "to their storage; the pools that have answered since go on.")
-        raise GuestSilent(f"libvirt could not {what}: guests whose QEMU does not answer {held} guests: {shown}. Fix "
+        raise GuestSilent(
+            f"libvirt could not {purpose}: guests whose QEMU does not answer {hold_text} guests: {shown}. Fix "
                           "their storage or stop them, or raise max_workers in libvirtd.conf.")
 
     def _free_connection(self) -> Connection:
-        """Return the connection that was used last and is open, else another one, else a new one."""
+        """Return the open connection that was used last; without one, any unused or a new connection."""
         for at in range(len(self._idle) - 1, -1, -1):
             if self._idle[at].generation is not None:
                 return self._idle.pop(at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The limits of libvirtd, and the shares of them that the agent uses."""
+"""The limits of libvirtd, and the agent's share of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from magnetar_agent.virt.tools.process import run
+from magnetar_agent.virt.tools.process import run_program
 from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
@@ -22,73 +22,74 @@ _ADMIN_TIMEOUT = 5.0
 
 
 class Lane(Enum):
-    """A kind of calls. Each lane has its own places, so no lane can use up another one."""
+    """A kind of calls. Each lane has separate places, so no lane can use up another one."""
 
     #: Reads that libvirt answers without asking a QEMU.
     LOOK = "look"
-    #: What the host is and has: capabilities, networks, secrets.
+    #: Facts of the host: capabilities, networks, secrets.
     HOST = "host"
     #: Storage pools, whose storage may hang. Each pool has one call in flight.
     STORAGE = "storage"
-    #: Calls that end a guest or a job of it. They must get through when the guest hangs.
+    #: Calls that end a guest or one of its jobs. They must succeed when the guest hangs.
     END = "end"
-    #: Short calls that wait for an answer of a guest's QEMU.
+    #: Short calls that need an answer of a guest's QEMU.
     GUEST = "guest"
     #: Starts of guests: a QEMU may prepare its memory for minutes before it answers.
     START = "start"
-    #: Other calls to guests that may last: managed save, migration, block copy.
+    #: Other calls to guests that may take long: managed save, migration, block copy.
     LONG = "long"
-    #: Looks at long calls, which take these calls' time. Who has a place among the long calls has one here.
+    #: Reads that watch long calls, as slow as these. Every place of the long calls has one here.
     WATCH = "watch"
-    #: Calls that a guest agent inside a guest answers, or not, as it likes.
+    #: Calls that the guest agent inside a guest must answer, which it may never do.
     AGENT = "guest agent"
 
 
-#: Lanes whose calls a guest can keep in flight.
+#: Lanes whose calls a guest can delay.
 OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
-#: The same, and those whose calls a storage pool can keep.
+#: Lanes whose calls a guest or a storage pool can delay.
 KEPT = OF_GUESTS | {Lane.STORAGE}
-#: Places of the lanes that neither a guest nor a storage pool can keep.
+#: Places of the lanes that neither a guest nor a storage pool can delay.
 _FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.END: 3}
 #: The fewest places of all guests together, and of all storage pools.
 _FEWEST, _FEWEST_STORAGE = 4, 4
-#: Places that the lanes of guests leave to each other.
+#: Places that each lane of guests leaves free for the others.
 _LEFT = 2
 
 
 @dataclass(frozen=True)
 class LibvirtLimits:
-    """The calls that libvirtd serves at once: it has so many *workers* (max_workers), and others for what never waits
-    for a QEMU (prio_workers)."""
+    """The calls that libvirtd serves at the same time: *workers* (max_workers) for all calls, and others for calls that
+    never wait for a QEMU (prio_workers)."""
 
     workers: int = WORKERS
 
     @property
     def storage(self) -> int:
-        """Calls to storage pools in flight, hung ones included."""
+        """Return the limit of calls to storage pools in flight, hanging ones included."""
         return max(_FEWEST_STORAGE, self.workers // 10)
 
     @property
     def guests(self) -> int:
-        """Calls to guests in flight, hung ones included. libvirtd's other workers serve the other lanes."""
+        """Return the limit of calls to guests in flight, hanging ones included. libvirtd's other workers serve the
+        other lanes."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:
-        """Calls of *lane* in flight, without those that hang."""
+        """Return the limit of calls of *lane* in flight, hanging ones excluded."""
         if lane is Lane.AGENT:
             return max(1, self.guests // 4)
         if lane is Lane.STORAGE:
             return self.storage - 1
-        return _FIXED.get(lane, self.guests - _LEFT)  # of WATCH as many as of LONG
+        return _FIXED.get(lane, self.guests - _LEFT)  # as many for WATCH as for LONG
 
 
 def ask_workers() -> int | None:
-    """Return the number of workers that libvirt's daemon for QEMU may have, as its admin interface says; ``None`` where
-    nothing answers there."""
+    """Return the number of workers that libvirt's daemon for QEMU may have, from its admin interface; ``None`` when
+    that does not answer."""
     for server, uri in _SERVERS.items():
         try:
-            reply = run(["virt-admin", "-c", uri, "server-threadpool-info", server], "ask libvirtd for its limits",
-                        _ADMIN_TIMEOUT)
+            reply = run_program(["virt-admin", "-c", uri, "server-threadpool-info", server],
+                                "ask libvirtd for its limits", _ADMIN_TIMEOUT)
         except MagnetarError as error:
             log.debug("%s", error)
             continue

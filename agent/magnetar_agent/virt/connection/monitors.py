@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How libvirt gets on with the monitor of a guest's QEMU, by virDomainGetControlInfo, which asks no QEMU.
+"""The state of libvirt's connection to the monitor of a guest's QEMU, from virDomainGetControlInfo, which asks no QEMU.
 
-Outside of jobs libvirt tells for how long a command is without an answer ("occupied"). Within a job (start, managed
-save, migration, backup) it tells only that a command is (``VIR_DOMAIN_CONTROL_JOB``, with the age of the job). Between
-its commands, while it waits for QEMU's events, the state is OK. So a job whose QEMU answers is seen without a command
-at some look, however long it lasts, and one whose QEMU hangs never is. A start differs: QEMU answers nothing while it
-prepares memory, for minutes where that is large. It uses the CPU then.
+Outside of jobs libvirt reports for how long a command is unanswered ("occupied"). Within a job (start, managed save,
+migration, backup) it reports only that a command is unanswered (``VIR_DOMAIN_CONTROL_JOB``, with the age of the job).
+Between its commands, while it waits for QEMU's events, the state is OK. So a job whose QEMU answers is sometimes seen
+without a command, however long the job takes, and a job whose QEMU hangs never is. A start differs: QEMU answers
+nothing while it prepares memory, for minutes if that is large. It uses the CPU then.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
 
-#: The part of a CPU that a QEMU uses which starts, as against one that hangs.
+#: The share of a CPU that a starting QEMU uses at least; one that hangs uses less.
 BUSY = 0.02
 #: libvirt writes the process ids of QEMUs here.
 _RUN = Path("/run/libvirt/qemu")
 
 
 class MonitorState(NamedTuple):
-    """The *seconds* for which a command is without an answer; whether it is one of a job (*in_job*), of which libvirt
-    does not tell the seconds; and the seconds of CPU that QEMU has used, ``None`` where they cannot be seen."""
+    """A snapshot of a monitor. *seconds*: how long a command is unanswered. *in_job*: whether the command belongs to a
+    job; libvirt does not report its seconds then. The last field: the seconds of CPU that QEMU has used, ``None`` if
+    unknown."""
 
     seconds: float = 0.0
     in_job: bool = False
@@ -58,23 +59,24 @@ def cpu_seconds(pid_file: Path) -> float | None:
 
 
 class MonitorCalls(Protocol):
-    """What makes the calls to libvirt that look at monitors (``ConnectionPool``)."""
+    """The source of calls to libvirt that read the state of monitors (``ConnectionPool``)."""
 
     def control(self, guest: str) -> Any:
-        """Begin to look at the monitor of a *guest*'s QEMU (``monitor_state``), and return the call."""
+        """Begin to read the state of the monitor of a *guest*'s QEMU (``monitor_state``), and return the call."""
 
     def unplace(self, call: Any) -> None:
-        """Let others have the place of a call that hangs."""
+        """Give the place of a hanging call to other calls."""
 
 
 class MonitorWatch:
-    """Looks at the monitor of one guest's QEMU, with one look under way at a time. *pause*: seconds that a look may
+    """A watch on the monitor of one guest's QEMU, with one read under way at a time. *pause*: seconds that a read may
     take. *starts*: whether QEMU is being started."""
 
     def __init__(self, calls: MonitorCalls, guest: str, pause: float, starts: bool = False) -> None:
         self._calls, self._guest, self._pause, self._starts = calls, guest, pause, starts
         self._call: Any = None
-        #: When the first of the looks was that have all seen a command of a job, and what QEMU has used until the last.
+        #: The time of the first of the consecutive reads that saw a command of a job, and the CPU used at the last
+        #: read.
         self._since: float | None = None
         self._last: tuple[float, float | None] = (0.0, None)
 
@@ -94,7 +96,7 @@ class MonitorWatch:
             return time.monotonic() - float(call.began)
         try:
             return self._seconds(call.outcome())
-        except (MagnetarError, libvirt.libvirtError):  # it does not run, or libvirt is away: the call says so
+        except (MagnetarError, libvirt.libvirtError):  # it does not run, or libvirt is away: the call reports it
             return 0.0
 
     def _seconds(self, state: MonitorState) -> float:
@@ -107,6 +109,6 @@ class MonitorWatch:
         return now - self._since
 
     def _works(self, now: float, cpu: float | None) -> bool:
-        """Return whether a QEMU that starts has used the CPU since the last look. One that cannot be seen has."""
-        (then, before), self._last = self._last, (now, cpu)
-        return cpu is None or before is None or cpu - before >= BUSY * (now - then)
+        """Return whether a starting QEMU has used the CPU since the last read; true if that is unknown."""
+        (then, cpu_before), self._last = self._last, (now, cpu)
+        return cpu is None or cpu_before is None or cpu - cpu_before >= BUSY * (now - then)

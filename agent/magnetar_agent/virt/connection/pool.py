@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The connections to libvirt, and the way through which every call goes.
+"""The connections to libvirt, and the entry point of every call.
 
-libvirtd takes few calls at once on one connection (``max_client_requests``, 5), and reads nothing more from one that
-has these, not even answers to its keepalive messages: it closes the connection after 30 s. And libvirt's client loses a
-wake-up now and then when two threads call on one connection, so that a call waits for the next keepalive message (seen
-with 9.0: 5 s). So each connection has one call at a time. Calls have places (``lanes``), of each kind so many that
-libvirtd's workers are enough for all. One connection is for events alone.
+libvirtd takes few calls at a time on one connection (``max_client_requests``, 5). From a connection with that many it
+reads nothing more, not even answers to its keepalive messages: it closes the connection after 30 s. And libvirt's
+client sometimes loses a wake-up when two threads call on one connection, so that a call waits for the next keepalive
+message (seen with 9.0: 5 s). So each connection has one call at a time. Calls have places (``lanes``), limited for each
+kind so that libvirtd's workers are enough for all. One connection is for events alone.
 
-A call that a guest's QEMU has to answer goes through ``ask``, one that a storage pool has to answer through
-``ask_storage``. Each of them has its share of calls in flight (``gates``). When it leaves a call without an answer for
-``patience`` seconds, the caller gets ``GuestSilent`` or ``StorageSilent``. The call itself cannot be taken back: it
-stays in its thread until it is answered. Others have its place after two seconds. ``monitors`` tells how a QEMU that
-hangs is known.
+A call that needs an answer of a guest's QEMU goes through ``ask``, a call that needs one of a storage pool through
+``ask_storage``. Each guest and pool has a limit of calls in flight (``gates``). When it leaves a call unanswered for
+``patience`` seconds, the caller gets ``GuestSilent`` or ``StorageSilent``. The call itself cannot be withdrawn: it
+stays in its thread until it is answered. Other calls get its place after two seconds. ``monitors`` describes how a
+hanging QEMU is detected.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: Seconds that QEMU may leave a command of libvirt without an answer, by default.
+#: Seconds that QEMU may leave a command of libvirt unanswered, by default.
 PATIENCE = 30.0
-#: Seconds that a call may take that ends a guest. libvirt sends SIGTERM, SIGKILL after 10 s, and waits for 30 s more.
+#: Seconds that a call to end a guest may take. libvirt sends SIGTERM, SIGKILL after 10 s, and waits for 30 s more.
 END_TIMEOUT = 90.0
-#: Seconds that a call may take that changes a storage pool.
+#: Seconds that a change of a storage pool may take.
 STORAGE_TIMEOUT = 600.0
-#: The kind of the call that lasts as long as a migration. Others to the guest pass it by.
+#: The kind of the call that lasts as long as a migration. Other calls to the guest can pass.
 MIGRATES = "migrate"
-#: The kind of a call that overwrites what lies in a storage pool. Others to the pool pass it by.
+#: The kind of a call that overwrites content of a storage pool. Other calls to the pool can pass.
 WIPES = "wipe"
-#: Seconds after which a call to a guest is looked at, and between two looks.
+#: Seconds until the first check of a call to a guest, and between two checks.
 FIRST_LOOK, NEXT_LOOK = 2.0, 1.0
-#: Seconds that an operation waits for libvirt to come back, and that another caller does after a call was lost.
+#: Seconds that an operation waits for libvirt to come back, and that other callers do after a lost call.
 RETURN_TIMEOUT, SHORT_RETURN = 60.0, 5.0
 #: Seconds that a connection may take to open while libvirt answers on another one.
 OPEN_TIMEOUT = 10.0
 
 
 class _Call:
-    """A call in a thread of its own, whose caller may give up waiting for it."""
+    """A call in a separate thread, whose caller may give up waiting."""
 
     def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
         self.place, self.turn = place, turn
@@ -83,7 +83,7 @@ class _Call:
         return self._done.wait(seconds)
 
     def outcome(self) -> Any:
-        """Return what it returned, or raise what it raised."""
+        """Return the result, or raise the exception, of the call."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -104,7 +104,8 @@ class ConnectionPool:
 
     @property
     def generation(self) -> Any:
-        """What is another object after each reconnection to libvirt: what is known of its host is asked again then."""
+        """Return an object that is another one after each reconnection to libvirt: cached facts of the host are read
+        again then."""
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
@@ -129,33 +130,36 @@ class ConnectionPool:
         if self._asks_limits is not None:
             self._asks_limits.join(5)
 
-    def call(self, what: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
-        """Return the result of *function* on a connection. No guest's QEMU is asked, but for that of the *guest* whose
-        long call this one belongs to. *what* completes "libvirt could not …" in errors. A lost call that only looks is
-        repeated."""
+    def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
+        """Return the result of *function* on a connection.
+
+        *function* must ask no guest's QEMU, except *guest*'s, if this call belongs to that guest's long call. *purpose*
+        completes "libvirt could not …" in errors. A lost call that only reads is repeated."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
-                return self._once(what, function, lane, guest)
+                return self._once(purpose, function, lane, guest)
             except HypervisorDown as error:
                 if last or not error.details.get("lost") or not self._events.wait_until_open(SHORT_RETURN):
                     raise
         raise AssertionError
 
-    def ask(self, what: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
-        """As ``call``, for what the QEMU of *guest* answers. One call of a *kind* is in flight for each guest. Raises
-        ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest is busy with another call."""
-        call = self._enter(self._gates, what, guest, function, lane, END if lane is Lane.END else kind)
+    def ask(self, purpose: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
+        """Return the result of *function*, which needs an answer of *guest*'s QEMU; see ``call``. One call of a *kind*
+        is in flight for each guest. Raises ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest
+        is busy with another call."""
+        call = self._enter(self._gates, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
         return self._follow(call, MonitorWatch(self, guest, NEXT_LOOK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
 
-    def ask_storage(self, what: str, pool: str, function: Callable[[Any], T], changes: bool = False,
+    def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
-        """As ``call``, for what the storage of *pool* answers. One call is in flight for each pool, and one that
-        *wipes*, which takes as long as it takes. *changes*: whether it may last. Raises ``StorageSilent`` when the
-        storage does not answer."""
-        call = self._enter(self._storage_gates, what, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
+        """Return the result of *function*, which needs an answer of the storage of *pool*; see ``call``.
+
+        One call is in flight for each pool, next to a call that *wipes*, which has no time limit. *changes*: whether it
+        may take long. Raises ``StorageSilent`` when the storage does not answer."""
+        call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
 
@@ -168,29 +172,29 @@ class ConnectionPool:
         return self._lanes.in_flight()
 
     # One call -------------------------------------------------------------------------------------------------------
-    def _once(self, what: str, function: Callable[[Any], T], lane: Lane, guest: str = "") -> T:
-        place = self._lanes.take(lane, what, guest)
+    def _once(self, purpose: str, function: Callable[[Any], T], lane: Lane, guest: str = "") -> T:
+        place = self._lanes.take(lane, purpose, guest)
         try:
-            return self._on(place, what, function)
+            return self._on(place, purpose, function)
         finally:
             self._lanes.give_back(place)
 
-    def _on(self, place: CallPlace, what: str, function: Callable[[Any], T]) -> T:
+    def _on(self, place: CallPlace, purpose: str, function: Callable[[Any], T]) -> T:
         if place.connection.generation is None and self._events.generation is not None:
             place.connection.wait_until_open(OPEN_TIMEOUT)
-        return place.connection.call(what, function)
+        return place.connection.call(purpose, function)
 
-    def _enter(self, gates: Gates, what: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
+    def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Begin a call when it is its turn and there is a place."""
+        """Begin a call once it has its turn and a place."""
         self._wait_until_up()
-        turn = gates.enter(owner, what, kind, long or lane in (Lane.START, Lane.LONG))
+        turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
-            place = self._lanes.take(lane, what, owner)
+            place = self._lanes.take(lane, purpose, owner)
         except BaseException:
             gates.leave(turn)
             raise
-        return self._begin(lambda: self._on(place, what, function), place, turn)
+        return self._begin(lambda: self._on(place, purpose, function), place, turn)
 
     def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> _Call:
         context = contextvars.copy_context()
@@ -207,7 +211,8 @@ class ConnectionPool:
             turn.gates.leave(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
-        """Wait for *call*; when it stays without an answer for *limit* seconds, give up. An operation lends its place.
+        """Wait for *call*; give up when it is unanswered for *limit* seconds. An operation releases its own place
+        meanwhile.
         """
         if call.wait(FIRST_LOOK):
             return call.outcome()
@@ -225,7 +230,7 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Note whether a call hangs that has been without an answer for so many *seconds*."""
+        """Note whether a call that has been unanswered for so many *seconds* hangs."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)
@@ -234,19 +239,19 @@ class ConnectionPool:
             turn.gates.set_hanging(turn, False)
 
     def control(self, guest: str) -> _Call:
-        """Begin to ask libvirt how it gets on with the *guest*'s QEMU; see ``monitors``."""
-        what = f"look at the monitor of the domain {guest}"
-        place = self._lanes.take(Lane.LOOK, what, guest)
-        return self._begin(lambda: self._on(place, what, lambda conn: monitor_state(conn, guest)), place, None)
+        """Begin to ask libvirt for the state of the *guest*'s monitor; see ``monitors``."""
+        purpose = f"look at the monitor of the domain {guest}"
+        place = self._lanes.take(Lane.LOOK, purpose, guest)
+        return self._begin(lambda: self._on(place, purpose, lambda conn: monitor_state(conn, guest)), place, None)
 
     def unplace(self, call: _Call) -> None:
-        """Let others have the place of a *call* that hangs."""
+        """Give the place of a hanging *call* to other calls."""
         self._lanes.mark_hanging(call.place)
 
-    # The whole ------------------------------------------------------------------------------------------------------
+    # Connection -----------------------------------------------------------------------------------------------------
     def _wait_until_up(self) -> None:
-        """Wait until libvirt is back, where an operation asks: what it has begun is not given up for a libvirtd that is
-        started again. Everybody else is told at once, by the call itself."""
+        """Wait until libvirt is back, if an operation asks: its work is not given up for a restart of libvirtd. Other
+        callers get the error of the call immediately."""
         operation = CURRENT.get()
         if self._events.generation is not None or operation is None:
             return
@@ -269,8 +274,8 @@ class ConnectionPool:
 
 
 class _Age:
-    """The age of a call that ends a guest, as libvirt itself waits until it has killed a QEMU that hangs, or of one to
-    a storage pool, of which libvirt tells nothing."""
+    """The age of a call whose waiting libvirt does not report: to a storage pool, or to end a guest, where libvirt
+    itself waits until it has killed a hanging QEMU."""
 
     def __init__(self, call: _Call) -> None:
         self._began = call.began

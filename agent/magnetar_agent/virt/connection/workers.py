@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads for calls that their callers may give up waiting for."""
+"""Threads for calls that their callers may stop waiting for."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Threads that wait for work; more of them end when their work is done.
+#: The number of threads that wait for work; others end when their work is done.
 IDLE = 8
 
 
 class Workers:
-    """Daemon threads: none keeps the process from ending. A call that hangs keeps its thread and no other."""
+    """Daemon threads: none keeps the process from ending. A hanging call occupies only its own thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Workers:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run *work*, which must not raise, in a thread that has none, or in a new one."""
+        """Run *work*, which must not raise, in an idle thread, or in a new one."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -32,7 +32,7 @@ class Workers:
             inbox.put(work)
 
     def close(self) -> None:
-        """End the threads that have no work; the others end after theirs."""
+        """End the idle threads; the others end after their work."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

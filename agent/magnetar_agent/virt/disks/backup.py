@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.reconcile.documents import flush
+from magnetar_agent.reconcile.documents import flush_file
 from magnetar_agent.virt.connection.limits import Lane
 from magnetar_agent.virt.domain.power import Domains
-from magnetar_agent.virt.tools.templates import fill
+from magnetar_agent.virt.tools.templates import fill_template
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from . import disk_keys
@@ -22,9 +22,9 @@ from .disks import PART, make_encrypted
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import DiskKey, Progress
 
-#: Seconds between two looks at a job.
+#: Seconds between two checks of a job.
 LOOK = 0.1
-#: Seconds that a job may take to end once it is told to.
+#: Seconds that a job may take to end after a request to.
 END = 120.0
 
 
@@ -32,12 +32,12 @@ class Backups(Domains):
     """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """The copy is of this instant: QEMU saves what the guest is about to overwrite. An encrypted copy is formatted
-        beforehand, since QEMU would stop the guest while it computes how slow to make a key."""
+        """Begin a copy of this instant: QEMU saves data that the guest is about to overwrite. An encrypted copy is
+        formatted in advance, since QEMU would stop the guest while it computes the cost of a key."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
-        xml = fill("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
-                   self.templates)
+        xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
+                            self.templates)
 
         def begin(domain: Any) -> None:
             if key is None:
@@ -46,15 +46,15 @@ class Backups(Domains):
             capacity, _allocated, _physical = domain.blockInfo(target)
             try:
                 make_encrypted(part, capacity, key)
-                with disk_keys.unlocked(domain.connect(), [key]):
+                with disk_keys.unlocked_disks(domain.connect(), [key]):
                     domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
             except BaseException:
-                part.unlink(missing_ok=True)  # it would say that the job is ours: see abort_copy
+                part.unlink(missing_ok=True)  # the file would mark the job as ours: see abort_copy
                 raise
         self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the job, which is the domain's only one, and look how it ended."""
+        """Wait for the job, the domain's only one, and check how it ended."""
         part = path.with_name(path.name + PART)
         try:
             while job := self._job(uuid, 0):
@@ -64,19 +64,19 @@ class Backups(Domains):
             if not ended.get("success") or not part.exists():
                 raise _failed(uuid, str(ended.get("errmsg") or "the copy was ended from outside"))
             progress(ended.get("disk_processed", 0), ended.get("disk_total", 0))
-            flush(part)
+            flush_file(part)
             part.rename(path)
-            flush(path.parent)
+            flush_file(path.parent)
         except BaseException:
             self.abort_copy(uuid, path)
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """virDomainAbortJob, if the job is ours: its file says so, as an operator may make a backup with other tools.
-        Then the file is removed."""
+        """Call virDomainAbortJob if the job is ours, then remove the file. The file marks our job, because an operator
+        may make a backup with other tools."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
-            with contextlib.suppress(HypervisorError):  # it may end by itself in between
+            with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
                 self._with("end a copy of", uuid, lambda domain: domain.abortJob())
             if time.monotonic() > end:
                 raise HypervisorError(f"libvirt could not end the copy of a disk of the domain {uuid}.")
@@ -91,10 +91,10 @@ class Backups(Domains):
             return False
 
     def _job(self, uuid: str, flags: int) -> dict[str, Any]:
-        """Statistics of the job; empty when there is none."""
-        found: dict[str, Any] = {}
-        self._with("follow a copy of", uuid, lambda domain: found.update(domain.jobStats(flags)))
-        return found if found.get("type") else {}
+        """Return the statistics of the job; empty when there is none."""
+        statistics: dict[str, Any] = {}
+        self._with("follow a copy of", uuid, lambda domain: statistics.update(domain.jobStats(flags)))
+        return statistics if statistics.get("type") else {}
 
 
 def _failed(uuid: str, why: str) -> HypervisorError | NoSpace:

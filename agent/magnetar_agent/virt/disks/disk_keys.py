@@ -2,7 +2,7 @@
 """Keys of encrypted disks, for programs that read and write these.
 
 libvirt has a key in its memory only (virSecretDefineXML, private and ephemeral) and only while it opens the disk.
-qemu-img and qemu-nbd read theirs from a file without a name, so it stands in no argument and on no disk.
+qemu-img and qemu-nbd read theirs from a file without a name, so it is in no argument and on no disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.host.storage import DiskKey
-from magnetar_agent.virt.tools.process import unnamed
+from magnetar_agent.virt.tools.process import unnamed_file
 
 _XML = '<secret ephemeral="yes" private="yes"><uuid>{}</uuid></secret>'
 _held: Counter[str] = Counter()
@@ -24,11 +24,12 @@ _guard = threading.Lock()
 
 
 @contextmanager
-def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
-    """libvirt has these keys meanwhile. Others may open the same disk at the same time."""
+def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
+    """Give libvirt these keys for the duration of the context. Other callers may open the same disk at the
+    same time."""
     mine = [key for key in keys if key is not None]
     with _guard:
-        lend(conn, mine)
+        lend_disk_keys(conn, mine)
         _held.update(key.id for key in mine)
     try:
         yield
@@ -41,14 +42,14 @@ def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
                     _forget(conn, key.id)
 
 
-def lend(conn: Any, keys: Iterable[DiskKey]) -> None:
-    """libvirt has these keys until they are taken back."""
+def lend_disk_keys(conn: Any, keys: Iterable[DiskKey]) -> None:
+    """Give libvirt these keys until they are taken back."""
     for key in keys:
         conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
 
 
-def take_back(conn: Any, ids: Iterable[str]) -> None:
-    """libvirt has the keys with these *ids* no more, but for what opens a disk just now."""
+def take_back_disk_keys(conn: Any, ids: Iterable[str]) -> None:
+    """Remove the keys with these *ids* from libvirt, unless a disk is being opened with them."""
     with _guard:
         for id in ids:
             if not _held[id]:
@@ -60,17 +61,18 @@ def _forget(conn: Any, id: str) -> None:
         conn.secretLookupByUUIDString(id).undefine()
 
 
-def name_of(number: int) -> str:
-    """The name of the object for a key, for ``key-secret``."""
+def key_object_name(number: int) -> str:
+    """Return the name of the object for a key, for ``key-secret``."""
     return f"key{number}"
 
 
 @contextmanager
-def handed(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
-    """Options that make objects of the keys, called ``name_of`` their place, and descriptors that the program needs."""
+def qemu_key_options(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the options that make objects of the keys, each named ``key_object_name`` of its position, and the
+    descriptors that the program needs."""
     words, files = [], []
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for number, key in enumerate(keys):
-            files.append(unnamed(held, key.secret.encode()))
-            words += ["--object", f"secret,id={name_of(number)},file=/proc/self/fd/{files[-1]}"]
+            files.append(unnamed_file(stack, key.secret.encode()))
+            words += ["--object", f"secret,id={key_object_name(number)},file=/proc/self/fd/{files[-1]}"]
         yield words, files

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disk files: made beside their place as ``.part``, flushed, then renamed, so that a file is complete or not there."""
+"""Disk files: written next to their final place as ``.part``, flushed, then renamed, so that a file is complete or
+absent."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.host import zeros
 from magnetar_agent.host.file_modes import close_file
-from magnetar_agent.reconcile.documents import flush
-from magnetar_agent.virt.tools.process import follow, run
+from magnetar_agent.reconcile.documents import flush_file
+from magnetar_agent.virt.tools.process import follow_program, run_program
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import disk_keys, iso, qcow2, qemu_img, vfat
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
     from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen, NetworkSource, Progress
 
-#: Ends the name of a file that is not complete.
+#: The suffix of an incomplete file.
 PART = ".part"
-#: Seconds that QEMU may take to make an encrypted disk: it measures for some seconds of the processor's time how long a
-#: key takes, and the host may have much else to do.
+#: Seconds that QEMU may take to make an encrypted disk: it measures the cost of a key for some seconds of CPU time, and
+#: the host may be busy.
 ENCRYPTING = 600.0
-#: How QEMU before 9.1 fails now and then on a quick processor: it measures how long a key takes by a clock that may not
-#: have moved, and gives up. So it is asked again, a few times.
+#: An occasional failure of QEMU before 9.1 on a fast processor: it measures the cost of a key by a clock that may not
+#: have moved, and gives up. So it is run again, a few times.
 _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
@@ -38,13 +39,13 @@ class Disks:
     """The disk part of ``LocalHypervisor``; it needs no libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """Its header, also of a disk in use."""
-        return qemu_img.seen(path, format) if path.exists() else None
+        """Return the facts in a disk's header, also of a disk in use."""
+        return qemu_img.inspect_disk(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
-        with complete(path, named=False, flushed=flushed) as part:
+        """Make an empty disk, an overlay on *backing*, or a disk with only a swap area or an ext4 file system."""
+        with atomic_file(path, named=False, flushed=flushed) as part:
             if label is not None:
                 _labelled(part, format, size, label, key)
             elif key is not None:
@@ -53,24 +54,24 @@ class Disks:
                 _empty(part, format, size, backing)
 
     def label_disk(self, path: Path, label: str) -> None:
-        """mkswap or mke2fs, on what is there. Both look for what is known at its beginning and its end, where whoever
-        had the disk before may have written anything: that goes first."""
+        """Run mkswap or mke2fs on an existing disk. Both look for known signatures at its beginning and its end, where
+        a previous user may have written anything: those parts are overwritten first."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            size = zeros.size_of(descriptor)
-            zeros.write(descriptor, 0, min(size, zeros.PIECE))
-            zeros.write(descriptor, max(0, size - zeros.PIECE), size)
+            size = zeros.open_file_size(descriptor)
+            zeros.write_zeros(descriptor, 0, min(size, zeros.PIECE))
+            zeros.write_zeros(descriptor, max(0, size - zeros.PIECE), size)
         finally:
             os.close(descriptor)
         _signed(path, label, path.name)
-        flush(path)
+        flush_file(path)
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """``qemu-img convert``; *progress* may end it by raising. A disk that is encrypted as a whole is not zero where
-        nothing was written, so zeros are written too."""
+        """Run ``qemu-img convert``; *progress* may end it by raising. A disk that is encrypted as a whole does not read
+        as zero where nothing was written, so zeros are written too."""
         total = self._copied_size(source, source_format)
-        with complete(path) as part:
+        with atomic_file(path) as part:
             if key is not None:
                 make_encrypted(part, total, key, format)
                 zero = ["--target-is-zero"] if format == "qcow2" else []
@@ -82,7 +83,7 @@ class Disks:
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """``qemu-img convert -n``, which writes zeros where the source has none."""
+        """Run ``qemu-img convert -n``, which writes zeros where the source has none."""
         total, more = self._copied_size(source, source_format), ["--target-is-zero"] if blank else []
         self._convert(source, source_format, target.remote or target.path, "raw", total, progress, *more)
         progress(total, total)
@@ -93,68 +94,68 @@ class Disks:
         with qemu_img.Nodes(user, key) as nodes:
             options, name = nodes.target(target, format)
             words = [*more, *nodes.options, *options, "--", nodes.source(source, source_format), name]
-            follow(["qemu-img", "convert", "-p", "-n", *words], f"copy the disk {source}",
-                   lambda percent: progress(int(total * percent / 100), total),
-                   user=qemu_img.who(user, source, target), files=nodes.files)
+            follow_program(["qemu-img", "convert", "-p", "-n", *words], f"copy the disk {source}",
+                           lambda percent: progress(int(total * percent / 100), total),
+                           user=qemu_img.tool_user(user, source, target), files=nodes.files)
 
     def _copied_size(self, source: Path | NetworkSource, format: str) -> int:
         if isinstance(source, Path) and not source.exists():
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-        return qemu_img.size_of(source, format, self.qemu_user())
+        return qemu_img.virtual_disk_size(source, format, self.qemu_user())
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-        """``qemu-img resize``; never shrinks."""
-        seen = self.disk(path, format)
-        if seen is None:
+        """Run ``qemu-img resize``; never shrinks."""
+        current = self.disk(path, format)
+        if current is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
-        if seen.virtual_size > size:
-            raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
-        if seen.virtual_size < size:
+        if current.virtual_size > size:
+            raise HypervisorError(
+                f"The disk {path} has {current.virtual_size} bytes already; it is not shrunk to {size}.")
+        if current.virtual_size < size:
             with qemu_img.Nodes(self.qemu_user(), key) as nodes:
                 words = [*nodes.options, "--", nodes.source(path, format, write=True)]
-                run(["qemu-img", "resize", "-q", *words, str(size)], f"grow the disk {path}", user=nodes.user,
-                    files=nodes.files)
-            flush(path)
+                run_program(["qemu-img", "resize", "-q", *words, str(size)], f"grow the disk {path}", user=nodes.user,
+                            files=nodes.files)
+            flush_file(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """See ``iso.write``."""
-        with complete(path, named=False, flushed=flushed) as part:
+        """See ``iso.write_iso``."""
+        with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
-                iso.write(target, label, files)
+                iso.write_iso(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """See ``vfat.write``."""
-        with complete(path, named=False, flushed=flushed) as part:
+        """See ``vfat.write_vfat``."""
+        with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
-                vfat.write(target, label, files)
+                vfat.write_vfat(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Give folders and files under *paths* to QEMU's group, which may then read them."""
         group = self.qemu_group()
         for top in paths:
             _open_to(top, group)
-            for _folder, folders, files, held in os.fwalk(top) if top.is_dir() else ():
+            for _folder, folders, files, folder_descriptor in os.fwalk(top) if top.is_dir() else ():
                 for name in (*folders, *files):
-                    _open_to(name, group, held)
+                    _open_to(name, group, folder_descriptor)
 
     def qemu_group(self) -> int:
-        """The group that QEMU runs with."""
+        """Return the group that QEMU runs with."""
         raise NotImplementedError
 
     def qemu_user(self) -> tuple[int, int]:
-        """User and group that QEMU runs with."""
+        """Return user and group that QEMU runs with."""
         raise NotImplementedError
 
 
 @contextmanager
-def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
-    """A file to be written; it is *flushed* and gets the name *path* at the end, or is removed after an error. *named*:
-    that name is flushed too. Other users than its owner and group have no right to it, whichever program made it.
+def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
+    """Yield a file to write; it is *flushed* and gets the name *path* at the end, or is removed after an error.
 
-    What an interrupted attempt left under that name is removed first, so that whoever may still write to it cannot
-    spoil this one.
+    *named*: the name is flushed too. Only its owner and group have rights to it, no matter which program made it. A
+    file from an interrupted attempt is removed first, so that a program that still writes to it cannot damage this one.
     """
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
@@ -162,10 +163,10 @@ def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[P
         yield part
         close_file(part)
         if flushed:
-            flush(part)
+            flush_file(part)
         os.replace(part, path)  # noqa: PTH105  a Path would make another one, for nothing
         if named:
-            flush(path.parent)
+            flush_file(path.parent)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):
@@ -174,7 +175,7 @@ def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[P
 
 
 def direct_io(folder: Path) -> bool:
-    """Whether files in *folder* can be used with O_DIRECT, which QEMU's cache mode none needs."""
+    """Return whether files in *folder* can be used with O_DIRECT, which QEMU's cache mode none needs."""
     try:
         return _direct_io(folder.stat().st_dev, folder)
     except OSError:
@@ -182,31 +183,31 @@ def direct_io(folder: Path) -> bool:
 
 
 _SEEN: dict[int, bool] = {}
-#: Devices that are remembered; when there are more, all are forgotten.
+#: The number of devices that are remembered; when there are more, all are forgotten.
 DEVICES = 1000
 
 
 def _direct_io(device: int, folder: Path) -> bool:
-    found = _SEEN.get(device)
-    if found is None:
+    works = _SEEN.get(device)
+    if works is None:
         probe = folder / f".direct-{os.getpid()}-{threading.get_ident()}{PART}"
         try:
             os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600))
-            found = True
+            works = True
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            found = False
+            works = False
         finally:
             probe.unlink(missing_ok=True)
         if len(_SEEN) >= DEVICES:
             _SEEN.clear()
-        _SEEN[device] = found
-    return found
+        _SEEN[device] = works
+    return works
 
 
 def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
-    """mkswap or mke2fs writes into a raw file, which is then turned into *format*, encrypted with the *key*."""
+    """Have mkswap or mke2fs write into a raw file, then convert it to *format*, encrypted with the *key*."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:
@@ -214,40 +215,41 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
         _signed(raw, label, part.stem)
         if raw != part and key is not None:
             make_encrypted(part, size, key, format)
-            with disk_keys.handed([key]) as (words, files):
-                run(["qemu-img", "convert", "-n", *words, "--image-opts", "--target-image-opts", "--target-is-zero",
-                     "--", f"driver=raw,file.filename={_escaped(raw)}",
-                     f"driver={format},file.filename={_escaped(part)},encrypt.format=luks,"
-                     f"encrypt.key-secret={disk_keys.name_of(0)}"], f"make the disk {part.stem}", files=files)
+            with disk_keys.qemu_key_options([key]) as (words, files):
+                run_program(["qemu-img", "convert", "-n", *words, "--image-opts", "--target-image-opts",
+                             "--target-is-zero", "--", f"driver=raw,file.filename={_escaped(raw)}",
+                             f"driver={format},file.filename={_escaped(part)},encrypt.format=luks,"
+                             f"encrypt.key-secret={disk_keys.key_object_name(0)}"], f"make the disk {part.stem}",
+                            files=files)
         elif raw != part:
-            run(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), str(part)],
-                f"make the disk {part.stem}")
+            run_program(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), str(part)],
+                        f"make the disk {part.stem}")
     finally:
         if raw != part:
             raw.unlink(missing_ok=True)
 
 
 def _signed(raw: Path, label: str, name: str) -> None:
-    """Write the signature that *label* asks for; *name* is told in an error."""
+    """Write the signature that *label* asks for; *name* appears in errors."""
     if label == "swap":
-        run(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
+        run_program(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
     else:
-        run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
-             "--", str(raw)], f"make the file system of {name}")
+        run_program(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
+                     "--", str(raw)], f"make the file system of {name}")
 
 
 def _escaped(path: Path) -> str:
-    """As a value among the options of an image."""
+    """Return *path* as a value among the options of an image."""
     return str(path).replace(",", ",,")
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
-    """A disk without content, or an overlay."""
+    """Make a disk without content, or an overlay."""
     path = backing.path if backing else part
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     if format == "qcow2":
-        qcow2.create(part, size, backing)
+        qcow2.create_qcow2(part, size, backing)
     elif format == "raw" and backing is None:
         _sparse(part, size)
     else:
@@ -255,23 +257,25 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
 
 
 def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", backing: Backing | None = None) -> None:
-    """A disk of the format LUKS 1, AES-256 in XTS mode, or a qcow2 whose content is encrypted so, which may stand on
-    *backing*. Guessing is made slow for passphrases that people choose; a key of 256 random bits needs none of that,
+    """Make a disk of the format LUKS 1, AES-256 in XTS mode, or a qcow2 whose content is encrypted in this way, which
+    may have a *backing*.
+
+    Slow key derivation protects passphrases chosen by people from guessing; a key of 256 random bits does not need it,
     and each opening of the disk would take seconds."""
-    options = {"key-secret": disk_keys.name_of(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
+    options = {"key-secret": disk_keys.key_object_name(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
                "ivgen-alg": "plain64", "hash-alg": "sha256", "iter-time": "10"}
     if format == "qcow2":
         options = {"encrypt.format": "luks", **{f"encrypt.{name}": value for name, value in options.items()}}
     on = ["-u", "-b", str(backing.path), "-F", backing.format] if backing else []
-    with disk_keys.handed([key]) as (words, files):
+    with disk_keys.qemu_key_options([key]) as (words, files):
         create = ["qemu-img", "create", "-q", "-f", format, *words, *on, "-o",
                   ",".join(f"{name}={value}" for name, value in options.items()), "--", str(part), str(size)]
-        for left in reversed(range(_UNCOUNTED_TRIES)):
+        for tries_left in reversed(range(_UNCOUNTED_TRIES)):
             try:
-                run(create, f"make the disk {part.stem}", ENCRYPTING, files=files)
+                run_program(create, f"make the disk {part.stem}", ENCRYPTING, files=files)
                 break
             except HypervisorError as error:
-                if not left or _UNCOUNTED not in str(error):
+                if not tries_left or _UNCOUNTED not in str(error):
                     raise
                 part.unlink(missing_ok=True)
     part.chmod(0o640)
@@ -286,20 +290,20 @@ def _sparse(path: Path, size: int) -> None:
 
 
 def _open_to(path: Path | str, group: int, folder: int | None = None) -> None:
-    """Give the *group* what has the name *path* (in the open *folder*), unless it is a link; whoever gives the name to
-    something else meanwhile gains nothing."""
-    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    """Give the *group* the file *path* (in the open *folder*), unless it is a link; swapping the name meanwhile has no
+    effect."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        seen, inode = os.fstat(held), f"/proc/self/fd/{held}"
-        mode = seen.st_mode & 0o7777 | (0o050 if stat.S_ISDIR(seen.st_mode) else 0o040)
-        if stat.S_ISLNK(seen.st_mode):
+        status, inode = os.fstat(descriptor), f"/proc/self/fd/{descriptor}"
+        mode = status.st_mode & 0o7777 | (0o050 if stat.S_ISDIR(status.st_mode) else 0o040)
+        if stat.S_ISLNK(status.st_mode):
             return
-        if seen.st_gid != group:
+        if status.st_gid != group:
             os.chown(inode, -1, group)
-        if mode != seen.st_mode & 0o7777:
+        if mode != status.st_mode & 0o7777:
             Path(inode).chmod(mode)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _refused(path: Path, error: OSError) -> HypervisorError | NoSpace:

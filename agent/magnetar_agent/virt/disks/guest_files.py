@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes into a guest's file system, in libguestfs's appliance: a program of its own, which knows nothing of the agent.
+"""Writes into a guest's file system, in libguestfs's appliance: a separate program without access to the agent.
 
-``injection`` runs it by the system's Python, whose module guestfs it needs, as QEMU's user without any capability. It
-serves the disk to the appliance by ``qemu-nbd``, so a file system that somebody else has made is read by the
-appliance's kernel only. Its argument is the descriptor of a job (JSON; see ``injection.Injections.inject``); it prints
-``{"failed": {what: why}}``, or ``{"error": why}`` where nothing could be written.
+``injection`` runs it with the system's Python, whose module guestfs it needs, as QEMU's user without any capability. It
+serves the disk to the appliance with ``qemu-nbd``, so only the appliance's kernel reads the untrusted file system. Its
+argument is the descriptor of a job (JSON; see ``injection.Injections.inject``); it prints ``{"failed": {what: why}}``,
+or ``{"error": why}`` when nothing could be written.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: MiB of memory of the appliance, and bytes of address space that each program here may have.
+#: MiB of memory of the appliance, and bytes of address space for each program here.
 MEMORY, ADDRESS_SPACE = 512, 4 * 2**30
-#: Bytes that each file may have which the appliance, or what is read of it, leaves on the host meanwhile.
+#: The most bytes of each file that the appliance, or data read from it, leaves on the host meanwhile.
 FILE = 256 * 2**20
-#: Seconds until ``qemu-nbd`` must listen, and that it may take to write what it has.
+#: Seconds until ``qemu-nbd`` must listen, and that it may take to write its cached data.
 READY, LAST_WORDS = 20.0, 60.0
-#: Largest /etc/passwd and /etc/shadow, and list of keys, that are read of a guest.
+#: The largest /etc/passwd, /etc/shadow and list of keys that are read from a guest.
 READ_MAX = 2**20
 KEYS, RC_LOCALS = "/root/.ssh/authorized_keys", ("/etc/rc.local", "/etc/rc.d/rc.local")
 MARK = "# Added by Magnetar: keys that were injected get their SELinux context"
 
 
 class NotWritable(Exception):
-    """The disk has nothing that could be written to; the text says why."""
+    """The disk has nothing that can be written to; the text says why."""
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job."""
     job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    os.environ["XDG_RUNTIME_DIR"] = job["folder"]  # where libguestfs has its sockets
+    os.environ["XDG_RUNTIME_DIR"] = job["folder"]  # for libguestfs's sockets
     try:
-        said: dict[str, Any] = {"failed": _in_folder(job, Path(job["folder"]))}
+        report: dict[str, Any] = {"failed": _in_folder(job, Path(job["folder"]))}
     except (NotWritable, RuntimeError, OSError) as error:
-        said = {"error": _plain(error)}
-    print(json.dumps(said))
+        report = {"error": _plain(error)}
+    print(json.dumps(report))
 
 
 def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
     socket = folder / "disk.sock"
     server = _serve(job, folder, socket)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))  # of the disk's own file there is none
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))  # except for the disk's own file
     try:
         failed = _with_appliance(job, folder, socket)
-        # It ends when the appliance has let go of the disk, and has written everything by then.
+        # qemu-nbd ends when the appliance has released the disk, and has written everything by then.
         if server.wait(LAST_WORDS):
             raise NotWritable(f"qemu-nbd ended with status {server.returncode}")
     except subprocess.TimeoutExpired:
@@ -67,9 +67,9 @@ def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """qemu-nbd, for one client; it dies with this program."""
-    listens, said = folder / "pid", folder / "said"
-    with said.open("wb") as words:
+    """Start qemu-nbd for one client; it dies with this program."""
+    listens, output_file = folder / "pid", folder / "said"
+    with output_file.open("wb") as words:
         server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
             ["setpriv", "--pdeathsig", "KILL", "--", "qemu-nbd", f"--socket={socket}", f"--pid-file={listens}",  # noqa: S607
              "--cache=writeback", "--discard=unmap", *job["options"], job["node"]],
@@ -78,7 +78,8 @@ def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[
     while not listens.exists():
         if server.poll() is not None or time.monotonic() > end:
             server.kill()
-            raise NotWritable(f"qemu-nbd: {said.read_text(errors='replace').strip()[:300] or 'it does not listen'}")
+            raise NotWritable(
+                f"qemu-nbd: {output_file.read_text(errors='replace').strip()[:300] or 'it does not listen'}")
         time.sleep(0.02)
     return server
 
@@ -98,17 +99,17 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
             guest.set_backend_setting("force_tcg", "1")
         guest.add_drive_opts("", format="raw", protocol="nbd", server=[f"unix:{socket}"], cachemode="writeback")
         guest.launch()
-        mount(guest, job["partition"])
-        failed = write(guest, job)
-        guest.shutdown()  # which raises for what could not be written
+        mount_file_systems(guest, job["partition"])
+        failed = write_injected_parts(guest, job)
+        guest.shutdown()  # raises for data that could not be written
         return failed
     finally:
         guest.close()
 
 
-def mount(guest: Any, partition: int) -> None:
-    """Mount the guest's file systems below /: those that are found (-1), that of the whole disk (0) or of a partition.
-    Raises ``NotWritable``."""
+def mount_file_systems(guest: Any, partition: int) -> None:
+    """Mount the guest's file systems below /: the detected ones (-1), the whole disk's (0) or a partition's. Raises
+    ``NotWritable``."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return
@@ -118,12 +119,13 @@ def mount(guest: Any, partition: int) -> None:
     kind = guest.inspect_get_type(roots[0])
     if kind != "linux":
         raise NotWritable(f"its operating system is {kind}, and not Linux")
-    for place, device in sorted(guest.inspect_get_mountpoints(roots[0]).items(), key=lambda one: len(one[0])):
+    for place, device in sorted(guest.inspect_get_mountpoints(roots[0]).items(),
+                                key=lambda mount_point: len(mount_point[0])):
         guest.mount(device, place)
 
 
-def write(guest: Any, job: dict[str, Any]) -> dict[str, str]:
-    """Write each thing that the job has; to what could not be written, why."""
+def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
+    """Write each part of the job; return the reason for each part that could not be written."""
     failed = {}
     for name, writes in (("key", _key), ("metadata", _metadata), ("password", _password), ("files", _files)):
         if job[name]:
@@ -135,13 +137,13 @@ def write(guest: Any, job: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(guest: Any, key: str) -> None:
-    """One more line of root's authorized_keys, once however often this is done."""
+    """Add a line to root's authorized_keys, if it is not there yet."""
     guest.mkdir_p("/root/.ssh")
     guest.chown(0, 0, "/root/.ssh")
     guest.chmod(0o700, "/root/.ssh")
-    there = _read(guest, KEYS) if guest.is_file(KEYS, followsymlinks=True) else b""
-    if key.encode() not in there.splitlines():
-        begin = b"" if not there or there.endswith(b"\n") else b"\n"
+    present_keys = _read(guest, KEYS) if guest.is_file(KEYS, followsymlinks=True) else b""
+    if key.encode() not in present_keys.splitlines():
+        begin = b"" if not present_keys or present_keys.endswith(b"\n") else b"\n"
         _check(guest, KEYS)
         guest.write_append(KEYS, begin + key.encode() + b"\n")
     guest.chown(0, 0, KEYS)
@@ -151,13 +153,13 @@ def _key(guest: Any, key: str) -> None:
 
 
 def _relabel(guest: Any) -> None:
-    """Have the guest give root's keys their SELinux context when it starts: the appliance has no policy of it."""
-    path = next((one for one in RC_LOCALS if guest.is_file(one, followsymlinks=True)), None)
-    there = _read(guest, path) if path else b"#!/bin/sh\n"
-    if MARK.encode() in there:
+    """Have the guest set the SELinux context of root's keys when it starts: the appliance has no SELinux policy."""
+    path = next((candidate for candidate in RC_LOCALS if guest.is_file(candidate, followsymlinks=True)), None)
+    script = _read(guest, path) if path else b"#!/bin/sh\n"
+    if MARK.encode() in script:
         return
     path = path or RC_LOCALS[bool(guest.is_dir("/etc/rc.d", followsymlinks=True))]
-    lines = [line for line in there.decode(errors="surrogateescape").splitlines() if line.strip() != "exit 0"]
+    lines = [line for line in script.decode(errors="surrogateescape").splitlines() if line.strip() != "exit 0"]
     text = "\n".join([*lines, MARK, "restorecon -RF /root/.ssh 2>/dev/null || :", ""])
     _write(guest, path, text.encode(errors="surrogateescape"))
     guest.chmod(0o755, path)
@@ -170,11 +172,11 @@ def _metadata(guest: Any, metadata: dict[str, str]) -> None:
 def _password(guest: Any, hashed: str) -> None:
     if not any(line.startswith(b"root:") for line in _read(guest, "/etc/passwd").splitlines()):
         raise NotWritable("/etc/passwd has no user root")
-    _write(guest, "/etc/shadow", shadow(_read(guest, "/etc/shadow"), hashed.encode()))
+    _write(guest, "/etc/shadow", replace_root_password(_read(guest, "/etc/shadow"), hashed.encode()))
 
 
-def shadow(text: bytes, hashed: bytes) -> bytes:
-    """/etc/shadow with another password of root's. Raises ``NotWritable``."""
+def replace_root_password(text: bytes, hashed: bytes) -> bytes:
+    """Return /etc/shadow with a new password of root's. Raises ``NotWritable``."""
     lines = text.split(b"\n")
     for number, line in enumerate(lines):
         fields = line.split(b":")
@@ -190,8 +192,8 @@ def _files(guest: Any, files: list[list[str]]) -> None:
 
 
 def _read(guest: Any, path: str) -> bytes:
-    """A file of the guest's; NotWritable where it is larger than any of its kind, or no file: a device may have no
-    end."""
+    """Return the content of a guest's file. Raises ``NotWritable`` when it is too large, or not a plain file: a device
+    may be endless."""
     _check(guest, path)
     if guest.filesize(path) > READ_MAX:
         raise NotWritable(f"{path} is larger than {READ_MAX} bytes")
@@ -204,13 +206,13 @@ def _write(guest: Any, path: str, content: bytes) -> None:
 
 
 def _check(guest: Any, path: str) -> None:
-    """Raise NotWritable for a FIFO, which nobody reads, a device or a folder."""
+    """Raise ``NotWritable`` for a FIFO, which has no reader, a device or a folder."""
     if guest.exists(path) and not guest.is_file(path, followsymlinks=True):
         raise NotWritable(f"{path} is not a file")
 
 
 def _plain(error: Exception) -> str:
-    """On one line."""
+    """Return the error's text on one line."""
     return " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ISO 9660 images such as config drives. Names go into Rock Ridge and Joliet, which is what guests read."""
+"""ISO 9660 images such as config drives. Names are in Rock Ridge and Joliet, which guests read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pycdlib
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Bytes of a sector. A file begins with one.
+#: Bytes of a sector. Files begin at a sector.
 SECTOR = 2048
 
 
-def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
-    """Write an image called *label* with *files* (path with ``/`` between folders, to content) to *target*.
+def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
+    """Write an image named *label* with *files* (path with ``/`` between folders, to content) to *target*.
 
-    Files of the same content share it. Making an image takes time, filling in another's contents next to none: what
-    differs between two images with the same paths and sizes is their contents only, so what is around them is kept.
+    Files of the same content share it. Making an image is slow, and replacing its contents is fast: two images with the
+    same paths and sizes differ only in their contents, so the rest is cached.
     """
     contents = {content: at for at, content in enumerate(dict.fromkeys(files.values()))}
     image, places = _empty(label, tuple((path, contents[files[path]]) for path in sorted(files)),
@@ -35,7 +35,8 @@ def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
 
 @lru_cache(maxsize=32)
 def _empty(label: str, paths: tuple[tuple[str, int], ...], sizes: tuple[int, ...]) -> tuple[memoryview, list[int]]:
-    """An image of zeros, and where each content begins: *paths* with the number of their content, *sizes* of contents.
+    """Return an image of zeros, and the offset of each content. *paths*: each with the number of its content; *sizes*:
+    of contents.
 
     Plain ISO 9660 knows neither ``meta_data.json`` nor ``2009-04-04``, so its names are only numbers.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks for other hosts: a ``qemu-nbd`` for each, watched by a thread, at a unix socket and at no port.
+"""Disks for other hosts: one ``qemu-nbd`` for each, watched by a thread, at a unix socket and not at a port.
 
-It runs as QEMU's user without any capability, so it may do what guests may and no more. The folder of its socket is
-root's, and so are the names in it: the server gets the socket from the agent, as systemd gives one. It ends with the
-agent, as its links do; QEMU's NBD clients connect again.
+It runs as QEMU's user without any capability, so it may do only what guests may. The folder of its socket and the names
+in it belong to root: the server gets the socket from the agent, as systemd gives one. It ends with the agent, as its
+links do; QEMU's NBD clients connect again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import libvirt_qemu  # type: ignore[import-untyped]
 
 from magnetar_agent.host.file_modes import UMASK
-from magnetar_agent.host.sockets import bound
-from magnetar_agent.virt.tools.process import bound_to_us, run
+from magnetar_agent.host.sockets import bind_unix_socket
+from magnetar_agent.virt.tools.process import bound_to_us, run_program
 from magnetar_core.errors import HypervisorError
 
 from . import disk_keys
 from .disks import direct_io
-from .qemu_img import check, seen
+from .qemu_img import check_backing_files, inspect_disk
 
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import Export
@@ -41,75 +41,76 @@ log = logging.getLogger(__name__)
 READY, AGAIN = 20.0, 1.0
 #: Attempts before the caller gets an error: the previous user of the disk may take a moment to release its lock.
 ATTEMPTS = 3
-#: Seconds between two looks at that.
+#: Seconds between two such attempts.
 LOOK = 0.1
-#: Connections that may wait for the server to take them.
+#: Connections that may wait for the server to accept them.
 BACKLOG = 16
-#: Gives the program its standard input as the socket of sd_listen_fds(3), which is made for a process id.
+#: Passes standard input to the program as the socket of sd_listen_fds(3), which is bound to a process id.
 _LISTENS = ("sh", "-c", 'exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"', "sh")
-#: Seconds that a server may take to write what it has when it is told to end.
+#: Seconds that a server may take to write its cached data after a request to end.
 LAST_WORDS = 30.0
 OVERLAY = "stand-in.qcow2"
 _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
 
 
 class Exports:
-    """The part of ``LocalHypervisor`` for disks of other hosts."""
+    """The part of ``LocalHypervisor`` that serves disks to other hosts."""
 
     connection: ConnectionPool
 
     def __init__(self) -> None:
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _NbdServer] = {}
         self._guard = threading.Lock()
 
     def qemu_user(self) -> tuple[int, int]:
-        """User and group that QEMU runs with."""
+        """Return user and group that QEMU runs with."""
         raise NotImplementedError
 
     def serve(self, export: Export) -> None:
-        """``qemu-nbd``; its log goes to the agent's."""
+        """Start ``qemu-nbd``; its log goes to the agent's."""
         with self._guard:
             server = self._servers.get(export.id)
             if server and server.export != export:
                 server.end()
                 server = None
             if server is None:
-                server = self._servers[export.id] = _Server(export, self.qemu_user())
+                server = self._servers[export.id] = _NbdServer(export, self.qemu_user())
         server.wait()
 
     def serving(self, id: str) -> Export | None:
-        """What its thread keeps up."""
-        found = self._servers.get(id)
-        return found.export if found else None
+        """Return the export that its thread keeps running."""
+        server = self._servers.get(id)
+        return server.export if server else None
 
     def unserve(self, id: str) -> None:
-        """SIGTERM, upon which qemu-nbd flushes."""
+        """Send SIGTERM; qemu-nbd then flushes."""
         with self._guard:
             server = self._servers.pop(id, None)
             if server:
                 server.end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's NBD client, which by
-        itself connects again when a request finds that there is no connection, and fails that request."""
+        """Run ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's NBD client. Without
+        it the client connects again only when a request finds no connection, and fails that request."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():
                 return
             blocks = json.loads(libvirt_qemu.qemuMonitorCommand(domain, '{"execute": "query-block"}', 0))["return"]
-            for block in (one["inserted"] for one in blocks if "inserted" in one):
+            for block in (device["inserted"] for device in blocks if "inserted" in device):
                 if str(socket) in block.get("file", ""):
                     libvirt_qemu.qemuMonitorCommand(domain, f'qemu-io {block["node-name"]} "read 0 512"', _HMP)
         self.connection.ask(f"reconnect a disk of the domain {uuid}", uuid, read)
 
     def close_exports(self) -> None:
-        """End all."""
+        """End all exports."""
         for id in list(self._servers):
             self.unserve(id)
 
 
-class _Server(threading.Thread):
-    """One disk. The program is started by this thread, since it dies with the thread that started it (setpriv)."""
+class _NbdServer(threading.Thread):
+    """The qemu-nbd of one disk. This thread starts the program, because setpriv ends the program with the thread that
+    started it."""
 
     def __init__(self, export: Export, user: tuple[int, int]) -> None:
         super().__init__(name=f"export {export.id[:8]}", daemon=True)
@@ -129,7 +130,7 @@ class _Server(threading.Thread):
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
     def end(self) -> None:
-        """End it; returns when it has closed the disk."""
+        """End it; return when it has closed the disk."""
         self._ended.set()
         process = self._process
         if process and process.poll() is None:
@@ -154,17 +155,18 @@ class _Server(threading.Thread):
         export.socket.unlink(missing_ok=True)
         if export.stand_in:
             self._make_overlay()
-        check([export.disk], self.user)
+        check_backing_files([export.disk], self.user)
         # As libvirt does before QEMU gets a disk. While a domain has it, libvirt has done so.
         os.chown(self._overlay() if export.stand_in else export.disk.path, *self.user)
         key = export.disk.key
-        with bound(export.socket, self.user[1]) as listener, disk_keys.handed([key] if key else []) as (words, files):
+        with bind_unix_socket(export.socket, self.user[1]) as listener, disk_keys.qemu_key_options(
+            [key] if key else []) as (words, files):
             listener.listen(BACKLOG)
             process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; the shell's text is fixed)
                 self._command(words), pass_fds=files, stdin=listener.fileno(), stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"}, umask=UMASK)
         try:
-            if self._ended.is_set():  # it was told to end before there was a process
+            if self._ended.is_set():  # end() was called before there was a process
                 process.terminate()
             self._until_it_listens()
             self._read(process)
@@ -181,14 +183,15 @@ class _Server(threading.Thread):
                 "json:" + json.dumps(self._node())]
 
     def _node(self) -> dict[str, Any]:
-        """The block nodes: formats are told, and that volumes stand alone, whatever their headers say."""
+        """Return the block nodes. They state formats and that volumes have no backing file, regardless of the
+        headers."""
         disk = self.export.disk
         file = {"driver": "host_device" if disk.block else "file", "filename": str(disk.path)}
         if disk.shareable:  # a multiattach disk is raw and is opened without a lock
             file["locking"] = "off"
         node: dict[str, Any] = {"driver": disk.format, "file": file}
         if disk.key:
-            node.update({"driver": "luks", "key-secret": disk_keys.name_of(0)})
+            node.update({"driver": "luks", "key-secret": disk_keys.key_object_name(0)})
         if disk.format == "qcow2":
             node["backing"] = None
         if not self.export.stand_in:
@@ -202,13 +205,13 @@ class _Server(threading.Thread):
     def _make_overlay(self) -> None:
         disk, overlay = self.export.disk, self._overlay()
         overlay.unlink(missing_ok=True)
-        size = seen(disk.path, "luks" if disk.key else disk.format).virtual_size
-        # Without -u qemu-img would refuse, since a running QEMU has the disk; and it would look into it.
-        run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
-             str(overlay), str(size)], f"make a stand-in for {disk.path}")
+        size = inspect_disk(disk.path, "luks" if disk.key else disk.format).virtual_size
+        # Without -u qemu-img would refuse, since a running QEMU has the disk; and it would open the disk.
+        run_program(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
+                     str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
     def _until_it_listens(self) -> None:
-        """It greets whoever connects; when it ends before, the connection does."""
+        """Wait until it greets a client; when it ends before, the connection ends too."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(READY)
             probe.connect(str(self.export.socket))
@@ -217,7 +220,7 @@ class _Server(threading.Thread):
                 self._listens.set()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep the last words, until its end."""
+        """Keep the last lines of its output, until its end."""
         assert process.stderr is not None
         for line in iter(process.stderr.readline, b""):
             self._said = line.decode(errors="replace").strip()[:500]

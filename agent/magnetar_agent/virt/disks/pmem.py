@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Namespaces of persistent memory are emptied by daxio, and files by writing zeros."""
+"""Namespaces of persistent memory, emptied by daxio, and files in place of them, emptied by writing zeros."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pmem:
     """The part of ``LocalHypervisor`` for persistent memory."""
 
     def empty_pmem(self, path: Path) -> None:
-        """daxio writes zeros to all of a device."""
+        """Have daxio write zeros to all of a device."""
         try:
             if stat.S_ISREG(path.stat().st_mode):
                 _empty_file(path)
@@ -27,9 +27,9 @@ class Pmem:
             subprocess.run(["daxio", "--zero", "--output", str(path)], check=True, capture_output=True,  # noqa: S603,S607
                            text=True)
         except FileNotFoundError as error:
-            what = "daxio is missing. Install it (Debian: pmdk-tools)" if error.filename == "daxio" else \
+            reason = "daxio is missing. Install it (Debian: pmdk-tools)" if error.filename == "daxio" else \
                 f"{path} is gone. Look at the agent's setting pmem_namespaces"
-            raise HypervisorError(f"Persistent memory could not be emptied: {what}.") from error
+            raise HypervisorError(f"Persistent memory could not be emptied: {reason}.") from error
         except subprocess.CalledProcessError as error:
             raise HypervisorError(f"Persistent memory could not be emptied: daxio says of {path}: "
                                   f"{str(error.stderr).strip()[-300:]}") from error
@@ -38,7 +38,7 @@ class Pmem:
 
 
 def _empty_file(path: Path) -> None:
-    """In place: whatever dies in between, the file keeps its size, without which it were no namespace."""
+    """Write zeros in place: after a crash the file keeps its size, which identifies the namespace."""
     with path.open("r+b", buffering=0) as file:
         for start, end in _written(file.fileno()):
             at = start
@@ -48,13 +48,13 @@ def _empty_file(path: Path) -> None:
 
 
 def _written(file: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each part of a file that is no hole."""
+    """Yield start and end of each part of a file that is no hole."""
     end = 0
     while True:
         try:
             start = os.lseek(file, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # there is none after this place
+            if error.errno != errno.ENXIO:  # ENXIO: no data after this offset
                 raise
             return
         end = os.lseek(file, start, os.SEEK_HOLE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Empty qcow2 images and overlays, as QEMU's docs/interop/qcow2.txt describes version 3; a process less per server.
+"""Empty qcow2 images and overlays, version 3 of QEMU's docs/interop/qcow2.txt; this saves a process per server.
 
 The clusters: the header, the table of reference counts, one block of reference counts (2 bytes each), the L1 table.
 """
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 MAGIC, VERSION = b"QFI\xfb", 3
 CLUSTER_BITS = 16
 CLUSTER = 1 << CLUSTER_BITS
-#: What one entry of the L1 table covers: a cluster full of L2 entries of 8 bytes.
+#: Bytes that one entry of the L1 table covers: a cluster full of L2 entries of 8 bytes.
 COVERED = CLUSTER // 8 * CLUSTER
-#: Bytes of the largest L1 table that QEMU takes.
+#: Bytes of the largest L1 table that QEMU accepts.
 L1_MAX = 32 * 2**20
 REFCOUNT_ORDER = 4  # 16 bits
 L1_AT = 3
@@ -31,9 +31,9 @@ BACKING_FORMAT = 0xE2792ACA
 HEADER, NAME_MAX = 104, 1023
 
 
-def create(path: Path, size: int, backing: Backing | None = None) -> None:
-    """Write an image of *size* bytes (rounded up to 512) that is not there yet; not flushed. Raises ``OSError``, or
-    ``HypervisorError`` when there is no such backing file."""
+def create_qcow2(path: Path, size: int, backing: Backing | None = None) -> None:
+    """Write a new image of *size* bytes (rounded up to 512); not flushed. Raises ``OSError``, or ``HypervisorError``
+    when the backing file does not exist."""
     if backing is not None and not backing.path.is_file():
         raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing.path} does not exist.")
     size = -(-size // 512) * 512
@@ -51,13 +51,14 @@ def create(path: Path, size: int, backing: Backing | None = None) -> None:
 
 
 def _header(size: int, entries: int, backing: Backing | None) -> bytes:
-    """The header, its extensions and the name of the backing file."""
+    """Return the header, its extensions and the name of the backing file."""
     name, extensions = b"", b""
     if backing is not None:
-        name, word = os.fsencode(backing.path), backing.format.encode()
+        name, format_name = os.fsencode(backing.path), backing.format.encode()
         if len(name) > NAME_MAX:
             raise HypervisorError(f"The path {backing.path} of a disk is too long for an image to stand on it.")
-        extensions = struct.pack(">II", BACKING_FORMAT, len(word)) + word.ljust(-(-len(word) // 8) * 8, b"\0")
+        extensions = struct.pack(">II", BACKING_FORMAT, len(format_name)) + format_name.ljust(
+            -(-len(format_name) // 8) * 8, b"\0")
     extensions += struct.pack(">II", 0, 0)
     return struct.pack(
         ">4sIQIIQIIQQIIQQQQII", MAGIC, VERSION, HEADER + len(extensions) if name else 0, len(name), CLUSTER_BITS, size,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """qemu-img on disks that a guest may have written, and their headers.
 
-A guest that has broken out of QEMU writes what it wants into the header of its disk, such as the name of a file that
-root could read and QEMU's user could not. So root reads nothing but the header, by ``image_format``; qemu-img runs as
-QEMU's user without any capability. It gets open descriptors, and is told formats and backing files, so that nothing in
-the disk leads it anywhere. What the agent itself makes, in folders of root's, needs none of it.
+A guest that has broken out of QEMU may write anything into the header of its disk, such as the name of a file that root
+can read and QEMU's user cannot. So root reads only the header, with ``image_format``; qemu-img runs as QEMU's user
+without any capability. It gets open descriptors, formats and backing files as arguments, so that nothing in the disk
+leads it to other files. Files that the agent itself makes, in folders of root, need none of this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from magnetar_agent.host.storage import DiskSeen, NetworkSource
-from magnetar_agent.virt.tools.process import run
+from magnetar_agent.virt.tools.process import run_program
 from magnetar_core.errors import HypervisorError, ImageRefused
 from magnetar_core.image_format import disk_formats, qcow2_header, vmdk_size
 
@@ -30,44 +30,46 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk, DiskKey
     from magnetar_agent.virt.tools.process import User
 
-#: How much of a disk is looked at: the headers that ``qcow2`` writes, and signatures.
+#: The bytes of a disk that are read: the headers that ``qcow2`` writes, and signatures.
 FIRST = 64 * 1024
-#: Of a header of LUKS 1: magic, version, and the sector in which the content begins.
+#: Of a header of LUKS 1: magic, version, and the first sector of the content.
 _LUKS = struct.Struct(">6sH96xI")
-#: What an overlay may stand on, beside it: the links that ``servers.disks.image_links`` makes to the content of images.
+#: Possible backing files of an overlay, next to it: the links that ``servers.disks.image_links`` makes to images.
 BENEATH = ("base", "rescue.base")
 
 
-def seen(path: Path, format: str) -> DiskSeen:
-    """What the disk says of itself; the file that it names is not looked at. A guest can write any header into its raw
-    disk: so the format is always said, never guessed."""
-    with _held(path, os.O_RDONLY) as held:
-        return _seen(held, path, format)
+def inspect_disk(path: Path, format: str) -> DiskSeen:
+    """Return the facts that the disk states about itself; the file that it names is not read. A guest can write any
+    header into its raw disk: so the format is always given, never detected."""
+    with _held(path, os.O_RDONLY) as descriptor:
+        return _seen(descriptor, path, format)
 
 
-def size_of(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
-    """Bytes that a guest sees of a disk, wherever it is."""
+def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
+    """Return the bytes that a guest sees of a disk, local or remote."""
     if isinstance(source, Path):
-        return seen(source, format).virtual_size
-    said = run(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],
-               f"read the disk {source}", user=who(user, source))
-    return int(json.loads(said)["virtual-size"])
+        return inspect_disk(source, format).virtual_size
+    output = run_program(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],
+                         f"read the disk {source}", user=tool_user(user, source))
+    return int(json.loads(output)["virtual-size"])
 
 
-def who(user: tuple[int, int], *places: Path | NetworkSource) -> User:
-    """As whom qemu-img runs: QEMU's *user*, but where it needs the key of a Ceph cluster, which is root's."""
+def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
+    """Return the user for qemu-img: QEMU's *user*, except when it needs the key of a Ceph cluster, which is root's."""
     ceph = any(isinstance(place, NetworkSource) and place.protocol == "rbd" for place in places)
     return None if ceph else user
 
 
 class Nodes:
-    """Descriptors for one run of qemu-img, its *user*'s while this is entered; owners are as before afterwards."""
+    """Descriptors for one run of qemu-img. Files belong to *user* inside the context; their owners are restored
+    afterwards."""
 
     def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user
         self._undo = ExitStack()
-        #: Words for the program before those of its disks, and the descriptors that it needs. *key*: of one of them.
-        self.options, files = self._undo.enter_context(disk_keys.handed([key] if key else []))
+        #: Arguments of the program before those of its disks, and the descriptors that it needs. *key*: of one of the
+        #: disks.
+        self.options, files = self._undo.enter_context(disk_keys.qemu_key_options([key] if key else []))
         self.files = [*files]
 
     def __enter__(self) -> Self:
@@ -77,32 +79,32 @@ class Nodes:
         self._undo.close()
 
     def source(self, source: Path | NetworkSource, format: str, write: bool = False) -> str:
-        """A disk as qemu-img takes it, with what it stands on. Raises ``HypervisorError`` for one whose header names
-        what it was not made on."""
+        """Return a disk and its backing files as an argument of qemu-img. Raises ``HypervisorError`` when its header
+        names another backing file than the one it was made on."""
         if isinstance(source, NetworkSource):
             return "json:" + json.dumps(_remote(source))
-        held = self._open(source, write)
-        node: dict[str, Any] = {"driver": format, "file": self._file(held)}
+        descriptor = self._open(source, write)
+        node: dict[str, Any] = {"driver": format, "file": self._file(descriptor)}
         if format == "luks":
-            node["key-secret"] = disk_keys.name_of(0)
+            node["key-secret"] = disk_keys.key_object_name(0)
         if format == "vmdk":
             node["backing"] = None
         if format == "qcow2":
-            found = _seen(held, source, format)
-            node["backing"] = self._beneath(found, source)
-            if found.encrypted and self.options:
-                node["encrypt"] = {"format": "luks", "key-secret": disk_keys.name_of(0)}
+            header = _seen(descriptor, source, format)
+            node["backing"] = self._beneath(header, source)
+            if header.encrypted and self.options:
+                node["encrypt"] = {"format": "luks", "key-secret": disk_keys.key_object_name(0)}
         return "json:" + json.dumps(node)
 
     def target(self, target: Path | NetworkSource, format: str) -> tuple[list[str], str]:
-        """What is there to be written, as ``convert -n`` takes it: options, and its name."""
+        """Return an existing disk to write as arguments of ``convert -n``: options, and its name."""
         if isinstance(target, NetworkSource):
             return ["-O", "raw"], "json:" + json.dumps(_remote(target))
         file = self._file(self._open(target, write=True))
         if format == "luks":
-            format = f"luks,key-secret={disk_keys.name_of(0)}"
+            format = f"luks,key-secret={disk_keys.key_object_name(0)}"
         elif self.options:
-            format = f"{format},encrypt.format=luks,encrypt.key-secret={disk_keys.name_of(0)}"
+            format = f"{format},encrypt.format=luks,encrypt.key-secret={disk_keys.key_object_name(0)}"
         return ["--target-image-opts"], f"driver={format},file.driver={file['driver']},file.filename={file['filename']}"
 
     def _beneath(self, disk: DiskSeen, path: Path) -> dict[str, Any] | None:
@@ -111,37 +113,37 @@ class Nodes:
         base = disk.backing
         if base not in [path.with_name(name) for name in BENEATH]:
             raise _foreign(path, f"its header names the file {base}, on which it was not made")
-        held = self._open(base, write=False)
-        format = "qcow2" if "qcow2" in disk_formats(os.pread(held, FIRST, 0)) else "raw"
-        below = _seen(held, base, format).backing
+        descriptor = self._open(base, write=False)
+        format = "qcow2" if "qcow2" in disk_formats(os.pread(descriptor, FIRST, 0)) else "raw"
+        below = _seen(descriptor, base, format).backing
         if below is not None:
             raise _foreign(base, f"its header names the file {below}, and images stand alone")
-        return {"driver": format, "file": self._file(held), "read-only": True,
+        return {"driver": format, "file": self._file(descriptor), "read-only": True,
                 **({"backing": None} if format == "qcow2" else {})}
 
     def _open(self, path: Path, write: bool) -> int:
-        held = self._undo.enter_context(_held(path, os.O_RDWR if write else os.O_RDONLY))
-        self.files.append(held)
-        was = os.fstat(held)
+        descriptor = self._undo.enter_context(_held(path, os.O_RDWR if write else os.O_RDONLY))
+        self.files.append(descriptor)
+        status = os.fstat(descriptor)
         try:
-            if write or stat.S_ISBLK(was.st_mode):
-                os.fchown(held, *self.user)
-                self._undo.callback(os.fchown, held, was.st_uid, was.st_gid)
+            if write or stat.S_ISBLK(status.st_mode):
+                os.fchown(descriptor, *self.user)
+                self._undo.callback(os.fchown, descriptor, status.st_uid, status.st_gid)
             else:
-                _readable(held, was, self.user[1])
+                _readable(descriptor, status, self.user[1])
         except OSError as error:
             raise HypervisorError(f"The disk {path} cannot be given to QEMU's user: {error.strerror}.") from error
-        return held
+        return descriptor
 
     @staticmethod
-    def _file(held: int) -> dict[str, str]:
-        driver = "host_device" if stat.S_ISBLK(os.fstat(held).st_mode) else "file"
-        return {"driver": driver, "filename": f"/proc/self/fd/{held}"}
+    def _file(descriptor: int) -> dict[str, str]:
+        driver = "host_device" if stat.S_ISBLK(os.fstat(descriptor).st_mode) else "file"
+        return {"driver": driver, "filename": f"/proc/self/fd/{descriptor}"}
 
 
-def check(disks: Iterable[Disk], user: tuple[int, int]) -> None:
-    """Raise ``HypervisorError`` for a qcow2 whose header leads to what it was not made on. QEMU and libvirt do not
-    follow it, as a definition says what disks stand on; but who reads the disk with other tools may."""
+def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
+    """Raise ``HypervisorError`` for a qcow2 whose header names another backing file than the one it was made on. QEMU
+    and libvirt ignore the header, as definitions state backing files; other tools may follow it."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:
@@ -150,57 +152,57 @@ def check(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[int]:
-    """The open file or block device."""
+    """Yield a descriptor of the file or block device."""
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     try:
-        held = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise HypervisorError(f"The disk {path} cannot be opened: {error.strerror}.") from error
     try:
-        mode = os.fstat(held).st_mode
+        mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
             raise HypervisorError(f"The disk {path} is neither a file nor a block device.")
-        yield held
+        yield descriptor
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
-def _seen(held: int, path: Path, format: str) -> DiskSeen:
-    size = -(-os.lseek(held, 0, os.SEEK_END) // 512) * 512
+def _seen(descriptor: int, path: Path, format: str) -> DiskSeen:
+    size = -(-os.lseek(descriptor, 0, os.SEEK_END) // 512) * 512
     if format == "raw":
         return DiskSeen("raw", size)
     if format == "luks":
-        return DiskSeen("luks", max(0, size - _luks_begin(held, path)))
+        return DiskSeen("luks", max(0, size - _luks_begin(descriptor, path)))
     try:
         if format == "vmdk":
-            return DiskSeen("vmdk", vmdk_size(os.pread(held, FIRST, 0)))
-        header = qcow2_header(os.pread(held, FIRST, 0))
+            return DiskSeen("vmdk", vmdk_size(os.pread(descriptor, FIRST, 0)))
+        header = qcow2_header(os.pread(descriptor, FIRST, 0))
     except ImageRefused as error:
         raise _foreign(path, error.message.rstrip(".")) from None
     return DiskSeen(format, header.virtual_size, Path(os.fsdecode(header.backing)) if header.backing else None,
                     header.encrypted)
 
 
-def _luks_begin(held: int, path: Path) -> int:
-    """Where in a disk of the format LUKS 1 the content begins, in bytes."""
-    head = os.pread(held, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
+def _luks_begin(descriptor: int, path: Path) -> int:
+    """Return the offset in bytes of the content in a disk of the format LUKS 1."""
+    head = os.pread(descriptor, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
     magic, version, sectors = _LUKS.unpack(head)
     if magic != b"LUKS\xba\xbe" or version != 1:
         raise _foreign(path, "it has no header of LUKS")
     return int(sectors) * 512
 
 
-def _readable(held: int, was: os.stat_result, group: int) -> None:
-    """As ``Disks.permit`` does it by name."""
-    if was.st_gid != group:
-        os.fchown(held, -1, group)
-    if not was.st_mode & 0o040:
-        os.fchmod(held, was.st_mode & 0o7777 | 0o040)
+def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
+    """Let *group* read the open file, as ``Disks.permit`` does by name."""
+    if status.st_gid != group:
+        os.fchown(descriptor, -1, group)
+    if not status.st_mode & 0o040:
+        os.fchmod(descriptor, status.st_mode & 0o7777 | 0o040)
 
 
 def _remote(remote: NetworkSource) -> dict[str, Any]:
-    """What is reached by a protocol, as a node: what it holds is raw."""
+    """Return a node for a disk that is reached by a protocol: its content is raw."""
     words: dict[str, object] = {"driver": remote.protocol}
     if remote.protocol == "rbd":
         pool, _slash, image = remote.name.partition("/")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volumes in libvirt's storage pools (LVM, RBD). The pools are the operator's: they are used, and never made.
 
-Those of RBD that start by themselves (autostart) are started with each new connection to libvirt: it cannot look
-whether they run (``storagePoolUpdateState``), so it takes them for stopped whenever it starts, and starts pools by
-itself only once after each boot.
+RBD pools with autostart are started with each new connection to libvirt: it cannot check whether they run
+(``storagePoolUpdateState``), so it takes them for stopped whenever it starts, and starts pools by itself only once
+after each boot.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.host import zeros
 from magnetar_agent.host.storage import Disk, NetworkSource, PoolContent
-from magnetar_agent.virt.tools.process import run
-from magnetar_agent.virt.tools.templates import fill
+from magnetar_agent.virt.tools.process import run_program
+from magnetar_agent.virt.tools.templates import fill_template
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .rbd import RbdTools, RoomSeen
-from .rbd_export import exported
+from .rbd_export import exported_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: Seconds between two tries to start a pool.
+#: Seconds between two attempts to start a pool.
 AGAIN = 20.0
-#: What LVM's tools, file systems and libvirt say when there is no room.
+#: Messages of LVM's tools, file systems and libvirt when there is no room.
 _FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
-#: The agent's unit may not speak to the device mapper; systemd starts what may.
+#: The agent's unit may not use the device mapper; systemd starts a unit that may.
 _SYSTEMD = Path("/run/systemd/system")
 _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec", "--")
 
 
 class Storage:
-    """The part of ``LocalHypervisor`` about storage pools."""
+    """The part of ``LocalHypervisor`` for storage pools."""
 
     connection: ConnectionPool
     templates: Path
@@ -53,148 +53,149 @@ class Storage:
     _rbd_room: RoomSeen | None = None
 
     def start_pools(self, conn: Any) -> None:
-        """virStoragePoolCreate, until all of RBD run, or the connection ends: after a power cut hosts are up before
-        the cluster is."""
-        wanted = (libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART |
-                  libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
-        said = ""
+        """Call virStoragePoolCreate until all RBD pools run, or the connection ends: after a power cut hosts are up
+        before the cluster is."""
+        flags = (libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART |
+                 libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
+        last_error = ""
         try:
-            while left := conn.listAllStoragePools(wanted):
-                for pool in left:
+            while stopped_pools := conn.listAllStoragePools(flags):
+                for pool in stopped_pools:
                     name = pool.name()
                     try:
                         pool.create()
                         log.info("started the storage pool %s, which libvirt had taken for stopped", name)
                     except libvirt.libvirtError as error:
-                        if said != str(error):
-                            log.warning("the storage pool %s does not start: %s", name, said := str(error))
+                        if last_error != str(error):
+                            log.warning("the storage pool %s does not start: %s", name, last_error := str(error))
                         time.sleep(AGAIN)
         except libvirt.libvirtError:
-            return  # the next connection begins anew
+            return  # the next connection begins again
 
     def check_pool(self, pool: str) -> None:
-        """virStoragePoolIsActive."""
+        """Call virStoragePoolIsActive."""
         self._in(pool, "look", lambda _found: None)
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
-        """virStoragePoolListAllVolumes."""
-        return self._in(pool, "list what is there", lambda found: {
-            one.name(): _content(found, one) for one in found.listAllVolumes()})
+        """Call virStoragePoolListAllVolumes."""
+        return self._in(pool, "list what is there", lambda storage_pool: {
+            volume.name(): _content(storage_pool, volume) for volume in storage_pool.listAllVolumes()})
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """virStorageVolLookupByName; virStoragePoolRefresh when it is not known."""
-        def look(found: Any) -> PoolContent | None:
-            there = _lookup(found, name)
-            if there is None:
-                found.refresh()
-                there = _lookup(found, name)
-            return None if there is None else _content(found, there)
+        """Call virStorageVolLookupByName, and virStoragePoolRefresh when the volume is not known."""
+        def look(storage_pool: Any) -> PoolContent | None:
+            volume = _lookup(storage_pool, name)
+            if volume is None:
+                storage_pool.refresh()
+                volume = _lookup(storage_pool, name)
+            return None if volume is None else _content(storage_pool, volume)
         return self._in(pool, f"look for {name}", look)
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """virStorageVolCreateXML."""
-        def make(found: Any) -> None:
-            if _lookup(found, name) is not None:
+        """Call virStorageVolCreateXML."""
+        def make(storage_pool: Any) -> None:
+            if _lookup(storage_pool, name) is not None:
                 raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
-            found.createXML(fill("volume.xml.j2", {"name": name, "size": size}, self.templates))
+            storage_pool.createXML(fill_template("volume.xml.j2", {"name": name, "size": size}, self.templates))
         self._in(pool, f"make {name}", make, changes=True)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """virStorageVolResize, and lvextend, since libvirt has no such thing for LVM."""
-        def grow(found: Any) -> str | None:
-            there = _lookup(found, name)
-            if there is None:
+        """Call virStorageVolResize; run lvextend for LVM, which libvirt cannot resize."""
+        def grow(storage_pool: Any) -> str | None:
+            volume = _lookup(storage_pool, name)
+            if volume is None:
                 raise HypervisorError(f"The content {name} is gone from the storage pool {pool!r}. Restore it there.")
             try:
-                if there.info()[1] < size:
-                    there.resize(size)
+                if volume.info()[1] < size:
+                    volume.resize(size)
                 return None
             except libvirt.libvirtError as error:
                 if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                     raise
-            found.refresh()  # what lvextend did, libvirt does not know by itself
-            there = _lookup(found, name)
-            return str(there.path()) if there is not None and there.info()[1] < size else None
+            storage_pool.refresh()  # libvirt does not notice lvextend by itself
+            volume = _lookup(storage_pool, name)
+            return str(volume.path()) if volume is not None and volume.info()[1] < size else None
         path = self._in(pool, f"grow {name}", grow, changes=True)
         if path:
             _roomy(lambda: _extend(path, size))
-            self._in(pool, "look again", lambda found: found.refresh())
+            self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """virStorageVolWipe, which knows no size, virStorageVolDelete."""
-        def look(found: Any) -> str | None:
-            there = _lookup(found, name)
-            return None if there is None else str(there.path())
+        """Call virStorageVolDelete; before it virStorageVolWipe to wipe all, as that knows no size."""
+        def look(storage_pool: Any) -> str | None:
+            volume = _lookup(storage_pool, name)
+            return None if volume is None else str(volume.path())
 
-        def wipe_all(found: Any) -> None:
-            there = _lookup(found, name)
-            if there is not None:
-                there.wipe(0)
+        def wipe_all(storage_pool: Any) -> None:
+            volume = _lookup(storage_pool, name)
+            if volume is not None:
+                volume.wipe(0)
 
-        def remove(found: Any) -> None:
-            there = _lookup(found, name)
-            if there is not None:
-                there.delete(0)
+        def remove(storage_pool: Any) -> None:
+            volume = _lookup(storage_pool, name)
+            if volume is not None:
+                volume.delete(0)
 
         if wipe == 0:
             self._in(pool, f"wipe {name}", wipe_all, wipes=True)
         elif wipe is not None and (path := self._in(pool, f"look for {name}", look)) is not None:
-            _zero(Path(path), wipe)  # not within a call to libvirt, which others may wait for
+            _zero(Path(path), wipe)  # outside of a call to libvirt, which other callers may wait for
         self._in(pool, f"remove {name}", remove, changes=True)
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """virStoragePoolGetInfo: as libvirt knows it since it last changed something there, or looked."""
-        def look(found: Any) -> tuple[int, int]:
-            _state, total, _used, free = found.info()
+        """Call virStoragePoolGetInfo: the values of libvirt's last change or refresh of the pool."""
+        def look(storage_pool: Any) -> tuple[int, int]:
+            _state, total, _used, free = storage_pool.info()
             return int(total), int(free)
         return self._in(pool, "look for room", look)
 
     def rbd_pool(self, pool: str) -> RbdTools:
-        """Its place is what libvirt has of it, but for the key, which Ceph's tools read as qemu-img does."""
-        return RbdTools(self._in(pool, "look", lambda found: rbd(found.XMLDesc(), "", found)))
+        """Return the pool with its source from libvirt, except the key, which Ceph's tools read as qemu-img does."""
+        return RbdTools(self._in(pool, "look", lambda storage_pool: rbd_source(storage_pool.XMLDesc(), "",
+                                                                               storage_pool)))
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
         """See ``rbd_export``."""
-        return exported(image, self.qemu_user())
+        return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included. A pool that
-        does not run has none, whatever was seen before."""
+        """Run ``ceph df``, since libvirt reports the whole cluster, including replicas. Raises ``Conflict`` for a pool
+        that does not run, even with a cached value."""
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
             self._rbd_room = RoomSeen.look(pool, tools)
         return self._rbd_room.told()
 
-    def _in(self, pool: str, what: str, function: Callable[[Any], T], changes: bool = False,
+    def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,
             wipes: bool = False) -> T:
         """Return the result of *function* on the pool, which must run. See ``ConnectionPool.ask_storage``."""
         def call(conn: Any) -> T:
             try:
-                found = conn.storagePoolLookupByName(pool)
+                storage_pool = conn.storagePoolLookupByName(pool)
             except libvirt.libvirtError as error:
                 if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
                     raise
                 raise Conflict(f"libvirt has no storage pool {pool!r}. Define it on the host (virsh pool-define) and "
                                "start it, then repeat the call.") from None
-            if not found.isActive():
+            if not storage_pool.isActive():
                 raise Conflict(f"The storage pool {pool!r} of libvirt does not run. Start it on the host "
                                f"(virsh pool-start {pool}), then repeat the call.")
-            return function(found)
-        return _roomy(lambda: self.connection.ask_storage(f"{what} in the storage pool {pool!r}", pool, call, changes,
-                                                          wipes))
+            return function(storage_pool)
+        return _roomy(lambda: self.connection.ask_storage(f"{purpose} in the storage pool {pool!r}", pool, call,
+                                                          changes, wipes))
 
 
 def _extend(path: str, size: int) -> None:
     words = ["lvextend", "--quiet", "--size", f"{size}b", "--", path]
-    run([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words, f"grow the logical volume {path}")
+    run_program([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words, f"grow the logical volume {path}")
 
 
 def _zero(path: Path, size: int) -> None:
-    """Overwrite the first *size* bytes, or as many as there are."""
+    """Overwrite the first *size* bytes, or all if there are fewer."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            zeros.write(descriptor, 0, min(size, zeros.size_of(descriptor)))
+            zeros.write_zeros(descriptor, 0, min(size, zeros.open_file_size(descriptor)))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -203,7 +204,7 @@ def _zero(path: Path, size: int) -> None:
 
 
 def _roomy(work: Callable[[], T]) -> T:
-    """The result of *work*; an error about room is told as one."""
+    """Return the result of *work*; an error about room becomes ``NoSpace``."""
     try:
         return work()
     except HypervisorError as error:
@@ -224,15 +225,15 @@ def _lookup(pool: Any, name: str) -> Any:
 def _content(pool: Any, volume: Any) -> PoolContent:
     kind, size, _allocated = volume.info()
     if kind == libvirt.VIR_STORAGE_VOL_NETWORK:
-        place = rbd(pool.XMLDesc(), volume.name(), pool)
+        place = rbd_source(pool.XMLDesc(), volume.name(), pool)
         return PoolContent(size, Disk(Path(place.name), "", "raw", remote=place))  # as in a definition
-    path = Path(volume.path())  # of what is a link to a device in a folder, libvirt says that it is a file
+    path = Path(volume.path())  # for a link to a device in a folder, libvirt reports a file
     return PoolContent(size, Disk(path, "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK or
                                   path.is_block_device()))
 
 
-def rbd(xml: str, name: str, pool: Any) -> NetworkSource:
-    """How QEMU reaches the image *name* of a pool of type rbd, after the pool's *xml*."""
+def rbd_source(xml: str, name: str, pool: Any) -> NetworkSource:
+    """Return how QEMU reaches the image *name* of a pool of type rbd, from the pool's *xml*."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
         raise HypervisorError("The storage pool does not say where it is: its XML has no name of a Ceph pool.")
@@ -243,5 +244,5 @@ def rbd(xml: str, name: str, pool: Any) -> NetworkSource:
         uuid = pool.connect().secretLookupByUsage(
             libvirt.VIR_SECRET_USAGE_TYPE_CEPH, secret.get("usage", "")).UUIDString()
     return NetworkSource("rbd", f"{source.findtext('name')}/{name}",
-                  hosts=tuple((one.get("name", ""), one.get("port")) for one in source.findall("host")),
+                  hosts=tuple((host.get("name", ""), host.get("port")) for host in source.findall("host")),
                   user=None if auth is None else auth.get("username"), secret=uuid)

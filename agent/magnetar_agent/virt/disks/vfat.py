@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """FAT16 file systems with long names, such as config drives for guests that read no ISO 9660. The layout is Microsoft's
-"FAT: General Overview of On-Disk Format", 1.03. Without a process per drive, and sparse."""
+"FAT: General Overview of On-Disk Format", 1.03. Sparse, and written without a process per drive."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Bytes of the whole, as of Nova's drives; of a sector; of a cluster, which a file begins with.
+#: Bytes of the whole, as of Nova's drives; of a sector; of a cluster. Files begin at a cluster.
 SIZE, SECTOR, CLUSTER = 64 << 20, 512, 2048
-#: Sectors before the first table, and of each of the two; entries of the root folder, and bytes of one.
+#: Sectors before the first table, and of each of the two tables; entries of the root folder, and bytes of one.
 RESERVED, TABLE, ROOT, ENTRY = 1, 128, 512, 32
-#: Where the root folder is, and where cluster 2, the first, is.
+#: The offset of the root folder, and of cluster 2, the first.
 ROOT_AT = (RESERVED + 2 * TABLE) * SECTOR
 DATA_AT = ROOT_AT + ROOT * ENTRY
 CLUSTERS = (SIZE - DATA_AT) // CLUSTER
 FOLDER, LABEL, LONG, READ_ONLY = 0x10, 0x08, 0x0F, 0x01
-#: The first of January 1980, in FAT's form: a drive says nothing of the time.
+#: The first of January 1980, in FAT's form: a drive has no times.
 DAY = 0x21
 #: Characters of a name in each entry of a long name, in its three parts.
 PARTS = (5, 6, 2)
@@ -29,14 +29,14 @@ END = 0xFFFF
 
 
 class _Volume:
-    """Clusters given out in order, with the table that links them."""
+    """The clusters of a volume, allocated in order, with the table that links them."""
 
     def __init__(self, target: BinaryIO) -> None:
         self.target, self.table = target, [0xFFF8, END]
 
     def put(self, content: bytes) -> int:
-        """Write it into the next clusters; returns the first, 0 for nothing. Raises ``HypervisorError`` when it is
-        full."""
+        """Write *content* into the next clusters; return the first, 0 for no content. Raises ``HypervisorError`` when
+        the volume is full."""
         count = -(-len(content) // CLUSTER)
         if not count:
             return 0
@@ -49,13 +49,13 @@ class _Volume:
         return first
 
     def write(self, cluster: int, content: bytes) -> None:
-        """Write it from that cluster on; 0 is the root folder."""
+        """Write *content* from that cluster on; 0 is the root folder."""
         self.target.seek(ROOT_AT if cluster == 0 else DATA_AT + (cluster - 2) * CLUSTER)
         self.target.write(content)
 
 
-def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
-    """Write a file system called *label* with *files* (path with ``/`` between folders, to content) to *target*, which
+def write_vfat(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
+    """Write a file system named *label* with *files* (path with ``/`` between folders, to content) to *target*, which
     is empty. Names are ASCII."""
     volume = _Volume(target)
     target.truncate(SIZE)
@@ -71,7 +71,7 @@ def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
 
 
 def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
-    """Folders as nested mappings."""
+    """Return folders as nested mappings."""
     top: dict[str, object] = {}
     for path, content in sorted(files.items()):
         at = top
@@ -82,23 +82,24 @@ def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
     return top
 
 
-def _folder(volume: _Volume, inside: Mapping[str, object], own: int) -> bytes:
-    """Write what is *inside* a folder whose first cluster is *own* (0 for the root); returns the folder's entries."""
-    found = b""
-    for number, (name, thing) in enumerate(inside.items()):
-        if isinstance(thing, dict):
-            room = ENTRY * (2 + sum(len(list(_long(one, b""))) + 1 for one in thing))
+def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> bytes:
+    """Write the content *inside* a folder whose first cluster is *own_cluster* (0 for the root); return the folder's
+    entries."""
+    folder_entries = b""
+    for number, (name, child) in enumerate(inside.items()):
+        if isinstance(child, dict):
+            room = ENTRY * (2 + sum(len(list(_long(child_name, b""))) + 1 for child_name in child))
             at = volume.put(bytes(room))
-            entries = _entry(b".".ljust(11), FOLDER, at, 0) + _entry(b"..".ljust(11), FOLDER, own, 0)
-            volume.write(at, entries + _folder(volume, thing, at))
-            found += _named(name, number, FOLDER, at, 0)
-        elif isinstance(thing, bytes):
-            found += _named(name, number, READ_ONLY, volume.put(thing), len(thing))
-    return found
+            entries = _entry(b".".ljust(11), FOLDER, at, 0) + _entry(b"..".ljust(11), FOLDER, own_cluster, 0)
+            volume.write(at, entries + _folder(volume, child, at))
+            folder_entries += _named(name, number, FOLDER, at, 0)
+        elif isinstance(child, bytes):
+            folder_entries += _named(name, number, READ_ONLY, volume.put(child), len(child))
+    return folder_entries
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """The entries of a name: the long one's, and the short one, which is only a number."""
+    """Return the entries of a name: the long one's, and the short one, which is only a number."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 
@@ -108,12 +109,12 @@ def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
 
 
 def _long(name: str, short: bytes) -> Iterator[bytes]:
-    """The entries of a long name, the last part first."""
+    """Yield the entries of a long name, the last part first."""
     check = 0
     for byte in short:
         check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF
     width = sum(PARTS)
-    units = [ord(one) for one in name]
+    units = [ord(character) for character in name]
     count = -(-len(units) // width)
     units += [0, *[END] * width][:count * width - len(units)]
     for number in range(count, 0, -1):
@@ -123,7 +124,7 @@ def _long(name: str, short: bytes) -> Iterator[bytes]:
 
 
 def _boot_sector(label: str) -> bytes:
-    """BIOS parameter block of FAT16."""
+    """Return the BIOS parameter block of FAT16."""
     block = struct.pack(
         "<3s8sHBHBHHBHHHIIBBBI11s8s", b"\xeb\x3c\x90", b"MAGNETAR", SECTOR, CLUSTER // SECTOR, RESERVED, 2, ROOT, 0,
         0xF8, TABLE, 32, 64, 0, SIZE // SECTOR, 0x80, 0, 0x29, 0x4D41474E, label.encode().ljust(11), b"FAT16   ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ways to the consoles of domains: the VNC and SPICE servers of QEMU, without a port, and the serial line."""
+"""Connections to the consoles of domains: the VNC and SPICE servers of QEMU, without a port, and the serial line."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from magnetar_core.errors import Conflict, HypervisorError, NotSupported
 
 from .power import Domains
 
-#: What QEMU calls the first serial line, as libvirt has it.
+#: Its id is QEMU's name of the first serial line, as libvirt defines it.
 _BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
 
 
 class Consoles(Domains):
-    """The part of ``LocalHypervisor`` about consoles."""
+    """The part of ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
-        """virDomainOpenGraphicsFD: libvirt hands QEMU one end of a pair of sockets."""
-        found: list[socket.socket] = []
+        """Call virDomainOpenGraphicsFD: libvirt passes one end of a pair of sockets to QEMU."""
+        sockets: list[socket.socket] = []
 
         def take(domain: Any) -> None:
-            types = [one.get("type") for one in _live(domain).iterfind("devices/graphics")]
+            types = [graphics.get("type") for graphics in _live(domain).iterfind("devices/graphics")]
             if type not in types:
                 raise Conflict(NO_GRAPHICS[type])
-            found.append(socket.socket(fileno=domain.openGraphicsFD(types.index(type), 0)))
+            sockets.append(socket.socket(fileno=domain.openGraphicsFD(types.index(type), 0)))
 
         self._with(f"open the {type.upper()} console of", uuid, take)
-        return found[0]
+        return sockets[0]
 
     def open_serial(self, uuid: str) -> int:
-        """The guest's pseudo-terminal, raw. That it is the guest's is sure while QEMU still has its other side: then
-        no other terminal has the same name."""
-        found: list[int] = []
+        """Return the guest's pseudo-terminal, raw. While QEMU holds its other side, no other terminal has the same
+        name, so this one is certainly the guest's."""
+        lines: list[int] = []
 
         def take(domain: Any) -> None:
             path = _terminal(domain)
@@ -55,25 +55,25 @@ class Consoles(Domains):
                     raise Conflict("The guest was started again meanwhile. Repeat the call.")
                 tty.setraw(line)
                 undo.pop_all()
-            found.append(line)
+            lines.append(line)
 
         self._with("open the serial console of", uuid, take, lane=Lane.LOOK)
-        return found[0]
+        return lines[0]
 
     def send_break(self, uuid: str) -> None:
-        """``chardev-send-break`` in QEMU's monitor; libvirt has no call for it."""
+        """Run ``chardev-send-break`` in QEMU's monitor; libvirt has no call for a break."""
         self._with("send a break to", uuid, lambda domain: libvirt_qemu.qemuMonitorCommand(domain, _BREAK, 0))
 
 
 def _live(domain: Any) -> ET.Element:
-    """The XML of a domain as it runs. Raises ``Conflict``."""
+    """Return the XML of a running domain. Raises ``Conflict``."""
     if not domain.isActive():
         raise Conflict("The guest does not run, so it has no console. Start the server.")
     return ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
 
 
 def _terminal(domain: Any) -> str:
-    """The path of the pseudo-terminal that is the guest's serial line."""
+    """Return the path of the pseudo-terminal of the guest's serial line."""
     source = _live(domain).find("devices/serial[@type='pty']/source")
     path = None if source is None else source.get("path")
     if not path:

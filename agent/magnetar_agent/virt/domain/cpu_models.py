@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CPU modes, models and features of guests, as libvirt's domain capabilities and its comparisons tell."""
+"""CPU modes, models and features of guests, from libvirt's domain capabilities and CPU comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CpuModels:
-    """The part of ``LocalHypervisor`` for CPU models. What cannot change while libvirtd runs is asked once per
+    """The part of ``LocalHypervisor`` for CPU models. Facts that cannot change while libvirtd runs are read once per
     connection."""
 
     connection: ConnectionPool
@@ -28,23 +28,25 @@ class CpuModels:
         self._cpu_answers: dict[Any, Any] = {}
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """virConnectGetDomainCapabilities. A model of which libvirt does not know whether it is usable is tried."""
+        """Call virConnectGetDomainCapabilities. A model that libvirt reports neither as usable nor as unusable is
+        tried."""
         def ask(conn: Any) -> CpuChoices:
             offered = self._capabilities(conn, virt_type)
             return CpuChoices(
-                frozenset(str(one.get("name")) for one in offered.iterfind("mode") if one.get("supported") == "yes"),
-                {str(one.text): one.get("usable") != "no" for one in offered.iterfind("mode[@name='custom']/model")})
+                frozenset(str(mode.get("name")) for mode in offered.iterfind("mode") if mode.get("supported") == "yes"),
+                {str(model.text): model.get("usable") != "no" for model in offered.iterfind(
+                    "mode[@name='custom']/model")})
         return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """virConnectBaselineHypervisorCPU; virConnectCompareHypervisorCPU for *features*."""
+        """Call virConnectBaselineHypervisorCPU, and virConnectCompareHypervisorCPU for *features*."""
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
-            found = self._kept().get(key)
-            if found is None:
+            answer = self._kept().get(key)
+            if answer is None:
                 cpu = _described(self._capabilities(conn, virt_type), model, features)
-                found = self._cpu_answers[key] = _features(conn, virt_type, cpu, bool(features))
-            return found
+                answer = self._cpu_answers[key] = _features(conn, virt_type, cpu, bool(features))
+            return answer
         return self.connection.call(f"tell the features of the CPU {model or 'host-model'}", ask,
                                     Lane.HOST)
 
@@ -54,21 +56,23 @@ class CpuModels:
         return self._cpu_answers
 
     def _capabilities(self, conn: Any, virt_type: str) -> ET.Element:
-        found = self._kept().get(virt_type)
-        if found is None:
-            found = self._cpu_answers[virt_type] = _offered(conn, virt_type)
-        return found
+        offered = self._kept().get(virt_type)
+        if offered is None:
+            offered = self._cpu_answers[virt_type] = _offered(conn, virt_type)
+        return offered
 
 
-def seen(conn: Any, domain: ET.Element) -> str | None:
-    """The element ``cpu`` by which another host can tell whether it has the CPU of a running *domain*; ``None`` of one
-    that is not KVM's. Where that is the host's CPU as it is, libvirt names no model, and would let it go anywhere: then
-    it is what libvirt knows of the host's CPU."""
+def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
+    """Return the element ``cpu`` that another host needs to compare its CPU with a running *domain*'s; ``None`` without
+    KVM.
+
+    With the host's own CPU (host-passthrough) libvirt names no model, and would permit every target: then the element
+    is libvirt's description of the host's CPU."""
     cpu = domain.find("cpu")
     if cpu is None or domain.get("type") != "kvm":
         return None
     if cpu.get("mode") in (PASSTHROUGH, MAXIMUM) and cpu.find("model") is None:
-        features = tuple((str(one.get("policy")), str(one.get("name"))) for one in cpu.iterfind("feature"))
+        features = tuple((str(feature.get("policy")), str(feature.get("name"))) for feature in cpu.iterfind("feature"))
         return _described(_offered(conn, "kvm"), "", features)
     return ET.tostring(cpu, encoding="unicode")
 
@@ -80,7 +84,7 @@ def _offered(conn: Any, virt_type: str) -> ET.Element:
 
 
 def _described(offered: ET.Element, model: str, features: Features) -> str:
-    """The element ``cpu`` of this *model*, or of the host's without one, with *features* besides."""
+    """Return the element ``cpu`` of this *model* (default: the host's) with *features* added."""
     cpu = ET.Element("cpu", mode="custom", match="exact")
     if model:
         ET.SubElement(cpu, "model", fallback="forbid").text = model
@@ -95,15 +99,16 @@ def _described(offered: ET.Element, model: str, features: Features) -> str:
 
 
 def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[str]:
-    if compared and (words := lacks(conn, virt_type, cpu)):
+    if compared and (words := missing_cpu_features(conn, virt_type, cpu)):
         raise HypervisorError(f"the host cannot give the CPU {words}.")
     whole = ET.fromstring(conn.baselineHypervisorCPU(  # noqa: S314 (libvirt wrote it)
         None, None, None, virt_type, [cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
-    return frozenset(str(one.get("name")) for one in whole.iterfind("feature") if one.get("policy") != DISABLE)
+    return frozenset(str(feature.get("name")) for feature in whole.iterfind("feature")
+                     if feature.get("policy") != DISABLE)
 
 
-def lacks(conn: Any, virt_type: str, cpu: str) -> str:
-    """What the host lacks for this *cpu*, which begins with its model; "" where it lacks nothing."""
+def missing_cpu_features(conn: Any, virt_type: str, cpu: str) -> str:
+    """Return what the host lacks for this *cpu*, which begins with its model; "" if nothing."""
     try:
         conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
     except libvirt.libvirtError as error:

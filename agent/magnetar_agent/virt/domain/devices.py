@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
-#: What libvirt says when a device was asked for already and the guest takes its time.
+#: libvirt's messages when the removal of a device was requested already and the guest takes its time.
 _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 
 
@@ -35,66 +35,66 @@ class Devices:
     templates: Path
     qemu_user: Callable[[], tuple[int, int]]
 
-    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
+    def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
         raise NotImplementedError
 
-    def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
+    def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
         raise NotImplementedError
 
     def running(self, uuid: str) -> DomainSeen | None:
-        """Its live XML, parsed."""
-        found: list[DomainSeen] = []
+        """Parse the live XML."""
+        running: list[DomainSeen] = []
 
-        def look(domain: Any, seen: DomainSeen) -> None:
+        def look(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
-                found.append(seen)
+                running.append(parsed)
         self._with_seen("read", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
-        return found[0] if found else None
+        return running[0] if running else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """virDomainAttachDeviceFlags, live; the definition is ``define``'s matter."""
-        def plug(domain: Any, seen: DomainSeen) -> None:
-            if plugged(seen, device):
+        """Call virDomainAttachDeviceFlags, live; ``define`` changes the definition."""
+        def plug(domain: Any, parsed: DomainSeen) -> None:
+            if has_device(parsed, device):
                 return
-            if isinstance(device, Disk) and device.bus == "scsi" and not any(d.bus == "scsi" for d in seen.disks):
+            if isinstance(device, Disk) and device.bus == "scsi" and not any(d.bus == "scsi" for d in parsed.disks):
                 with contextlib.suppress(libvirt.libvirtError):  # one is there already
                     domain.attachDeviceFlags('<controller type="scsi" index="0" model="virtio-scsi"/>', _LIVE)
             if isinstance(device, Disk):
-                qemu_img.check([device], self.qemu_user())
-            with disk_keys.unlocked(domain.connect(), [device.key] if isinstance(device, Disk) else ()):
+                qemu_img.check_backing_files([device], self.qemu_user())
+            with disk_keys.unlocked_disks(domain.connect(), [device.key] if isinstance(device, Disk) else ()):
                 domain.attachDeviceFlags(self.device_xml(device), _LIVE)
         self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """virDomainDetachDeviceFlags, live: QEMU asks the guest, and libvirt waits some seconds for it."""
-        def unplug(domain: Any, seen: DomainSeen) -> None:
-            if not domain.isActive() or not plugged(seen, device):
+        """Call virDomainDetachDeviceFlags, live: QEMU asks the guest, and libvirt waits some seconds for the answer."""
+        def unplug(domain: Any, parsed: DomainSeen) -> None:
+            if not domain.isActive() or not has_device(parsed, device):
                 return
             try:
                 domain.detachDeviceFlags(self.device_xml(device), _LIVE)
             except libvirt.libvirtError as error:
                 text = str(error.get_error_message())
-                gone = error.get_error_code() == libvirt.VIR_ERR_DEVICE_MISSING
-                if not gone and not any(words in text for words in _UNDERWAY):
+                is_missing = error.get_error_code() == libvirt.VIR_ERR_DEVICE_MISSING
+                if not is_missing and not any(words in text for words in _UNDERWAY):
                     raise
         self._with_seen("detach a device from", uuid, unplug, missing_is_fine=True)
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        """virDomainBlockResize."""
+        """Call virDomainBlockResize."""
         self._with(f"grow the disk {target} of", uuid,
                    lambda domain: domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
     def device_xml(self, device: Disk | Nic) -> str:
-        """The XML of one device; its cache mode is what its file system can do."""
+        """Return the XML of one device; its cache mode depends on its file system."""
         plain = isinstance(device, Disk) and not device.block and device.remote is None
         direct = not plain or direct_io(device.path.parent)  # type: ignore[union-attr]
         return render_device(device, "none" if direct else "writeback", self.templates)
 
 
-def plugged(domain: DomainSeen, device: Disk | Nic) -> bool:
-    """Whether *domain* has the device, by its target or MAC."""
+def has_device(domain: DomainSeen, device: Disk | Nic) -> bool:
+    """Return whether *domain* has the device, by its target or MAC."""
     if isinstance(device, Nic):
         return any(nic.mac == device.mac for nic in domain.nics)
     return any(disk.target == device.target for disk in domain.disks)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DomainSpec to libvirt's XML, and libvirt's XML and state to Domain. Pure: no call to libvirt is made here."""
+"""Conversion of ``DomainSpec`` to libvirt's XML, and of libvirt's XML and state to ``Domain``. No call to libvirt is
+made here."""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware import machine_parts
-from magnetar_agent.hardware.cpu import cpu
-from magnetar_agent.hardware.devices import GuestDevices, devices
+from magnetar_agent.hardware.cpu import guest_cpu
+from magnetar_agent.hardware.devices import GuestDevices, guest_devices
 from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.host.hypervisor import Domain, DomainSpec
 from magnetar_agent.host.networks import Nic
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, NetworkSource
-from magnetar_agent.virt.tools.templates import FOLDER, NAMESPACE, fill
+from magnetar_agent.virt.tools.templates import FOLDER, NAMESPACE, fill_template
 from magnetar_core.hardware import architectures
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
-#: PCI Express ports of a machine q35 or virt beside those of disks and NICs: for its own devices (serial channel,
-#: tablet, balloon, random numbers), and for what is plugged in while it runs. Each costs the guest's firmware 20 ms
-#: under emulation.
+#: PCI Express ports of a machine q35 or virt, in addition to ports of disks and NICs: for its own devices (serial
+#: channel, tablet, balloon, random numbers), and for hot-plugged ones. Each costs the guest's firmware 20 ms under
+#: emulation.
 PORTS = 4 + 12
-#: Parts of ``Nic.alias``.
+#: The number of parts of ``Nic.alias``.
 NOTED = 12
-#: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
+#: State and reason of virDomainGetState to our state and reason; the reason None stands for any other.
 STATES: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
     (libvirt.VIR_DOMAIN_BLOCKED, None): (RUNNING, "unknown"),
@@ -56,7 +57,7 @@ STATES: dict[tuple[int, int | None], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class DomainState:
-    """State of a domain as libvirt says it, beside its XML."""
+    """The state of a domain as libvirt reports it, next to its XML."""
 
     state: int
     reason: int
@@ -64,66 +65,68 @@ class DomainState:
     persistent: bool = True
 
 
-def state(seen: DomainState) -> tuple[str, str]:
-    """State and reason in the words of ``hypervisor.Domain``."""
-    found = STATES.get((seen.state, seen.reason)) or STATES.get((seen.state, None), (OFF, "unknown"))
-    if seen.saved and seen.state == libvirt.VIR_DOMAIN_SHUTOFF:
+def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
+    """Return state and reason in the words of ``hypervisor.Domain``."""
+    state_and_reason = STATES.get((libvirt_state.state, libvirt_state.reason)) or STATES.get((libvirt_state.state,
+                                                                                              None), (OFF, "unknown"))
+    if libvirt_state.saved and libvirt_state.state == libvirt.VIR_DOMAIN_SHUTOFF:
         return SUSPENDED, "saved"
-    return found
+    return state_and_reason
 
 
-def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
-           caches: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The domain XML of *spec*; *cache* is the cache mode of its disks: none, or writeback without O_DIRECT; *caches*
-    has those that differ, by target."""
+def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
+                  caches: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the domain XML of *spec*. *cache* is the cache mode of its disks: none, or writeback without O_DIRECT;
+    *caches*: different modes, by target."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
-    values = {"spec": spec, "arch": arch, "machine": machine_parts.parts(arch),
+    values = {"spec": spec, "arch": arch, "machine": machine_parts.architecture_parts(arch),
               "cache": cache, "caches": caches, "tags": tags,
-              "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
-              "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
+              "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib
+              + sum(namespace.size_kib for namespace in spec.pmem) // 1024,
+              "cpu": guest_cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
-              "turns": any(one.boot for one in spec.disks), "scsi": any(one.bus == "scsi" for one in spec.disks),
+              "turns": any(disk.boot for disk in spec.disks), "scsi": any(disk.bus == "scsi" for disk in spec.disks),
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
               + bool(spec.mdev)}
-    return fill("domain.xml.j2", values, folder)
+    return fill_template("domain.xml.j2", values, folder)
 
 
 def _devices(spec: DomainSpec) -> GuestDevices:
-    """Those of the server's hardware, and the controller that its disks need."""
-    found = devices(spec.hardware)
-    return found._replace(usb=True) if any(one.bus == "usb" for one in spec.disks) else found
+    """Return the devices of the server's hardware, and the controller that its disks need."""
+    hardware_devices = guest_devices(spec.hardware)
+    return hardware_devices._replace(usb=True) if any(disk.bus == "usb" for disk in spec.disks) else hardware_devices
 
 
 def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:
-    """The XML of one device, as it stands in the domain's."""
-    return fill("device.xml.j2", {"device": device, "cache": cache}, folder)
+    """Return the XML of one device, as in the domain's XML."""
+    return fill_template("device.xml.j2", {"device": device, "cache": cache}, folder)
 
 
-def owner(root: ET.Element, noun: str) -> ET.Element | None:
-    """What Magnetar noted in a domain or network, when it is about this very uuid (a clone carries a copy)."""
+def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
+    """Return Magnetar's note in a domain or network, if it is about this very uuid (a clone carries a copy)."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
-    """The first element at a path of *names* of first elements. ``find`` takes ten times as long for a path as for a
-    name."""
+    """Return the first element at a path of *names* of first elements. ``find`` takes ten times as long for a path as
+    for a name."""
     for name in names:
         element = None if element is None else element.find(name)
     return element
 
 
 @lru_cache(maxsize=64)
-def parse(xml: str) -> Domain:
-    """The facts of a domain in its inactive XML; its state is for ``seen`` to tell."""
+def parse_domain_xml(xml: str) -> Domain:
+    """Return the facts of a domain from its inactive XML; ``with_state`` adds its state."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
-    note = owner(root, "server")
+    note = owner_note(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
     kind, devices = _below(root, "os", "type"), root.find("devices")
-    disks, nics, graphics, added, given = ([] if devices is None else devices.findall(name)
-                                           for name in ("disk", "interface", "graphics", "memory", "hostdev"))
+    disks, nics, graphics, added, hostdevs = ([] if devices is None else devices.findall(name)
+                                              for name in ("disk", "interface", "graphics", "memory", "hostdev"))
     memory = _below(root, "memoryBacking", "source")
     return Domain(
         uuid=root.findtext("uuid", ""),
@@ -131,16 +134,17 @@ def parse(xml: str) -> Domain:
         state=OFF,
         owned=note is not None,
         vcpus=int(root.findtext("vcpu", "1")),
-        ram_mib=_mib(root.find("memory")) - sum(_mib(_below(one, "target", "size")) for one in added),
+        ram_mib=_mib(root.find("memory")) - sum(_mib(_below(memory_device, "target", "size"))
+                                                for memory_device in added),
         machine="" if kind is None else kind.get("machine", ""),
         virt_type=root.get("type", ""),
-        nics=(*(_nic(nic, tags) for nic in nics), *(card for one in given if (card := _card(one, tags)))),
+        nics=(*(_nic(nic, tags) for nic in nics), *(card for hostdev in hostdevs if (card := _card(hostdev, tags)))),
         disks=tuple(_disk(disk, tags) for disk in disks),
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
         hardware=_hardware(note),
         probed=not all(map(_chain_ends, disks)),
-        spice=any(one.get("type") == "spice" for one in graphics),
+        spice=any(display.get("type") == "spice" for display in graphics),
         file_backed=memory is not None and memory.get("type") == "file",
         cpu="" if note is None else note.findtext(f"{{{NAMESPACE}}}cpu", ""),
         cpuset="" if (cpus := root.find("vcpu")) is None else cpus.get("cpuset", ""),
@@ -148,15 +152,15 @@ def parse(xml: str) -> Domain:
 
 
 def _hardware(note: ET.Element | None) -> dict[str, Any]:
-    """The hardware with which it was defined."""
-    told = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
-    return json.loads(told) if told else {}
+    """Return the hardware from the note in the definition."""
+    hardware_json = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
+    return json.loads(hardware_json) if hardware_json else {}
 
 
-def with_state(domain: Domain, seen: DomainState) -> Domain:
-    """*domain* in the state that was *seen*."""
-    word, reason = state(seen)
-    return replace(domain, state=word, reason=reason, persistent=seen.persistent)
+def with_state(domain: Domain, libvirt_state: DomainState) -> Domain:
+    """Return *domain* with the state in *libvirt_state*."""
+    power_state, reason = domain_state(libvirt_state)
+    return replace(domain, state=power_state, reason=reason, persistent=libvirt_state.persistent)
 
 
 def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
@@ -185,7 +189,7 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """MAC and address of the NIC that a device is, as ``Nic.alias`` has them; nothing for another device."""
+    """Return MAC and address of a NIC that is a device of the host, from ``Nic.alias``; nothing for another device."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
@@ -194,20 +198,20 @@ def _noted(device: ET.Element) -> tuple[str, str | None]:
     return ":".join(parts[2:8]), f"{domain}:{bus}:{slot}.{function}"
 
 
-def is_nic(device: ET.Element) -> bool:
-    """Whether a PCI device is a NIC, a whole card."""
+def is_nic_device(device: ET.Element) -> bool:
+    """Return whether a PCI device is a NIC, a whole card."""
     return _noted(device)[1] is not None
 
 
 def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
-    """The NIC that a PCI device is, a whole card; ``None`` for a device that is none."""
+    """Return the NIC of a PCI device that is a whole card; ``None`` for another device."""
     mac, address = _noted(device)
     return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
                managed=device.get("managed") == "yes") if address else None
 
 
 def host_address(device: ET.Element) -> str:
-    """The address on the host of a PCI device, or of a NIC that is one, as agents have it."""
+    """Return the address on the host of a PCI device, or of a NIC that is one, in the agent's form."""
     place = device.find("source/address")
     domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
                                    for name in ("domain", "bus", "slot", "function"))
@@ -238,8 +242,8 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
 
 
 def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
-    """Bus and address, as Nova writes them: a PCI address, or controller, bus, target and unit of SCSI, and of IDE and
-    SATA (MD-24) channel and unit."""
+    """Return bus and address, as Nova writes them: a PCI address; controller, bus, target and unit of SCSI; channel and
+    unit of IDE and SATA."""
     address = device.find("address")
     if address is None:
         return None
@@ -253,13 +257,13 @@ def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
 
 
 def _chain_ends(disk: ET.Element) -> bool:
-    """Whether the disk says all that it stands on; an empty element is the end."""
+    """Return whether the disk states its whole backing chain; an empty element is the end."""
     below = disk.find("backingStore")
     return below is not None and (len(below) == 0 or _chain_ends(below))
 
 
 def _backing(disk: ET.Element) -> Backing | None:
-    """What it stands on; where libvirt found that by itself, what it found."""
+    """Return the backing file; if libvirt detected it by itself, the detected one."""
     source, format = _below(disk, "backingStore", "source"), _below(disk, "backingStore", "format")
     if source is None:
         return None

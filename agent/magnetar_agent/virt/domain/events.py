@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""libvirt's events of domains in the words of ``hypervisor.DomainEvent``."""
+"""libvirt's events of domains, translated to ``hypervisor.DomainEvent``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magnetar_agent.host.hypervisor import DomainEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: (event, detail) of VIR_DOMAIN_EVENT_ID_LIFECYCLE to what happened and why; the detail None stands for any other.
+#: Event and detail of VIR_DOMAIN_EVENT_ID_LIFECYCLE to our event and reason; the detail None stands for any other.
 EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_EVENT_DEFINED, None): ("defined", "unknown"),
     (libvirt.VIR_DOMAIN_EVENT_UNDEFINED, None): ("undefined", "unknown"),
@@ -32,12 +32,12 @@ EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {
 }
 
 
-def listen(conn: Any, tell: Callable[[DomainEvent], None]) -> None:
-    """Call *tell*, in the event thread, for what happens to any domain of *conn*."""
+def listen_to_domains(conn: Any, tell: Callable[[DomainEvent], None]) -> None:
+    """Call *tell*, in the event thread, for each event of any domain of *conn*."""
     def happened(_conn: Any, domain: Any, event: int, detail: int, _opaque: Any) -> None:
-        found = EVENTS.get((event, detail)) or EVENTS.get((event, None))
-        if found:
-            tell(DomainEvent(domain.UUIDString(), *found))
+        words = EVENTS.get((event, detail)) or EVENTS.get((event, None))
+        if words:
+            tell(DomainEvent(domain.UUIDString(), *words))
 
     def rebooted(_conn: Any, domain: Any, _opaque: Any) -> None:
         tell(DomainEvent(domain.UUIDString(), "rebooted"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What acts inside a guest: its guest agent (qemu-guest-agent), and the non-maskable interrupt."""
+"""Actions inside a guest: through its guest agent (qemu-guest-agent), and the non-maskable interrupt."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .power import Domains
 
 log = logging.getLogger(__name__)
 
-#: Where the agent listens in the guest.
+#: The channel of the agent in the guest.
 CHANNEL = "org.qemu.guest_agent.0"
-#: Seconds that a guest agent may take for an answer; freezing writes out what the guest holds in memory.
+#: Seconds that a guest agent may take for an answer; freezing writes the guest's cached data to its disks.
 ANSWER = 30
-#: Errors which say that no agent answers.
+#: Errors that mean that no agent answers.
 _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED,
                      libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED})
 
 
 class GuestAgent(Domains):
-    """The part of ``LocalHypervisor`` that asks guests."""
+    """The part of ``LocalHypervisor`` that uses guest agents."""
 
     def freeze(self, uuid: str) -> bool:
-        """virDomainFSFreeze; whatever keeps the agent from it means that nothing is frozen."""
+        """Call virDomainFSFreeze; after any error of the agent nothing is frozen."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)
@@ -41,7 +41,7 @@ class GuestAgent(Domains):
         return True
 
     def thaw(self, uuid: str) -> None:
-        """virDomainFSThaw; a guest whose agent does not answer any more is only told of in the log."""
+        """Call virDomainFSThaw; a guest whose agent has stopped answering is only logged."""
         try:
             self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw(),
                        lane=Lane.AGENT)
@@ -49,20 +49,21 @@ class GuestAgent(Domains):
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
     def agent_connected(self, uuid: str) -> bool:
-        """By the state of the channel, which QEMU tells when the guest opens it."""
-        found: list[bool] = []
+        """Return the state of the channel, which QEMU reports when the guest opens it."""
+        connected: list[bool] = []
 
         def look(domain: Any) -> None:
             if domain.isActive():
                 xml = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
-                found.extend(one.get("state") == "connected" for one in xml.iterfind("devices/channel/target")
-                             if one.get("name") == CHANNEL)
+                connected.extend(channel.get("state") == "connected"
+                                 for channel in xml.iterfind("devices/channel/target")
+                                 if channel.get("name") == CHANNEL)
 
         self._with("look for the guest agent of", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
-        return any(found)
+        return any(connected)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """virDomainSetUserPassword. libvirt's words do not hold the password."""
+        """Call virDomainSetUserPassword. libvirt's messages do not contain the password."""
         try:
             self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
                        lane=Lane.AGENT)
@@ -73,7 +74,7 @@ class GuestAgent(Domains):
                            f"qemu-guest-agent there, then repeat the call. ({error})") from None
 
     def inject_nmi(self, uuid: str) -> None:
-        """virDomainInjectNMI."""
+        """Call virDomainInjectNMI."""
         self._with("send an NMI to", uuid, lambda domain: domain.injectNMI())
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents say go.
+"""Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents permit it
+to run.
 
-The pause is what makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and
-"there is a small chance" (its own words) that it runs there too by then. A paused guest there runs nowhere else.
+The pause makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and "there is a
+small chance" (its own words) that the guest already runs at the target then. A paused guest at the target cannot run in
+both places.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from magnetar_agent.virt.disks import disk_keys
 from magnetar_core.errors import Cancelled, HypervisorError, MagnetarError, TimedOut
 
 from . import cpu_models, tpm
-from .migrated_xml import local_disks, there
+from .migrated_xml import migrated_disks, target_domain_xml
 
 if TYPE_CHECKING:
     from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
     from magnetar_agent.host.storage import DiskKey
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
-#: Seconds between two looks at a migration.
+#: Seconds between two checks of a migration.
 LOOK = 0.25
 #: Seconds that a migration without its agent may take to notice that its sockets are gone.
 STRAY = 30.0
@@ -48,23 +50,25 @@ class Migrations:
     connection: ConnectionPool
 
     def libvirt_socket(self) -> Path:
-        """The socket of the connection's URI, or libvirtd's usual one."""
-        given = parse_qs(urlsplit(self.connection.uri).query).get("socket")
-        return Path(given[0] if given else "/run/libvirt/libvirt-sock")
+        """Return the socket of the connection's URI, or libvirtd's default."""
+        socket_paths = parse_qs(urlsplit(self.connection.uri).query).get("socket")
+        return Path(socket_paths[0] if socket_paths else "/run/libvirt/libvirt-sock")
 
     def cpu(self, uuid: str) -> str | None:
-        """The CPU of a KVM guest; emulation gives any CPU that this QEMU knows."""
+        """Return the CPU of a KVM guest; emulation provides any CPU that this QEMU knows."""
         def see(conn: Any) -> str | None:
             xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
-            return cpu_models.seen(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
+            return cpu_models.migratable_cpu(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
     def cpu_lacks(self, cpu: str) -> str:
-        """virConnectCompareHypervisorCPU."""
-        return self.connection.call("compare the CPU", lambda conn: cpu_models.lacks(conn, "kvm", cpu), Lane.HOST)
+        """Call virConnectCompareHypervisorCPU."""
+        return self.connection.call("compare the CPU", lambda conn: cpu_models.missing_cpu_features(conn, "kvm", cpu),
+                                    Lane.HOST)
 
     def arrived(self, uuid: str) -> bool:
-        """An incoming domain is transient until libvirt's Finish, which comes after the last byte."""
+        """Return whether the domain is active and persistent: an incoming domain is transient until libvirt's Finish,
+        which comes after the last byte."""
         def see(conn: Any) -> bool:
             try:
                 domain = conn.lookupByUUIDString(uuid)
@@ -76,20 +80,20 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """virSecretDefineXML, private and ephemeral."""
+        """Call virSecretDefineXML, private and ephemeral."""
         def lend(conn: Any) -> None:
-            disk_keys.lend(conn, keys)
+            disk_keys.lend_disk_keys(conn, keys)
             if secret is not None:
-                tpm.lend(conn, uuid, secret)
+                tpm.lend_tpm_secret(conn, uuid, secret)
         self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """virSecretUndefine."""
+        """Call virSecretUndefine."""
         def take_back(conn: Any) -> None:
-            there = set(conn.listSecrets())
-            disk_keys.take_back(conn, there.intersection(ids))
-            if uuid in there:
-                tpm.take_back(conn, uuid)
+            known_ids = set(conn.listSecrets())
+            disk_keys.take_back_disk_keys(conn, known_ids.intersection(ids))
+            if uuid in known_ids:
+                tpm.take_back_tpm_secret(conn, uuid)
         self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
     def stray(self, uuid: str) -> None:
@@ -107,23 +111,23 @@ class Migrations:
         self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
 
     def post_copy(self, uuid: str) -> bool:
-        """virDomainMigrateStartPostCopy."""
+        """Call virDomainMigrateStartPostCopy."""
         def begin(conn: Any) -> bool:
             domain = conn.lookupByUUIDString(uuid)
             facts = domain.jobStats()
             return bool(facts.get("memory_processed")) and _post_copied(domain, facts)
         return self.connection.ask(f"go over to post-copy with the domain {uuid}", uuid, begin)
 
-    def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
-        """virDomainMigrateToURI3 in a thread of its own, while another one watches and steers. Raises ``GuestSilent``
-        when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
-        what = f"migrate the domain {uuid}"
+    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
+        """Call virDomainMigrateToURI3 in a separate thread, while another one watches and steers. Raises
+        ``GuestSilent`` when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
+        purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:
-            self.connection.call(what, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END, uuid)
+            self.connection.call(purpose, lambda conn: conn.lookupByUUIDString(uuid).suspend(), Lane.END, uuid)
 
-        def move(own: Any) -> None:
-            domain = own.lookupByUUIDString(uuid)
+        def move(connection: Any) -> None:
+            domain = connection.lookupByUUIDString(uuid)
             parameters = _parameters(domain, passage)
             flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
             work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
@@ -133,9 +137,9 @@ class Migrations:
             def follow(conn: Any) -> None:
                 watched = conn.lookupByUUIDString(uuid)
                 with _stopped(conn, watched, disks, pause) if still else nullcontext():
-                    _Watch(watched, passage, going).until(work, gone)
-            self.connection.call(what, follow, Lane.WATCH, uuid)
-        self.connection.ask(what, uuid, move, Lane.LONG, MIGRATES)
+                    _Watch(watched, passage, on_progress).until(work, on_cut_over)
+            self.connection.call(purpose, follow, Lane.WATCH, uuid)
+        self.connection.ask(purpose, uuid, move, Lane.LONG, MIGRATES)
 
 
 class _Work(threading.Thread):
@@ -145,7 +149,7 @@ class _Work(threading.Thread):
         super().__init__(name="migrate", daemon=True)
         self._call = (domain, uri, parameters, flags)
         self.error: Any = None
-        #: Can be read from when the call has ended.
+        #: An eventfd, readable once the call has ended.
         self.ended = os.eventfd(0)
 
     def run(self) -> None:
@@ -164,18 +168,18 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Pause a guest without KVM while its memory is copied, which comes after that of *disks*.
+    """Pause a guest without KVM while its memory is copied, after its *disks*.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. Who runs it again is who takes the
-    guest over, or takes it back."""
+    migration out of ten, as panics of guests at the target, with libvirt alone too. The host that takes the guest over,
+    or takes it back, lets it run again."""
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:
         begun.set()
 
     def stop() -> None:
-        begun.wait()  # not in libvirt's event thread, in which no call of it may be made
+        begun.wait()  # not in libvirt's event thread, where calls to libvirt are not allowed
         with suppress(MagnetarError):
             if not over.is_set():
                 pause()
@@ -192,7 +196,7 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
     finally:
         over.set()
         begun.set()
-        thread.join(LOOK * 20)  # else it could pause a guest that has been taken back
+        thread.join(LOOK * 20)  # otherwise it could pause a guest that has been taken back
         with suppress(libvirt.libvirtError):
             conn.domainEventDeregisterAny(event)
 
@@ -200,18 +204,18 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
 class _Watch:
     """Reports the progress, and acts when the migration is cancelled or takes too long."""
 
-    def __init__(self, domain: Any, passage: MigrationParams, going: Going) -> None:
-        self.domain, self.passage, self.going = domain, passage, going
+    def __init__(self, domain: Any, passage: MigrationParams, on_progress: Going) -> None:
+        self.domain, self.passage, self.going = domain, passage, on_progress
         self.why: Exception | None = None
         self._late = self._aborted = False
         self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
-        self._began, self._downtimes = time.monotonic(), downtimes(passage)
+        self._began, self._downtimes = time.monotonic(), downtime_schedule(passage)
 
-    def until(self, work: _Work, gone: Gone) -> None:
-        """Start *work* and return at its end. Raises why it was given up, or libvirt's error.
+    def until(self, work: _Work, on_cut_over: Gone) -> None:
+        """Start *work* and return at its end. Raises the reason for giving up, or libvirt's error.
 
-        *gone* is called as soon as the guest's QEMU has ended: libvirt looks for that every 0.2 s only, and for so long
-        the guest would stand still."""
+        *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest
+        would stand still for that long."""
         process, over = _process(self.domain.name()), False
         watch = select.poll()
         try:
@@ -219,11 +223,11 @@ class _Watch:
                 watch.register(descriptor, select.POLLIN)
             work.start()
             while work.is_alive():
-                found = [descriptor for descriptor, _event in watch.poll(LOOK * 1000)]
-                if process in found:
+                ready = [descriptor for descriptor, _event in watch.poll(LOOK * 1000)]
+                if process in ready:
                     watch.unregister(process)
-                    over = gone()
-                elif work.ended in found:
+                    over = on_cut_over()
+                elif work.ended in ready:
                     work.join()
                 else:
                     with suppress(libvirt.libvirtError):
@@ -235,7 +239,7 @@ class _Watch:
         if work.error is not None and not over:
             raise self.why or work.error
         if not over:
-            gone()
+            on_cut_over()
 
     def _look(self) -> None:
         facts = self.domain.jobStats()
@@ -248,27 +252,31 @@ class _Watch:
             except Cancelled as cancelled:
                 self.why = cancelled
         if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
-            self._late = self._too_long(facts)  # not before it returns: what is refused is tried again
+            self._late = self._too_long(facts)  # set after the call: a refused request is repeated
         if self.why is not None and not self._aborted:
             self.domain.abortJob()
             self._aborted = True
 
     def _allow_downtime(self) -> None:
-        """Let the guest stand still for as long as it may by now. What libvirt refuses is tried again."""
+        """Tell libvirt the longest pause that the migration may make now; it grows with time.
+
+        A refused request is repeated at the next look."""
         since = time.monotonic() - self._began
-        due = [one for one in self._downtimes if one[0] <= since]
+        due = [downtime for downtime in self._downtimes if downtime[0] <= since]
         if due:
             with suppress(libvirt.libvirtError):
                 self.domain.migrateSetMaxDowntime(due[-1][1])
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Whether it is done. While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's
-        error here; or, after an earlier migration of this guest that failed, says yes and forgets it."""
-        what = self.passage.on_time_limit
-        if what == "pause":
+        """Act on the time limit; return whether the action took effect.
+
+        While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's error here; or, after an
+        earlier migration of this guest that failed, accepts and forgets it."""
+        action = self.passage.on_time_limit
+        if action == "pause":
             self.domain.suspend()
-        elif what == "post_copy":
+        elif action == "post_copy":
             return _post_copied(self.domain, facts)
         else:
             self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
@@ -277,8 +285,8 @@ class _Watch:
         return True
 
 
-def downtimes(passage: MigrationParams) -> list[tuple[float, int]]:
-    """From which second on the guest may stand still for how many ms."""
+def downtime_schedule(passage: MigrationParams) -> list[tuple[float, int]]:
+    """Return pairs: from this second of the migration on, the guest may stand still for so many ms."""
     most, steps, delay = passage.max_downtime, passage.downtime_steps, passage.downtime_delay
     if most is None:
         return []
@@ -288,13 +296,13 @@ def downtimes(passage: MigrationParams) -> list[tuple[float, int]]:
 
 
 def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
-    """Ask for post-copy; whether it has begun. See ``_Watch._too_long``."""
+    """Ask for post-copy; return whether it has begun. See ``_Watch._too_long``."""
     domain.migrateStartPostCopy()
     return bool(facts.get("memory_processed"))
 
 
 def _process(name: str) -> int | None:
-    """A descriptor that can be read from when the domain's QEMU has ended; ``None`` where libvirt runs elsewhere."""
+    """Return a descriptor that is readable once the domain's QEMU has ended; ``None`` when libvirt runs elsewhere."""
     try:
         return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
     except (OSError, ValueError):
@@ -302,7 +310,7 @@ def _process(name: str) -> int | None:
 
 
 def _flags(passage: MigrationParams, copies: bool) -> int:
-    # libvirt cannot know that both paths of a volume lead to the same content; the agents see to that.
+    # libvirt cannot know that both paths of a volume lead to the same content; the agents ensure that.
     flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
     flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
     post = passage.may_post_copy
@@ -312,28 +320,29 @@ def _flags(passage: MigrationParams, copies: bool) -> int:
 
 
 def _parameters(domain: Any, passage: MigrationParams) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
-        libvirt.VIR_MIGRATE_PARAM_DEST_XML: there(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), passage),
+        libvirt.VIR_MIGRATE_PARAM_DEST_XML: target_domain_xml(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
+                                                              passage),
     }
-    disks = local_disks(domain.XMLDesc(0), passage.folder[0])
+    disks = migrated_disks(domain.XMLDesc(0), passage.folder[0])
     if disks:
-        found[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
+        parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
     if passage.native:
         host, name = passage.native
-        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
-        found[libvirt.VIR_MIGRATE_PARAM_TLS_DESTINATION] = name
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        parameters[libvirt.VIR_MIGRATE_PARAM_TLS_DESTINATION] = name
     else:
-        found[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{passage.qemu}"
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{passage.qemu}"
         if disks:
-            found[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
+            parameters[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
     if passage.bandwidth is not None:
-        found[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
-    return found
+        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
+    return parameters
 
 
 def _told(facts: dict[str, Any]) -> dict[str, int]:
-    """Bytes of memory and disks together."""
+    """Return the progress in bytes of memory and disks together."""
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
     return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
             "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The XML of a running domain as a live migration has it at the target: what is of this host becomes the target's."""
+"""The XML of a running domain for the target of a live migration: names and addresses of this host are replaced by the
+target's."""
 
 from __future__ import annotations
 
@@ -7,40 +8,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from .domain import host_address, is_nic
+from .domain import host_address, is_nic_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from magnetar_agent.host.hypervisor import MigrationParams
 
-#: What a host's own of a guest's memory is: a migration finds it at the target (Nova does so for files).
+#: The elements of memory that depend on the host: a migration takes the target's (as Nova does for files).
 BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 
-def local_disks(xml: str, folder: Path) -> list[str]:
-    """Targets of the disks whose content goes along: writable ones with names in *folder*. Volumes stay where they are.
+def migrated_disks(xml: str, folder: Path) -> list[str]:
+    """Return targets of the disks whose content is copied: writable ones with names in *folder*. Volumes are not
+    copied.
     """
-    found = []
+    targets = []
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
         source, target = disk.find("source"), disk.find("target")
         if source is not None and target is not None and disk.find("readonly") is None and \
                 (source.get("file") or source.get("dev") or "").startswith(f"{folder}/"):
-            found.append(target.get("dev", ""))
-    return found
+            targets.append(target.get("dev", ""))
+    return targets
 
 
-def there(xml: str, passage: MigrationParams) -> str:
-    """The XML of a running domain as it will be at the target: its folder, its networks and the way to its volumes,
-    which are the disks with serial numbers, there."""
+def target_domain_xml(xml: str, passage: MigrationParams) -> str:
+    """Return the XML of a running domain for the target: with the folder, the networks and the paths to its volumes
+    (the disks with serial numbers) there."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
-    here, folder = (str(path) + "/" for path in passage.folder)
+    source_folder, target_folder = (str(path) + "/" for path in passage.folder)
     for element in root.iter():
         for key, value in element.attrib.items():
-            if value.startswith(here):
-                element.set(key, folder + value[len(here):])
-        if element.text and element.text.startswith(here):
-            element.text = folder + element.text[len(here):]
+            if value.startswith(source_folder):
+                element.set(key, target_folder + value[len(source_folder):])
+        if element.text and element.text.startswith(source_folder):
+            element.text = target_folder + element.text[len(source_folder):]
     _volumes(root, passage)
     _placement(root, ET.fromstring(passage.persistent))  # noqa: S314 (our template's)
     _devices(root, ET.fromstring(passage.persistent), passage.devices)  # noqa: S314 (our template's)
@@ -50,7 +52,7 @@ def there(xml: str, passage: MigrationParams) -> str:
         source, target = card.find("source"), card.find("target")
         if target is not None and tap:
             target.set("dev", tap)
-        elif target is not None:  # an earlier agent, which lets libvirt choose
+        elif target is not None:  # from an earlier agent, which lets libvirt choose
             card.remove(target)
         if source is not None and (network or bridge):
             source.attrib.clear()
@@ -60,37 +62,39 @@ def there(xml: str, passage: MigrationParams) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def _placement(root: ET.Element, there: ET.Element) -> None:
-    """The CPUs, NUMA cells, pages and files of memory of the target in place of those of the source."""
-    vcpu, wanted = root.find("vcpu"), there.find("vcpu")
+def _placement(root: ET.Element, target_root: ET.Element) -> None:
+    """Replace the CPUs, NUMA cells, pages and memory files of the source by the target's."""
+    vcpu, target_vcpu = root.find("vcpu"), target_root.find("vcpu")
     if vcpu is not None:
         vcpu.attrib.pop("cpuset", None)
-        if wanted is not None and wanted.get("cpuset"):
-            vcpu.set("cpuset", wanted.get("cpuset", ""))
+        if target_vcpu is not None and target_vcpu.get("cpuset"):
+            vcpu.set("cpuset", target_vcpu.get("cpuset", ""))
     for path, names in (("cputune", ("vcpupin", "emulatorpin")), ("memoryBacking", BACKING)):
-        part, new = root.find(path), there.find(path)
-        for old in [one for one in part or () if one.tag in names]:
+        part, new = root.find(path), target_root.find(path)
+        for old in [child for child in part or () if child.tag in names]:
             part.remove(old)  # type: ignore[union-attr]
-        found = [one for one in new or () if one.tag in names]
-        if found and part is None:
+        children = [child for child in new or () if child.tag in names]
+        if children and part is None:
             part = ET.SubElement(root, path)
-        for one in found:
-            part.append(one)  # type: ignore[union-attr]
+        for child in children:
+            part.append(child)  # type: ignore[union-attr]
     for old in root.findall("numatune"):
         root.remove(old)
-    root.extend(there.findall("numatune"))
+    root.extend(target_root.findall("numatune"))
 
 
-def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) -> None:
-    """The PCI devices of the target, which are in the order of their aliases, in place of those of the source; not
-    those that are NICs, of which a guest that moves has let go. A guest that an earlier agent has started has its own
-    in the order of their addresses."""
-    mine, new = ([one for one in each.iterfind("devices/hostdev") if one.get("type") == "pci" and not is_nic(one)]
-                 for each in (root, there))
-    mine.sort(key=lambda one: aliases.get(host_address(one), ""))
-    for old, wanted in zip(mine, new, strict=True):
-        old.set("managed", wanted.get("managed", "yes"))
-        source, place = old.find("source"), wanted.find("source/address")
+def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, str]) -> None:
+    """Replace the PCI devices of the source by the target's, in the order of their aliases.
+
+    NICs are left out: a migrating guest has released them. A guest started by an earlier agent has its devices in the
+    order of their addresses."""
+    mine, new = ([device for device in each.iterfind("devices/hostdev") if device.get("type") == "pci"
+                  and not is_nic_device(device)]
+                 for each in (root, target_root))
+    mine.sort(key=lambda device: aliases.get(host_address(device), ""))
+    for old, target_device in zip(mine, new, strict=True):
+        old.set("managed", target_device.get("managed", "yes"))
+        source, place = old.find("source"), target_device.find("source/address")
         if source is not None and place is not None:
             for address in source.findall("address"):
                 source.remove(address)
@@ -98,7 +102,7 @@ def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) ->
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:
-    """The NIC's port of OVN, or none: what libvirt has of the one here (a profile, say) stays here."""
+    """Set the NIC's port of OVN, or none: libvirt's other data of the source's port (such as a profile) is dropped."""
     for old in card.findall("virtualport"):
         card.remove(old)
     if port:
@@ -106,17 +110,18 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
 
 
 def _shared(disk: ET.Element) -> str | None:
-    """What a disk that is not copied is called on both hosts: a volume's serial number, or a server's own RBD image."""
-    own = disk.find("source[@protocol='rbd']")
-    return disk.findtext("serial") or (None if own is None else own.get("name"))
+    """Return the name that a disk that is not copied has on both hosts: a volume's serial number, or a server's own RBD
+    image."""
+    own_source = disk.find("source[@protocol='rbd']")
+    return disk.findtext("serial") or (None if own_source is None else own_source.get("name"))
 
 
 def _volumes(root: ET.Element, passage: MigrationParams) -> None:
-    wanted = {_shared(disk): disk
-              for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
+    target_disks = {_shared(disk): disk
+                    for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
     for disk in root.iterfind("devices/disk"):
         name = _shared(disk)
-        other = wanted.get(name) if name else None
+        other = target_disks.get(name) if name else None
         if other is None:
             continue
         disk.set("type", other.get("type", ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Another disk for a running domain: QEMU copies the one that it has, and goes on with that (virDomainBlockCopy)."""
+"""Replacement of a running domain's disk: QEMU copies the disk, and continues with the copy (virDomainBlockCopy)."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ from .power import Domains
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk
 
-#: The content of the other disk is there already, and the domain that is defined need not know of the copy.
+#: The other disk exists already, and the domain's definition need not know of the copy.
 _FLAGS = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
-#: Seconds that QEMU may take to end a copy, and between two looks.
+#: Seconds that QEMU may take to end a copy, and between two checks.
 END, LOOK = 60.0, 0.1
 
 
 class Mirrors(Domains, Devices):
-    """The part of ``LocalHypervisor`` that gives active domains other disks."""
+    """The part of ``LocalHypervisor`` that replaces disks of active domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
-        """virDomainGetBlockInfo."""
-        found: list[int] = []
-        self._with(f"look at the disk {target} of", uuid, lambda domain: found.append(domain.blockInfo(target)[0]))
-        return found[0]
+        """Call virDomainGetBlockInfo."""
+        sizes: list[int] = []
+        self._with(f"look at the disk {target} of", uuid, lambda domain: sizes.append(domain.blockInfo(target)[0]))
+        return sizes[0]
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """virDomainBlockCopy. QEMU copies between disks of one size only; of a raw one it takes a slice."""
-        qemu_img.check([disk], self.qemu_user())
+        """Call virDomainBlockCopy. QEMU copies only between disks of one size; of a larger raw one it uses a slice."""
+        qemu_img.check_backing_files([disk], self.qemu_user())
 
         def begin(domain: Any) -> None:
-            wanted = ET.fromstring(self.device_xml(replace(disk, target=target)))  # noqa: S314 (made here)
+            copy_xml = ET.fromstring(self.device_xml(replace(disk, target=target)))  # noqa: S314 (made here)
             if disk.format == "raw":
-                _cut(wanted, domain.blockInfo(target)[0])
-            there = _mirror(domain, target)
-            if there is not None and there.path == disk.path:
+                _cut(copy_xml, domain.blockInfo(target)[0])
+            current_copy = _mirror(domain, target)
+            if current_copy is not None and current_copy.path == disk.path:
                 return
-            if there is not None or domain.blockJobInfo(target, 0):
+            if current_copy is not None or domain.blockJobInfo(target, 0):
                 raise Conflict(f"The disk {target} of the domain {uuid} is being copied already, by other tools. Wait "
                                "until that has ended, or end it (virsh blockjob), then repeat the call.")
-            domain.blockCopy(target, ET.tostring(wanted, encoding="unicode"), {}, _FLAGS)
+            domain.blockCopy(target, ET.tostring(copy_xml, encoding="unicode"), {}, _FLAGS)
         self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """What the XML of the active domain says of it, and virDomainGetBlockJobInfo."""
-        found: list[Mirror | None] = []
+        """Return the state from the XML of the active domain, and virDomainGetBlockJobInfo."""
+        mirrors: list[Mirror | None] = []
         self._with(f"look at the copy of the disk {target} of", uuid,
-                   lambda domain: found.append(_mirror(domain, target)), missing_is_fine=True)
-        return found[0] if found else None
+                   lambda domain: mirrors.append(_mirror(domain, target)), missing_is_fine=True)
+        return mirrors[0] if mirrors else None
 
     def pivot(self, uuid: str, target: str) -> None:
-        """virDomainBlockJobAbort with the flag for it: libvirt changes the definition too."""
+        """Call virDomainBlockJobAbort with the flag to pivot: libvirt changes the definition too."""
         self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
                    lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """virDomainBlockJobAbort, if the job is ours."""
+        """Call virDomainBlockJobAbort, if the job is ours."""
         end = time.monotonic() + END
-        while (there := self.mirror(uuid, target)) is not None and there.path == path:
-            with contextlib.suppress(HypervisorError):  # it may end by itself in between
+        while (current_copy := self.mirror(uuid, target)) is not None and current_copy.path == path:
+            with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
                 self._with(f"end the copy of the disk {target} of", uuid,
                            lambda domain: domain.blockJobAbort(target, 0), missing_is_fine=True, lane=Lane.LONG)
             if time.monotonic() > end:
@@ -81,7 +81,7 @@ class Mirrors(Domains, Devices):
 
 
 def _cut(disk: ET.Element, size: int) -> None:
-    """Have QEMU see no more than *size* bytes of the raw disk."""
+    """Limit the raw disk to *size* bytes for QEMU."""
     source = disk.find("source")
     assert source is not None
     slices = ET.SubElement(source, "slices")
@@ -92,8 +92,8 @@ def _mirror(domain: Any, target: str) -> Mirror | None:
     if not domain.isActive():
         return None
     for disk in ET.fromstring(domain.XMLDesc(0)).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
-        there, other = disk.find("target"), disk.find("mirror")
-        if there is None or there.get("dev") != target or other is None:
+        disk_target, other = disk.find("target"), disk.find("mirror")
+        if disk_target is None or disk_target.get("dev") != target or other is None:
             continue
         source, job = other.find("source"), domain.blockJobInfo(target, 0) or {}
         named = {} if source is None else source.attrib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Domains on libvirt: seen, defined, started, stopped. What does not carry Magnetar's metadata is only looked at."""
+"""Domains on libvirt: read, defined, started, stopped. A domain without Magnetar's metadata is only read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from magnetar_agent.virt.disks.disks import direct_io
 from magnetar_core.errors import Conflict, HypervisorError
 
 from . import tpm
-from .domain import DomainState, parse, render, with_state
+from .domain import DomainState, parse_domain_xml, render_domain, with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
 T = TypeVar("T")
-#: What differs from server to server in a definition: texts, and attributes that hold names, paths and addresses.
+#: The parts of a definition that differ between servers: texts, and attributes with names, paths and addresses.
 FREE = re.compile(r'(?<=>)[^<]+(?=<)|'
                   r'(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port|interfaceid)="[^"]*"')
-#: How many kinds of definitions are remembered.
+#: The number of kinds of definitions that are remembered.
 FORMS = 256
+#: libvirt replaces a domain's file here with every change, whoever makes it. So a list reads only the XML of domains
+#: whose file has changed since the last look; where the files cannot be seen, it reads all.
 _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
@@ -49,41 +51,42 @@ class Domains:
     qemu_user: Callable[[], tuple[int, int]]
 
     def __init__(self) -> None:
-        #: Definitions by uuid, as the last pass over all found them, with the state of their files; of one connection.
+        #: Definitions by uuid from the last pass over all, with the state of their files; of one connection.
         self._known: dict[str, tuple[tuple[int, ...] | None, DomainSeen]] = {}
         self._known_by: Any = None
-        #: Definitions without names and numbers that libvirt's schema allows.
+        #: Definitions, without names and numbers, that libvirt's schema allows.
         self._forms: set[str] = set()
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Three calls for all domains and one for the XML of each whose definition is new."""
+        """Make three calls for all domains and one for the XML of each new definition."""
         return self.connection.call("list the domains", self._domains)
 
     def domain(self, uuid: str) -> DomainSeen | None:
-        """The domain with this uuid."""
+        """Return the domain with this uuid."""
         def see(conn: Any) -> DomainSeen | None:
-            found = _lookup(conn, uuid)
-            return None if found is None else self._see(found)
+            libvirt_domain = _lookup(conn, uuid)
+            return None if libvirt_domain is None else self._see(libvirt_domain)
         return self.connection.call(f"read the domain {uuid}", see)
 
     def render(self, spec: DomainSpec) -> str:
-        """See ``domain.render``; the cache mode is what the file system of the disks can do."""
+        """Call ``domain.render_domain``; the cache mode depends on the file system of the disks."""
         caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block
                   and disk.remote is None and not direct_io(disk.path.parent)}
-        return render(spec, "none", self.templates, caches)
+        return render_domain(spec, "none", self.templates, caches)
 
     def define(self, spec: DomainSpec) -> None:
-        """Define; refused where somebody else's domain has the uuid or the name."""
+        """Define the domain; refused when another owner's domain has the uuid or the name."""
         def define(conn: Any) -> None:
-            known = _lookup(conn, spec.uuid)
-            for there in (known, _named(conn, spec.name) if known is None or known.name() != spec.name else None):
-                if there is not None and not (self._parse(there).owned and there.UUIDString() == spec.uuid):
-                    raise _foreign(there.name(), there.UUIDString())
-            # Checking it against libvirt's schema takes longer than all the rest; a change is made of the same parts,
-            # and so is whatever differs from what was checked before in names and numbers only.
+            own_domain = _lookup(conn, spec.uuid)
+            for existing in (own_domain, _named(conn, spec.name) if own_domain is None or own_domain.name() != spec.name
+                             else None):
+                if existing is not None and not (self._parse(existing).owned and existing.UUIDString() == spec.uuid):
+                    raise _foreign(existing.name(), existing.UUIDString())
+            # A check against libvirt's schema takes longer than all the rest. A change is made of the same parts, and a
+            # new domain often differs from a checked one only in names and numbers: both skip it.
             xml = self.render(spec)
             form = FREE.sub("", xml)
-            checked = known or form in self._forms
+            checked = own_domain or form in self._forms
             conn.defineXMLFlags(xml, 0 if checked else libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             if not checked and len(self._forms) < FORMS:
                 self._forms.add(form)
@@ -99,29 +102,29 @@ class Domains:
             if domain.isPersistent():
                 domain.undefineFlags(_FORGET)
         self._with("undefine", uuid, undefine, missing_is_fine=True, lane=Lane.END)
-        tpm.forget(uuid)
+        tpm.forget_tpm(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
-        def start(domain: Any, seen: DomainSeen) -> None:
+        """Call virDomainCreate: boots, or restores the managed save. A crashed domain is destroyed first."""
+        def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     return
                 domain.destroy()
-            qemu_img.check(seen.disks, self.qemu_user())
-            with tpm.unlocked(domain.connect(), uuid, secret), disk_keys.unlocked(domain.connect(), keys):
+            qemu_img.check_backing_files(parsed.disks, self.qemu_user())
+            with tpm.unlocked_tpm(domain.connect(), uuid, secret), disk_keys.unlocked_disks(domain.connect(), keys):
                 domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.START)
 
     def shutdown(self, uuid: str) -> None:
-        """virDomainShutdownFlags, by the ACPI power button."""
+        """Call virDomainShutdownFlags, with the ACPI power button."""
         def shutdown(domain: Any) -> None:
             if domain.isActive():
                 domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
         self._with("shut down", uuid, shutdown)
 
     def destroy(self, uuid: str) -> None:
-        """virDomainDestroy; whether it fails because it is off already is seen afterwards."""
+        """Call virDomainDestroy; a later look tells whether it failed because the domain was off already."""
         def destroy(domain: Any) -> None:
             try:
                 domain.destroy()
@@ -131,14 +134,14 @@ class Domains:
         self._with("stop", uuid, destroy, missing_is_fine=True, lane=Lane.END)
 
     def pause(self, uuid: str) -> None:
-        """virDomainSuspend."""
+        """Call virDomainSuspend."""
         def pause(domain: Any) -> None:
             if domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
                 domain.suspend()
         self._with("pause", uuid, pause)
 
     def resume(self, uuid: str) -> None:
-        """virDomainResume; from the guest's own sleep virDomainPMWakeup."""
+        """Call virDomainResume; virDomainPMWakeup for a guest that put itself to sleep."""
         def resume(domain: Any) -> None:
             now = domain.state()[0]
             if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
@@ -148,21 +151,21 @@ class Domains:
         self._with("resume", uuid, resume)
 
     def save(self, uuid: str) -> None:
-        """virDomainManagedSave; the guest runs again after the next start, also when it was paused."""
+        """Call virDomainManagedSave; the guest runs after the next start, even if it was paused."""
         def save(domain: Any) -> None:
             if domain.isActive() or not domain.hasManagedSaveImage():
                 domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
         self._with("suspend", uuid, save, lane=Lane.LONG)
 
     def discard_save(self, uuid: str) -> None:
-        """virDomainManagedSaveRemove."""
+        """Call virDomainManagedSaveRemove."""
         def discard(domain: Any) -> None:
             if domain.hasManagedSaveImage():
                 domain.managedSaveRemove()
         self._with("drop the saved state of", uuid, discard, missing_is_fine=True)
 
     def reboot(self, uuid: str) -> None:
-        """virDomainReboot by ACPI."""
+        """Call virDomainReboot with ACPI."""
         self._with("reboot", uuid, lambda domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
 
     def _domains(self, conn: Any) -> dict[str, DomainSeen]:
@@ -172,68 +175,69 @@ class Domains:
         passing = {d.UUIDString() for d in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
         generation = self.connection.generation
         # A new libvirtd may fill in more than the old one did.
-        known = self._known if self._known_by is generation else {}
-        found, now = {}, {}
+        definitions = self._known if self._known_by is generation else {}
+        domains, now = {}, {}
         for uuid, (domain, state, reason) in states.items():
             with contextlib.suppress(_Gone):
-                file = self._file(domain.name())  # before the XML: what changes in between is found by the next pass
-                if file is None or uuid not in known or known[uuid][0] != file:
-                    now[uuid] = file, parse(_gone_is_gone(partial(domain.XMLDesc, _INACTIVE)))
+                file = self._file(domain.name())  # before the XML: the next pass notices a change in between
+                if file is None or uuid not in definitions or definitions[uuid][0] != file:
+                    now[uuid] = file, parse_domain_xml(_gone_is_gone(partial(domain.XMLDesc, _INACTIVE)))
                 else:
-                    now[uuid] = known[uuid]
-                found[uuid] = with_state(now[uuid][1], DomainState(state, reason, uuid in saved, uuid not in passing))
+                    now[uuid] = definitions[uuid]
+                domains[uuid] = with_state(now[uuid][1], DomainState(state, reason, uuid in saved, uuid not in passing))
         self._known, self._known_by = now, generation
-        return found
+        return domains
 
     def _file(self, name: str) -> tuple[int, ...] | None:
-        """The state of the file in which libvirt keeps a definition: it is replaced with every change, and before
-        anybody is shown that. ``None`` when it cannot be seen."""
+        """Return the state of the file that holds libvirt's definition: it is replaced with every change, and before
+        any client sees the change. ``None`` when it cannot be read."""
         if self.connection.uri != "qemu:///system":
             return None
         try:
-            seen = os.stat(f"{_DEFINITIONS}/{name}.xml")  # noqa: PTH116
+            status = os.stat(f"{_DEFINITIONS}/{name}.xml")  # noqa: PTH116
         except OSError:
             return None
-        return seen.st_ino, seen.st_mtime_ns, seen.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _see(self, domain: Any) -> DomainSeen | None:
         with contextlib.suppress(_Gone):
             state, reason = _gone_is_gone(domain.state)
-            # Only what is off starts from a saved image, and only what is not off can vanish when it ends.
+            # Only a domain that is off starts from a saved image, and only one that is not off can vanish when it ends.
             if state == libvirt.VIR_DOMAIN_SHUTOFF:
-                seen = DomainState(state, reason, saved=bool(_gone_is_gone(domain.hasManagedSaveImage)))
+                libvirt_state = DomainState(state, reason, saved=bool(_gone_is_gone(domain.hasManagedSaveImage)))
             else:
-                seen = DomainState(state, reason, persistent=bool(_gone_is_gone(domain.isPersistent)))
-            return with_state(_gone_is_gone(lambda: self._parse(domain)), seen)
+                libvirt_state = DomainState(state, reason, persistent=bool(_gone_is_gone(domain.isPersistent)))
+            return with_state(_gone_is_gone(lambda: self._parse(domain)), libvirt_state)
         return None
 
     def _parse(self, domain: Any) -> DomainSeen:
-        return parse(domain.XMLDesc(_INACTIVE))
+        return parse_domain_xml(domain.XMLDesc(_INACTIVE))
 
-    def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
+    def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
         """Call *act* with the domain, if it is ours. *lane*, *kind*: see ``ConnectionPool.ask``."""
-        self._with_seen(what, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
+        self._with_seen(purpose, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
-    def _with_seen(self, what: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
+    def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain and what its XML says (with *flags*; with none, as it runs), if it is ours."""
+        """Call *act* with the domain and the facts of its XML (with *flags*; without, of the running domain), if it is
+        ours."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
             if domain is None:
                 if missing_is_fine:
                     return
-                raise Conflict(f"libvirt could not {what} the domain {uuid}: it was undefined from outside. "
+                raise Conflict(f"libvirt could not {purpose} the domain {uuid}: it was undefined from outside. "
                                "Repeat the call, and the agent makes it again.")
-            seen = parse(domain.XMLDesc(flags))
-            if not seen.owned:
+            parsed = parse_domain_xml(domain.XMLDesc(flags))
+            if not parsed.owned:
                 raise _foreign(domain.name(), uuid)
             if missing_is_fine:
                 with contextlib.suppress(_Gone):
-                    _gone_is_gone(lambda: act(domain, seen))
+                    _gone_is_gone(lambda: act(domain, parsed))
             else:
-                act(domain, seen)
-        text = f"{what} the domain {uuid}"
+                act(domain, parsed)
+        text = f"{purpose} the domain {uuid}"
         if lane is Lane.LOOK:
             self.connection.call(text, run)
         else:
@@ -241,7 +245,7 @@ class Domains:
 
 
 class _Gone(Exception):
-    """The domain vanished while it was looked at."""
+    """The domain vanished while it was being read."""
 
 
 def _gone_is_gone(call: Callable[[], T]) -> T:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TPMs of domains, which are swtpm's: what is in them, and the secret that it is encrypted with."""
+"""TPMs of domains, implemented by swtpm: their state, and the secret that encrypts it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.host.file_modes import make_folder
-from magnetar_agent.virt.disks.disks import complete
+from magnetar_agent.host.file_modes import make_state_folder
+from magnetar_agent.virt.disks.disks import atomic_file
 from magnetar_core.errors import HypervisorError
 
-#: Where libvirt keeps what is in TPMs: a folder for each domain, in it one for each version.
+#: The folder where libvirt keeps the state of TPMs: a folder for each domain, in it one for each version.
 SWTPM = Path("/var/lib/libvirt/swtpm")
 VERSIONS = ("tpm1.2", "tpm2")
-#: Bytes of a file at most: far more than swtpm writes.
+#: The most bytes of a file: far more than swtpm writes.
 MOST = 16 << 20
 _FILE = re.compile(r"tpm(?:1\.2|2)/[a-z0-9][a-z0-9.-]*")
 _XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
@@ -33,12 +33,13 @@ class Tpms:
     """The TPM part of ``LocalHypervisor``."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
-        """A tar archive of what libvirt keeps."""
+        """Write a tar archive of libvirt's files."""
         with _told(uuid):
             _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Beside what is there, then in its place. libvirt gives it to swtpm's user when the domain starts."""
+        """Write next to the existing files, then replace these. libvirt gives them to swtpm's user when the domain
+        starts."""
         if path.exists():
             with _told(uuid):
                 _load(uuid, path)
@@ -49,47 +50,47 @@ def _save(uuid: str, path: Path) -> None:
         if not files:
             path.unlink(missing_ok=True)
             return
-        with complete(path) as part, tarfile.open(part, "w") as archive:
+        with atomic_file(path) as part, tarfile.open(part, "w") as archive:
             part.chmod(0o600)
-            for name, held in files:
-                _add(archive, name, held)
+            for name, descriptor in files:
+                _add(archive, name, descriptor)
 
 
 @contextmanager
 def _opened(uuid: str) -> Iterator[list[tuple[str, int]]]:
-    """What there is, by its name in an archive. The folders in that of the domain are swtpm's user's: a guest that has
-    broken out of its TPM swaps names there, so no name is followed."""
-    with ExitStack() as held:
-        found = []
+    """Yield open files, each with its name in an archive. The folders below the domain's belong to swtpm's user: a
+    guest that has broken out of its TPM may swap names there, so no name is followed."""
+    with ExitStack() as stack:
+        files = []
         for version in VERSIONS:
             try:
                 folder = os.open(SWTPM / uuid / version, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
-            held.callback(os.close, folder)
+            stack.callback(os.close, folder)
             for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
                 if _FILE.fullmatch(f"{version}/{name}"):
                     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-                    held.callback(os.close, file)
-                    found.append((f"{version}/{name}", file))
-        yield found
+                    stack.callback(os.close, file)
+                    files.append((f"{version}/{name}", file))
+        yield files
 
 
-def _add(archive: tarfile.TarFile, name: str, held: int) -> None:
-    seen = os.fstat(held)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_size > MOST:
+def _add(archive: tarfile.TarFile, name: str, descriptor: int) -> None:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST:
         raise HypervisorError(f"{name} of a TPM is no file that swtpm writes. An operator must look after it in "
                               f"{SWTPM}.")
     info = tarfile.TarInfo(name)
-    info.size = seen.st_size
-    with os.fdopen(held, "rb", closefd=False) as file:
+    info.size = status.st_size
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
         archive.addfile(info, file)
 
 
 def _load(uuid: str, path: Path) -> None:
     new = SWTPM / f"{uuid}.new"
     shutil.rmtree(new, ignore_errors=True)
-    make_folder(new)
+    make_state_folder(new)
     with tarfile.open(path) as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isreg() and _FILE.fullmatch(member.name) else None
@@ -102,13 +103,13 @@ def _load(uuid: str, path: Path) -> None:
                 shutil.copyfileobj(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-    forget(uuid)
+    forget_tpm(uuid)
     new.rename(SWTPM / uuid)
 
 
 @contextmanager
 def _told(uuid: str) -> Iterator[None]:
-    """Errors of files are told as those of the hypervisor."""
+    """Turn errors of files into errors of the hypervisor."""
     try:
         yield
     except OSError as error:
@@ -116,32 +117,32 @@ def _told(uuid: str) -> Iterator[None]:
                               f"agent may write to {SWTPM}, and whether there is room.") from error
 
 
-def forget(uuid: str) -> None:
-    """Remove what is in the TPM of a domain; fine where there is none."""
+def forget_tpm(uuid: str) -> None:
+    """Remove the TPM state of a domain; no error when there is none."""
     with _told(uuid), suppress(FileNotFoundError):
         shutil.rmtree(SWTPM / uuid)
 
 
 @contextmanager
-def unlocked(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
-    """libvirt has the secret of the domain's TPM meanwhile, in its memory only (virSecretDefineXML, private and
-    ephemeral)."""
+def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
+    """Give libvirt the secret of the domain's TPM for the duration of the context, in its memory only
+    (virSecretDefineXML, private and ephemeral)."""
     if secret is None:
         yield
         return
-    lend(conn, uuid, secret)
+    lend_tpm_secret(conn, uuid, secret)
     try:
         yield
     finally:
-        take_back(conn, uuid)
+        take_back_tpm_secret(conn, uuid)
 
 
-def lend(conn: Any, uuid: str, secret: str) -> None:
-    """libvirt has the secret of the domain's TPM until it is taken back."""
+def lend_tpm_secret(conn: Any, uuid: str, secret: str) -> None:
+    """Give libvirt the secret of the domain's TPM until it is taken back."""
     conn.secretDefineXML(_XML.format(uuid=uuid)).setValue(secret.encode())
 
 
-def take_back(conn: Any, uuid: str) -> None:
-    """libvirt has it no more; fine where it had not."""
-    with suppress(libvirt.libvirtError):  # another start of the same domain was quicker
+def take_back_tpm_secret(conn: Any, uuid: str) -> None:
+    """Remove the secret from libvirt; no error when it has none."""
+    with suppress(libvirt.libvirtError):  # another start of the same domain was faster
         conn.secretLookupByUUIDString(uuid).undefine()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the host can do: capabilities, KVM, devices."""
+"""Capabilities of the host: libvirt's, KVM, devices."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Mediated devices by libvirt's node devices, which need mdevctl on the host: the agent itself does not write to
+"""Mediated devices through libvirt's node devices, which need mdevctl on the host: the agent itself does not write to
 sysfs."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.virt.connection.limits import Lane
-from magnetar_agent.virt.tools.templates import FOLDER, fill
+from magnetar_agent.virt.tools.templates import FOLDER, fill_template
 
 if TYPE_CHECKING:
     from magnetar_agent.virt.connection.pool import ConnectionPool
@@ -24,35 +24,34 @@ class Mdevs:
     connection: ConnectionPool
 
     def mdevs(self) -> list[Mdev]:
-        """virConnectListAllNodeDevices of those that are active."""
+        """Call virConnectListAllNodeDevices for active mediated devices."""
         def look(conn: Any) -> list[Mdev]:
-            return sorted(found for _device, found in _all(conn))
+            return sorted(mdev for _device, mdev in _all(conn))
         made: list[Mdev] = self.connection.call("look at mediated devices", look, Lane.HOST)
         return made
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """virNodeDeviceCreateXML."""
-        text = fill("mdev.xml.j2", {"mdev": mdev, "parent": node_name(mdev.parent)}, FOLDER)
+        """Call virNodeDeviceCreateXML."""
+        text = fill_template("mdev.xml.j2", {"mdev": mdev, "parent": node_name(mdev.parent)}, FOLDER)
         self.connection.call("make a mediated device (which needs mdevctl)",
                              lambda conn: conn.nodeDeviceCreateXML(text), Lane.HOST)
 
     def remove_mdev(self, uuid: str) -> None:
-        """virNodeDeviceDestroy."""
+        """Call virNodeDeviceDestroy."""
         def remove(conn: Any) -> None:
-            for device, found in _all(conn):
-                if found.uuid == uuid:
+            for device, mdev in _all(conn):
+                if mdev.uuid == uuid:
                     device.destroy()
         self.connection.call("remove a mediated device", remove, Lane.HOST)
 
 
 def node_name(address: str) -> str:
-    """libvirt's name of the PCI device at an address."""
+    """Return libvirt's name of the PCI device at an address."""
     return "pci_" + address.replace(":", "_").replace(".", "_")
 
 
 def mdev_of(text: str) -> Mdev | None:
-    """The mediated device that libvirt's XML of a node device describes; ``None`` for one whose parent is no PCI
-    device."""
+    """Return the mediated device in libvirt's XML of a node device; ``None`` when its parent is no PCI device."""
     root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
     kind, capability = root.find("capability/type"), root.find("capability")
     parent = root.findtext("parent", "")
@@ -65,5 +64,5 @@ def mdev_of(text: str) -> Mdev | None:
 
 def _all(conn: Any) -> Iterator[tuple[Any, Mdev]]:
     for device in conn.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV):
-        if found := mdev_of(device.XMLDesc()):
-            yield device, found
+        if mdev := mdev_of(device.XMLDesc()):
+            yield device, mdev

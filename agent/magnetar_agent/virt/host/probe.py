@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether KVM works on this host: found out by a guest which must run, not by looking at /dev/kvm.
+"""A test whether KVM works on this host: a guest must really run; /dev/kvm alone proves nothing.
 
-There are machines whose /dev/kvm opens and whose guests then hang. So QEMU is started directly (libvirt would wait for
-it) with a firmware of its own, ``probe.s``: it switches to 64-bit mode with paging, waits in ``hlt`` for five timer
-interrupts, and only then writes to QEMU's exit port.
+On some machines /dev/kvm opens and guests then hang. So QEMU is started directly (libvirt would wait until its end)
+with a small firmware, ``probe.s``: it switches to 64-bit mode with paging, waits in ``hlt`` for five timer interrupts,
+and only then writes to QEMU's exit port.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.reconcile.documents import write_atomically
-from magnetar_core.operations import now
+from magnetar_core.operations import utc_timestamp
 
 log = logging.getLogger(__name__)
 
-#: Seconds that the guest has; where KVM works it needs a tenth of one.
+#: Seconds until the guest must have ended; with a working KVM it needs a tenth of one.
 LIMIT = 5.0
 #: QEMU's isa-debug-exit turns the byte 0x31 that the guest writes into this exit status.
 PROVED = 0x31 << 1 | 1
@@ -40,26 +40,26 @@ _CODE = base64.b64decode(
     "D0jHBCUCYAAAAFAAAA8BHCUAYAAAugAA4P7HgvAAAAD/AQAAx4JQAwAAAIcAALAR5iCwIOYhsATmIbAB5iGw/uYhsDTmQ7Cp5kCw"
     "BOZAMdv79IP7BXL6Zrr0ALAx7vr06/3/w7Ag5iBIzw8fRAAAAAAAAAAAAAD//wAAAJqvAP//AAAAks8AFwBQ////"
 )
-#: Where the code lies in the firmware of 64 KiB, whose last byte is the last one below 4 GiB.
+#: Offsets of the code and the reset vector in the firmware of 64 KiB, whose last byte is the last one below 4 GiB.
 _AT, _RESET = 0xFE00, 0xFFF0
 
 
-def firmware() -> bytes:
-    """The firmware image: the code, and at the reset vector a jump to it."""
+def probe_firmware() -> bytes:
+    """Return the firmware image: the code, and at the reset vector a jump to it."""
     image = bytearray(b"\xf4" * 0x10000)
     image[_AT:_AT + len(_CODE)] = _CODE
     image[_RESET:_RESET + 3] = b"\xe9" + (_AT - _RESET - 3).to_bytes(2, "little", signed=True)
     return bytes(image)
 
 
-def qemu() -> str | None:
-    """The QEMU of this machine's architecture."""
+def qemu_program() -> str | None:
+    """Return the QEMU of this machine's architecture; ``None`` without one."""
     return shutil.which(f"qemu-system-{platform.machine()}") or shutil.which("qemu-kvm", path="/usr/libexec:/usr/bin")
 
 
-def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
-    """Run the guest under *accel*: whether it ran, and why or why not. *stop* ends it early."""
-    program = qemu()
+def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
+    """Run the guest under *accel*; return whether it ran, and the reason. *stop* ends it early."""
+    program = qemu_program()
     if platform.machine() != "x86_64":
         return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
     if program is None:
@@ -69,7 +69,7 @@ def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="magnetar-probe-") as folder:
         image = Path(folder, "firmware.bin")
-        image.write_bytes(firmware())
+        image.write_bytes(probe_firmware())
         with subprocess.Popen(  # noqa: S603 (a fixed list)
                 [*_dying(), program, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "16",
                  "-machine", f"q35,accel={accel}", "-cpu", "host" if accel == "kvm" else "max", "-bios", str(image),
@@ -82,22 +82,23 @@ def probe(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None
                 hung = guest.poll() is None
             finally:
                 _end(guest)
-            said = guest.communicate()[1].decode(errors="replace").strip().splitlines()
+            output_lines = guest.communicate()[1].decode(errors="replace").strip().splitlines()
     if hung:
         return False, f"a guest under {accel} started but hung for {limit:g} s"
     if guest.returncode == PROVED:
         return True, f"a guest ran under {accel} in {time.monotonic() - started:.1f} s"
-    return False, f"a guest under {accel} failed: {said[-1][:200] if said else f'exit status {guest.returncode}'}"
+    return False, (f"a guest under {accel} failed: "
+                   f"{output_lines[-1][:200] if output_lines else f'exit status {guest.returncode}'}")
 
 
 def _dying() -> list[str]:
-    """What a guest that hangs is begun with, so that it ends with this thread, also when the agent is killed."""
+    """Return a command prefix that ends a hanging guest with this thread, also when the agent is killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 class Kvm:
-    """The outcome of ``probe``: found once per boot and QEMU in the background, and kept in *folder*."""
+    """The outcome of ``probe_kvm``: found once per boot and QEMU in the background, and stored in *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"
@@ -108,16 +109,16 @@ class Kvm:
         self._thread.start()
 
     def seen(self) -> dict[str, Any]:
-        """``{"usable", "reason", "checked_at"}`` as known now."""
+        """Return ``{"usable", "reason", "checked_at"}`` as known now."""
         return dict(self._answer)
 
     def wait(self) -> dict[str, Any]:
-        """The same, once it is known: at most the limit of the probe and a little."""
+        """Return the same, once it is known: at most slightly after the limit of the probe."""
         self._known.wait(LIMIT + 5)
         return self.seen()
 
     def close(self) -> None:
-        """End the probe; an outcome that it has not found by now is not kept."""
+        """End the probe; a later outcome is not stored."""
         self._stop.set()
         self._thread.join(LIMIT)
 
@@ -125,16 +126,16 @@ class Kvm:
         try:
             circumstances = {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "qemu": _stamp(),
                              "kvm": Path("/dev/kvm").exists()}
-            kept = self._kept()
-            if kept.get("circumstances") == circumstances:
-                self._answer = kept["answer"]
+            stored = self._kept()
+            if stored.get("circumstances") == circumstances:
+                self._answer = stored["answer"]
                 return
-            usable, reason = probe(stop=self._stop)
+            usable, reason = probe_kvm(stop=self._stop)
             if self._stop.is_set():
                 return
-            self._answer = {"usable": usable, "reason": reason, "checked_at": now()}
+            self._answer = {"usable": usable, "reason": reason, "checked_at": utc_timestamp()}
             log.info("kvm is %s: %s", "usable" if usable else "not usable", reason)
-            make_folder(self._file.parent)
+            make_state_folder(self._file.parent)
             write_atomically(self._file, json.dumps({"circumstances": circumstances, "answer": self._answer}).encode())
         except OSError as error:
             log.warning("the outcome of the KVM probe is not kept: %s", error)
@@ -143,19 +144,19 @@ class Kvm:
 
     def _kept(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._file.read_text())
-            return found if isinstance(found, dict) and set(found.get("answer", ())) == set(self._answer) else {}
+            stored = json.loads(self._file.read_text())
+            return stored if isinstance(stored, dict) and set(stored.get("answer", ())) == set(self._answer) else {}
         except (OSError, ValueError):
             return {}
 
 
 def _stamp() -> str:
-    """Changes whenever QEMU is replaced, without starting it."""
-    program = qemu()
+    """Return a text that changes whenever QEMU is replaced, without starting QEMU."""
+    program = qemu_program()
     if program is None:
         return ""
-    seen = Path(program).stat()
-    return f"{program} {seen.st_size} {seen.st_mtime_ns}"
+    status = Path(program).stat()
+    return f"{program} {status.st_size} {status.st_mtime_ns}"
 
 
 def _end(guest: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Vital product data (VPD) of PCI devices by libvirt's node devices, which tells them since 7.9.0."""
+"""Vital product data (VPD) of PCI devices from libvirt's node devices, which have it since libvirt 7.9.0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
-#: Which node devices virConnectListAllNodeDevices lists; 0 where the library knows none with such data.
+#: The node devices for virConnectListAllNodeDevices to list; 0 when the library does not know VPD.
 _WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
 
 
@@ -27,26 +27,27 @@ class ProductData:
     _serials: Mapping[str, str] = MappingProxyType({})
 
     def card_serials(self) -> Mapping[str, str]:
-        """virConnectListAllNodeDevices. A card takes long to tell its data, which do not change: each device is asked
-        once, until it goes."""
+        """Call virConnectListAllNodeDevices. Reading a card's data is slow, and the data does not change: each device
+        is read once, until it is removed."""
         def look(conn: Any) -> dict[str, str]:
-            known, found = self._serials, {}
+            known_serials, serials = self._serials, {}
             for device in conn.listAllDevices(_WITH_DATA) if _WITH_DATA else ():
                 address = _address(device.name())
-                found[address] = known[address] if address in known else serial_number(device.XMLDesc())
-            return found
+                serials[address] = known_serials[address] if address in known_serials else serial_number(
+                    device.XMLDesc())
+            return serials
         self._serials = self.connection.call("look at the vital product data of devices", look, Lane.HOST)
         return {address: serial for address, serial in self._serials.items() if serial}
 
 
 def serial_number(text: str) -> str:
-    """That of the card, in libvirt's XML of a node device; empty where it has none."""
+    """Return the serial number of the card in libvirt's XML of a node device; empty when it has none."""
     root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
     place = "capability[@type='pci']/capability[@type='vpd']/fields[@access='readonly']"
     return (root.findtext(f"{place}/serial_number") or "").strip()
 
 
 def _address(name: str) -> str:
-    """The address of libvirt's node device of a name such as ``pci_0000_3b_00_2``."""
+    """Return the address of libvirt's node device of a name such as ``pci_0000_3b_00_2``."""
     domain, bus, slot, function = name.removeprefix("pci_").split("_")
     return f"{domain}:{bus}:{slot}.{function}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DHCPRELEASE in the name of a guest that is gone (RFC 2131, 4.4.6): without it, libvirt's dnsmasq would keep the
-address for the guest's MAC until the lease ends, and refuse it to whom it is given next."""
+"""DHCPRELEASE on behalf of a removed guest (RFC 2131, 4.4.6): without it, libvirt's dnsmasq would keep the address for
+the guest's MAC until the lease ends, and refuse it to the next guest."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ REQUEST, ETHERNET = 1, 1
 MESSAGE_TYPE, RELEASE, SERVER_ID, END = 53, 7, 54, 255
 
 
-def packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
-    """The message by which *mac* gives *address* back to *server*."""
+def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
+    """Return the message that releases *address* of *mac* to *server*."""
     head = struct.pack(">BBBB4sHH4s4s4s4s16s64s128s", REQUEST, ETHERNET, 6, 0, xid, 0, 0, IPv4Address(address).packed,
                        bytes(4), bytes(4), bytes(4), bytes.fromhex(mac.replace(":", "")), b"", b"")
     options = bytes((MESSAGE_TYPE, 1, RELEASE, SERVER_ID, 4)) + IPv4Address(server).packed + bytes((END,))
-    return (head + MAGIC + options).ljust(300, b"\0")  # the least that BOOTP allows
+    return (head + MAGIC + options).ljust(300, b"\0")  # the minimum length of BOOTP
 
 
-def release(bridge: str, server: str, mac: str, address: str) -> None:
-    """Send it to the dnsmasq that listens as *server* on *bridge*. Nobody answers, and losing it costs only time."""
+def release_lease(bridge: str, server: str, mac: str, address: str) -> None:
+    """Send it to the dnsmasq that listens as *server* on *bridge*. There is no answer; losing the message only delays
+    the next use of the address."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode())
-            sender.sendto(packet(mac, address, server, os.urandom(4)), (server, PORT))
+            sender.sendto(release_packet(mac, address, server, os.urandom(4)), (server, PORT))
     except OSError as error:
         log.warning("the lease of %s for %s on %s ends by itself only: %s", address, mac, bridge, error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Messages of netlink (linux/netlink.h), in which the kernel tells of routes, filters and connections."""
+"""Messages of netlink (linux/netlink.h), the kernel's interface for routes, filters and connections."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterator
 
 #: The family of filters and connections. Python has no name for it.
 NETFILTER = 12
-#: Flags of what is asked, and kinds of messages that end an answer.
+#: Flags of requests, and kinds of messages that end an answer.
 REQUEST, ACK, DUMP, ERROR, DONE = 1, 4, 0x300, 2, 3
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 
 
-def message(kind: int, flags: int, content: bytes) -> bytes:
-    """One to the kernel."""
+def pack_message(kind: int, flags: int, content: bytes) -> bytes:
+    """Return one message to the kernel."""
     return _HEADER.pack(_HEADER.size + len(content), kind, flags, 1, 0) + content
 
 
-def messages(said: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each message its kind, and where its content begins and ends."""
+def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, start and end of the content of each message."""
     at = 0
-    while at + _HEADER.size <= len(said):
-        length, kind, _flags, _number, _sender = _HEADER.unpack_from(said, at)
+    while at + _HEADER.size <= len(reply):
+        length, kind, _flags, _number, _sender = _HEADER.unpack_from(reply, at)
         yield kind, at + _HEADER.size, at + length
-        at += max(_HEADER.size, aligned(length))
+        at += max(_HEADER.size, aligned_size(length))
 
 
-def attributes(said: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Number to where the attribute's content begins and ends."""
-    found = {}
+def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
+    """Return start and end of each attribute's content, by number."""
+    places = {}
     while at + _ATTRIBUTE.size <= end:
-        length, number = _ATTRIBUTE.unpack_from(said, at)
-        found[number & 0x3FFF] = (at + _ATTRIBUTE.size, at + length)
-        at += max(_ATTRIBUTE.size, aligned(length))
-    return found
+        length, number = _ATTRIBUTE.unpack_from(reply, at)
+        places[number & 0x3FFF] = (at + _ATTRIBUTE.size, at + length)
+        at += max(_ATTRIBUTE.size, aligned_size(length))
+    return places
 
 
-def aligned(size: int) -> int:
-    """Bytes until what comes next."""
+def aligned_size(size: int) -> int:
+    """Return *size* rounded up to the start of the next item."""
     return (size + 3) & ~3

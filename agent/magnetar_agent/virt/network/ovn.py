@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether this host can plug in ports of OVN: asked of Open vSwitch's database and of ovn-controller at their sockets.
+"""A check whether this host can plug in ports of OVN, by Open vSwitch's database and ovn-controller at their sockets.
 
-Both speak JSON-RPC, OVSDB as RFC 7047 says, daemons as ``ovs-appctl`` does (ovs-appctl(8)). Nothing is changed.
+Both speak JSON-RPC: OVSDB by RFC 7047, daemons as ``ovs-appctl`` does (ovs-appctl(8)). Nothing is changed.
 """
 
 from __future__ import annotations
@@ -18,34 +18,33 @@ from magnetar_agent.host.networks import IntegrationBridge
 RUN = Path("/run")
 #: Seconds that each of them may take.
 TIMEOUT = 3.0
-#: What a bridge without a type is.
+#: The datapath of a bridge without a type.
 KERNEL = "system"
-#: The oldest OVN whose controllers know what ports say: two hosts have one of them while a guest moves, and the new one
+#: The oldest OVN whose controllers support moving ports: two hosts have the port while a guest moves, and the new one
 #: is silent until the guest runs there (activation-strategy, OVN's NEWS of 22.09).
 OLDEST = (22, 9)
-#: The oldest Open vSwitch: the long-term release of the year in which that OVN came. Older ones nobody has tried with
-#: it.
+#: The oldest Open vSwitch: the long-term release of the year of that OVN. Older ones are untested with it.
 OLDEST_SWITCH = (2, 17)
-#: Most bytes of an answer.
+#: The most bytes of an answer.
 MOST = 2**20
 
 
-def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
-    """The bridge as it is; its *reason* says what the host lacks first of all."""
+def inspect_integration_bridge(bridge: str, run: Path = RUN) -> IntegrationBridge:
+    """Return the bridge as it is; its ``reason`` names the first thing that the host lacks."""
     database = run / "openvswitch/db.sock"
     if not shutil.which("ovs-vsctl"):
         return _lacking(bridge, "it has no ovs-vsctl, by which libvirt plugs them in. Install Open vSwitch (package "
                                 "openvswitch-switch).")
     try:
-        found, systems = _rows(database, bridge)
+        bridges, systems = _rows(database, bridge)
     except FileNotFoundError:
         return _lacking(bridge, f"Open vSwitch does not run: there is no {database}. Start it (openvswitch-switch).")
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return _lacking(bridge, f"Open vSwitch does not answer at {database} ({error}). Look at its log.")
-    if not found:
+    if not bridges:
         return _lacking(bridge, f"Open vSwitch has no bridge {bridge}. Start ovn-controller, which makes it, or name "
                                 "the one that it has in the setting integration_bridge.")
-    datapath = str(found[0]["datapath_type"] or KERNEL)
+    datapath = str(bridges[0]["datapath_type"] or KERNEL)
     chassis = str(dict(systems[0]["external_ids"][1]).get("system-id", "")) if systems else ""
     switch = _heard(run / "openvswitch", "ovs-vswitchd", "version")
     if not switch:
@@ -54,10 +53,10 @@ def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
     if old := _older(switch[0], r"ovs-vswitchd \(Open vSwitch\)", OLDEST_SWITCH):
         return _lacking(bridge, f"{old} runs, and Open vSwitch must be {OLDEST_SWITCH[0]}.{OLDEST_SWITCH[1]} or newer "
                                 "for OVN. Install a newer one (package openvswitch-switch).")
-    said, version = _heard(run / "ovn", "ovn-controller", "connection-status", "version") or ("", "")
-    reason = _too_old(version) if said == "connected" else (
-        f"ovn-controller has no connection to the southbound database ({said}). Look at ovn-remote of Open vSwitch "
-        "(ovs-vsctl get open_vswitch . external_ids) and at the log of ovn-controller." if said else
+    status, version = _heard(run / "ovn", "ovn-controller", "connection-status", "version") or ("", "")
+    reason = _too_old(version) if status == "connected" else (
+        f"ovn-controller has no connection to the southbound database ({status}). Look at ovn-remote of Open vSwitch "
+        "(ovs-vsctl get open_vswitch . external_ids) and at the log of ovn-controller." if status else
         f"ovn-controller does not run: nothing answers in {run / 'ovn'}. Start it (ovn-host).")
     return IntegrationBridge(bridge, datapath, chassis, reason)
 
@@ -67,52 +66,52 @@ def _lacking(bridge: str, reason: str) -> IntegrationBridge:
 
 
 def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The row of the bridge, if there is one, and that of Open vSwitch."""
-    said = _asked(database, "transact", [
+    """Return the row of the bridge, if there is one, and the row of Open vSwitch."""
+    results = _asked(database, "transact", [
         "Open_vSwitch", {"op": "select", "table": "Bridge", "where": [["name", "==", bridge]],
                          "columns": ["datapath_type"]},
         {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["external_ids"]}])
-    return said[0]["rows"], said[1]["rows"]
+    return results[0]["rows"], results[1]["rows"]
 
 
-def _older(said: str, daemon: str, least: tuple[int, int]) -> str:
-    """Name and version of a *daemon* (a pattern) that *said* what it is, such as ``ovn-controller 23.03.1``, where that
-    is older than *least*; "" for nothing, also where it does not say."""
-    number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", said)
+def _older(version_text: str, daemon: str, least: tuple[int, int]) -> str:
+    """Return name and version of a *daemon* (a pattern) from *version_text*, such as ``ovn-controller 23.03.1``, if it
+    is older than *least*; otherwise "", also when the text has no version."""
+    number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", version_text)
     return number[0] if number and (int(number[1]), int(number[2])) < least else ""
 
 
 def _too_old(version: str) -> str:
-    """What is wrong with a controller that calls itself *version*; "" for nothing."""
+    """Return why a controller of this *version* is too old; "" if it is not."""
     old = _older(version, "ovn-controller", OLDEST)
     return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests "
                     "send as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
-    """What a daemon answers to *questions*; ``[]`` where none runs. Sockets of killed ones may still be there."""
+    """Return a daemon's answers to *questions*; ``[]`` when none runs. Sockets of killed ones may still exist."""
     for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
-            return [str(_asked(path, one, [])).strip() for one in questions]
+            return [str(_asked(path, question, [])).strip() for question in questions]
         except (OSError, ValueError, KeyError):
             continue
     return []
 
 
 def _asked(path: Path, method: str, parameters: list[Any]) -> Any:
-    """The result of one call. Raises ``OSError``, or ``ValueError`` for an answer that is none."""
+    """Return the result of one call. Raises ``OSError``, or ``ValueError`` for a malformed answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(TIMEOUT)
         line.connect(str(path))
         line.sendall(json.dumps({"id": 0, "method": method, "params": parameters}).encode())
-        said = b""
-        while len(said) < MOST:
+        received = b""
+        while len(received) < MOST:
             more = line.recv(65536)
             if not more:
                 break
-            said += more
+            received += more
             try:
-                answer = json.loads(said)
+                answer = json.loads(received)
             except ValueError:
                 continue  # the rest is on its way
             if answer.get("error"):

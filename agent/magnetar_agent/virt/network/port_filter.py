@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What guests may send, as tables of nftables: one of family bridge for their frames, one of family inet for the host.
+"""Filters of guests' frames, as tables of nftables: one of family bridge for the frames, one of family inet for the
+host.
 
-Everything is said of taps by name. The chains are the same for all; sets have what each tap may do, so a NIC that comes
-or goes changes elements and no rule. A tap with the agent's prefix that the sets do not know sends and hears nothing: a
-guest may start before the agent has heard of it. In the order of the chains:
+Rules name taps. The chains are the same for all; sets hold the permissions of each tap, so a NIC that is added or
+removed changes elements and no rule. A tap with the agent's prefix that the sets do not know sends and receives
+nothing: a guest may start before the agent knows of it. In the order of the chains:
 
-* a frame comes from the NIC's MAC, and is ARP, IPv4, IPv6 or RARP (QEMU's word after a migration);
-* ARP, IPv4 and neighbour advertisements come from addresses of the NIC; nobody is DHCP server or router;
+* a frame comes from the NIC's MAC, and is ARP, IPv4, IPv6 or RARP (which QEMU sends after a migration);
+* ARP, IPv4 and neighbour advertisements come from addresses of the NIC; no guest is DHCP server or router;
 * an address that the host's DHCP gives is learned from its answer, on the way to the tap;
-* what has come from a tap bears ``MARK``, so that the host knows it when it is meant itself.
+* frames from a tap get ``MARK``, so that the host knows their origin when they are sent to it.
 
-A tap that Open vSwitch has is on no bridge, and OVN says what may come from it. Where ovs-vswitchd forwards by itself
-(datapath netdev) the kernel sees its packets too, as of any device, and would take what is sent to the tap's own MAC
-address: the host drops that, whatever it is.
+A tap in Open vSwitch is on no bridge, and OVN filters its frames. If ovs-vswitchd forwards by itself (datapath netdev),
+the kernel sees the tap's packets too, as of any device, and would take packets to the tap's own MAC address: the host
+drops all of them.
 
-What security groups say of taps is in ``group_filter``.
+``group_filter`` adds the rules of security groups.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from . import conntrack, group_filter, netlink
 
 log = logging.getLogger(__name__)
 
-#: A bit of the mark of packets that no other program is known to use.
+#: A bit of packets' marks that no other known program uses.
 MARK = "0x40000000"
-#: What passes before this table may be no frame of the guest's; the metadata service's table looks at them at -300.
+#: Before the metadata service's table, which runs at -300: frames that have not passed this table may be forged.
 PRIORITY = -310
-#: How long an address that DHCP gave is a NIC's: twice a lease of dnsmasq's, which is renewed after half of it.
+#: The time for which a DHCP address belongs to a NIC: twice a lease of dnsmasq, which is renewed after half of it.
 LEASE = "2h"
 #: Seconds that ``nft`` may take.
 TIMEOUT = 20.0
-#: Set to the type of its elements, of family bridge. Where nftables has no type for a field it is named by its place:
+#: Sets with the type of their elements, of family bridge. A field without a type in nftables is named by its offset:
 #: the hardware address of a DHCP request, the target of a neighbour advertisement, the address in a DHCP answer.
 SETS = {
     "taps": "type ifname;", "open": "type ifname;", "any4": "type ifname;", "any6": "type ifname;",
@@ -57,26 +58,28 @@ SETS = {
     "not4": "type ifname . ipv4_addr;",
 }
 LEARNED = f"typeof oifname . @th,192,32; flags dynamic,timeout; timeout {LEASE}; size 65536;"
-#: Named counters of what is dropped, in both tables.
+#: Named counters of dropped packets, in both tables.
 DROPS = ("unknown_tap", "false_mac", "other_protocol", "false_arp", "false_ipv4", "false_ipv6", "false_neighbour",
          "dhcp_server", "router")
 CLOSED = "closed_port"
 Element = tuple[str, str]
-#: Of netlink (linux/netlink.h, linux/netfilter/nfnetlink.h): how to hear a group, the group of nftables,
-#: and its message that a table is gone.
-_NETLINK, _JOIN, _GROUP, _TABLE_GONE = 270, 1, 7, (10 << 8) | 2
+#: Constants of netlink (linux/netlink.h, linux/netfilter/nfnetlink.h): joining a group, the group of nftables, and its
+#: message that a table was removed, with the size of its header and the number of its name.
+_NETLINK, _JOIN, _GROUP, _TABLE_GONE, _TABLE_HEADER, _TABLE_NAME = 270, 1, 7, (10 << 8) | 2, 4, 1
+#: The beginning of the tables' names.
+TABLES = "magnetar_ports_"
 
 
-def table(prefix: str) -> str:
-    """The name of both tables."""
-    return f"magnetar_ports_{prefix}"
+def table_name(prefix: str) -> str:
+    """Return the name of both tables."""
+    return f"{TABLES}{prefix}"
 
 
-# What is in the sets -------------------------------------------------------------------------------------------------
-def elements(wanted: PortFilter) -> frozenset[Element]:
-    """(set, element) of all that the sets are to have; ``bridges`` is of the table of family inet."""
-    return frozenset([*(one for port in wanted.ports for one in _of_port(port)),
-                      *(("bridges", f'"{name}"') for name in wanted.bridges), *group_filter.elements(wanted)])
+# Elements of the sets ------------------------------------------------------------------------------------------------
+def port_elements(desired: PortFilter) -> frozenset[Element]:
+    """Return the desired (set, element) pairs; ``bridges`` is in the table of family inet."""
+    return frozenset([*(element for port in desired.ports for element in _of_port(port)),
+                      *(("bridges", f'"{name}"') for name in desired.bridges), *group_filter.group_elements(desired)])
 
 
 def _of_port(port: Port) -> Iterable[Element]:
@@ -93,83 +96,86 @@ def _of_port(port: Port) -> Iterable[Element]:
         yield "any4", tap
     if port.dhcp:
         yield "leased", tap
-    for one in port.not_from:
-        yield "not4", f"{tap} . {one}"
-    for given in port.ipv4 or ():
-        yield ("range4" if "/" in given else "own4"), f"{tap} . {given}"
+    for blocked_address in port.not_from:
+        yield "not4", f"{tap} . {blocked_address}"
+    for address in port.ipv4 or ():
+        yield ("range4" if "/" in address else "own4"), f"{tap} . {address}"
     if port.ipv6 is None:
         yield "any6", tap
         return
-    for given in dict.fromkeys((link_local(port.mac), *port.ipv6)):
-        if "/" in given:
-            yield "range6", f"{tap} . {ip_network(given)}"
+    for address in dict.fromkeys((link_local(port.mac), *port.ipv6)):
+        if "/" in address:
+            yield "range6", f"{tap} . {ip_network(address)}"
             yield "networks6", tap
         else:
-            yield "own6", f"{tap} . {given}"
-            yield "targets", f"{tap} . {int(IPv6Address(given)):#034x}"
+            yield "own6", f"{tap} . {address}"
+            yield "targets", f"{tap} . {int(IPv6Address(address)):#034x}"
 
 
-# What nft is told ----------------------------------------------------------------------------------------------------
-def removal(prefix: str) -> str:
-    """Nothing is left."""
-    return "".join(f"add table {family} {table(prefix)}\ndelete table {family} {table(prefix)}\n"
+# Scripts for nft -----------------------------------------------------------------------------------------------------
+def removal_script(prefix: str) -> str:
+    """Return a script that removes both tables."""
+    return "".join(f"add table {family} {table_name(prefix)}\ndelete table {family} {table_name(prefix)}\n"
                    for family in ("bridge", "inet"))
 
 
-def change(before: PortFilter, wanted: PortFilter) -> str:
-    """What differs between the two, in one transaction."""
-    had, has = (elements(replace(one, ports=one.ports - other.ports, groups=one.groups - other.groups))
-                for one, other in ((before, wanted), (wanted, before)))
-    first, after = group_filter.change(table(wanted.prefix), before, wanted)
-    return (first + _elements("delete", wanted.prefix, had - has) + _elements("add", wanted.prefix, has - had) + after)
+def change_script(loaded: PortFilter, desired: PortFilter) -> str:
+    """Return a script with the difference between the two, in one transaction."""
+    had, has = (port_elements(replace(port_filter, ports=port_filter.ports - other.ports,
+                                      groups=port_filter.groups - other.groups))
+                for port_filter, other in ((loaded, desired), (desired, loaded)))
+    first, last = group_filter.group_change(table_name(desired.prefix), loaded, desired)
+    return (first + _elements("delete", desired.prefix, had - has) + _elements("add", desired.prefix, has - had) + last)
 
 
-def is_a_change(before: PortFilter, wanted: PortFilter) -> bool:
-    """Whether only elements, and chains of groups, differ between the two."""
-    return (bool(before.ports or before.bridges) and before.open_ports == wanted.open_ports
-            and group_filter.is_used(before) == group_filter.is_used(wanted))
+def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
+    """Return whether the two differ only in elements, and chains of groups."""
+    return (bool(loaded.ports or loaded.bridges) and loaded.open_ports == desired.open_ports
+            and group_filter.is_used(loaded) == group_filter.is_used(desired))
 
 
-def allowing(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Addresses that were given before the table was there."""
-    return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(one)):#x} timeout {LEASE}')
-                                     for tap, one in leased})
+def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
+    """Return a script that adds addresses that were given before the table existed."""
+    return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
+                                     for tap, address in leased})
 
 
-def _elements(verb: str, prefix: str, found: Iterable[Element]) -> str:
+def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
     by_set: dict[str, list[str]] = {}
-    for name, element in sorted(found):
+    for name, element in sorted(elements):
         by_set.setdefault(name, []).append(element if verb == "add" else element.partition(" : ")[0])
-    return "".join(f"{verb} element {'inet' if name == 'bridges' else 'bridge'} {table(prefix)} {name} "
+    return "".join(f"{verb} element {'inet' if name == 'bridges' else 'bridge'} {table_name(prefix)} {name} "
                    f"{{ {', '.join(each)} }}\n" for name, each in by_set.items())
 
 
-def replacement(wanted: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
-    """Both tables anew, in one transaction: no packet meets half of them. *bridges_follow*: see ``group_filter``."""
-    found: dict[str, list[str]] = {}
-    for set_, element in sorted(elements(wanted)):
-        found.setdefault(set_, []).append(element)
+def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
+    """Return a script that replaces both tables, in one transaction: no packet meets half of them. *bridges_follow*:
+    see ``group_filter``."""
+    elements_by_set: dict[str, list[str]] = {}
+    for set_, element in sorted(port_elements(desired)):
+        elements_by_set.setdefault(set_, []).append(element)
 
     def filled(name: str, type: str, kind: str = "set") -> str:
-        there = f"elements = {{ {', '.join(found[name])} }}" if name in found else ""
-        return f"{kind} {name} {{ {type} {there} }}"
+        content = f"elements = {{ {', '.join(elements_by_set[name])} }}" if name in elements_by_set else ""
+        return f"{kind} {name} {{ {type} {content} }}"
 
-    groups = group_filter.is_used(wanted)
+    groups = group_filter.is_used(desired)
     return "\n".join((
-        removal(wanted.prefix) + f"table bridge {table(wanted.prefix)} {{",
+        removal_script(desired.prefix) + f"table bridge {table_name(desired.prefix)} {{",
         *(f"counter {name} {{ }}" for name in (*DROPS, *group_filter.DROPS.values())),
-        *(filled(name, type) for name, type in SETS.items()), f"set learned {{ {LEARNED} }}", *_frames(wanted.prefix),
-        *(group_filter.frame(wanted.prefix, wanted.metadata, bridges_follow) if groups else ()),
-        *(filled(name, type, kind) for name, (kind, type) in group_filter.sets(wanted).items()),
-        *(line for name, rules in group_filter.chains(wanted).items() for line in (f"chain {name} {{", *rules, "}")),
+        *(filled(name, type) for name, type in SETS.items()), f"set learned {{ {LEARNED} }}", *_frames(desired.prefix),
+        *(group_filter.fixed_chains(desired.prefix, desired.metadata, bridges_follow) if groups else ()),
+        *(filled(name, type, kind) for name, (kind, type) in group_filter.group_sets(desired).items()),
+        *(line for name, rules in group_filter.group_chains(desired).items()
+          for line in (f"chain {name} {{", *rules, "}")),
         "}",
-        f"table inet {table(wanted.prefix)} {{", f"counter {CLOSED} {{ }}", filled("bridges", "type ifname;"),
-        *_host(wanted.prefix, wanted.open_ports), *(group_filter.following() if groups else ()), "}",
-        allowing(wanted.prefix, leased)))
+        f"table inet {table_name(desired.prefix)} {{", f"counter {CLOSED} {{ }}", filled("bridges", "type ifname;"),
+        *_host(desired.prefix, desired.open_ports), *(group_filter.following_chains() if groups else ()), "}",
+        leased_script(desired.prefix, leased)))
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
-    """The chains of family bridge."""
+    """Return the chains of family bridge."""
     def drop(name: str) -> str:
         return f"counter name {name} drop"
 
@@ -177,7 +183,7 @@ def _frames(prefix: str) -> tuple[str, ...]:
     return (
         f"chain from_taps {{ type filter hook prerouting priority {PRIORITY}; policy accept;",
         f'iifname "{prefix}*" goto guest', "}",
-        # What DHCP of the host answers; a broadcast passes here for each tap, and is for the one whose card asked.
+        # Answers of the host's DHCP; a broadcast passes here for each tap, and is for the tap whose card asked.
         "chain to_taps { type filter hook output priority 0; policy accept;",
         f'oifname "{prefix}*" udp sport 67 udp dport 68 oifname . @th,288,48 @cards '
         f"update @learned {{ oifname . @th,192,32 timeout {LEASE} }}", "}",
@@ -200,7 +206,7 @@ def _frames(prefix: str) -> tuple[str, ...]:
         "iifname . ip saddr @range4 accept", "iifname @any4 accept", drop("false_ipv4"), "}",
         "chain ipv6_frames {", f"icmpv6 type {{ nd-router-advert, nd-redirect }} {drop('router')}",
         f"udp dport 546 {drop('dhcp_server')}",
-        # No neighbour discovery in pieces (RFC 6980): what is behind the first piece could not be looked at.
+        # No neighbour discovery in fragments (RFC 6980): the part after the first fragment could not be checked.
         f"ip6 daddr ff00::/8 exthdr frag exists {drop('false_ipv6')}", "iifname @any6 accept",
         "icmpv6 type nd-neighbor-advert jump neighbours",
         "ip6 saddr :: icmpv6 type nd-neighbor-solicit jump neighbours",
@@ -211,47 +217,49 @@ def _frames(prefix: str) -> tuple[str, ...]:
 
 
 def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
-    """The chains of family inet: what guests reach of the host. A drop here is final, whatever other tables accept."""
+    """Return the chains of family inet: the services of the host that guests reach. A drop here is final, even if other
+    tables accept."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
-              (one.partition("/") for one in open_ports)]
+              (open_port.partition("/") for open_port in open_ports)]
     return (
-        # Of what is on a bridge the kernel names the bridge here: a tap itself is one of Open vSwitch's.
+        # For a tap on a bridge the kernel names the bridge here: a tap by name is one in Open vSwitch.
         f"chain switched {{ type filter hook prerouting priority {PRIORITY}; policy accept;",
         f'iifname "{prefix}*" counter name {CLOSED} drop', "}",
         "chain to_host { type filter hook input priority -10; policy accept;",
         f"meta mark & {MARK} == {MARK} goto guests", "iifname @bridges goto guests", "}",
         "chain guests {", "ct state established,related accept", "udp sport 68 udp dport 67 accept",
-        # The host's address on the very bridge, and no other of its addresses.
+        # Only the host's address on this bridge, and none of its other addresses.
         "fib daddr . iif type local meta l4proto { tcp, udp } th dport 53 accept", "icmp type echo-request accept",
         "icmpv6 type { echo-request, nd-neighbor-solicit, nd-neighbor-advert } accept", *opened,
         f"counter name {CLOSED} drop", "}")
 
 
-# Doing it ------------------------------------------------------------------------------------------------------------
+# The hypervisor's methods --------------------------------------------------------------------------------------------
 class NftPortFilter:
     """The part of ``LocalHypervisor`` for port filters."""
 
     _end: socket.socket | None = None
 
-    def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
-        """``nft -f``, one transaction."""
-        if not wanted.ports and not wanted.bridges:
-            _nft(removal(wanted.prefix))
-        elif before is None or not is_a_change(before, wanted):
-            follow = group_filter.is_used(wanted) and _bridges_follow()
-            _nft(replacement(wanted, _learned(wanted.prefix), follow))
-            if group_filter.is_used(wanted) and not follow:
+    def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
+        """Run ``nft -f``, one transaction."""
+        if not desired.ports and not desired.bridges:
+            _nft(removal_script(desired.prefix))
+        elif loaded is None or not is_a_change(loaded, desired):
+            follow = group_filter.is_used(desired) and _bridges_follow()
+            _nft(replacement_script(desired, _learned(desired.prefix), follow))
+            if group_filter.is_used(desired) and not follow:
                 _check_layer()
-        elif script := change(before, wanted):
+        elif script := change_script(loaded, desired):
             _nft(script)
-        _end_connections(before, wanted)
+        _end_connections(loaded, desired)
 
     def filters_ports(self, prefix: str) -> bool:
-        """``nft list``, of both tables."""
-        return all(_ran("-t", "list", "table", family, table(prefix)).returncode == 0 for family in ("bridge", "inet"))
+        """Run ``nft list tables``."""
+        tables = _ran("list", "tables").stdout.splitlines()
+        return all(f"table {family} {table_name(prefix)}" in tables for family in ("bridge", "inet"))
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """What netlink tells of nftables: the removal of any table."""
+        """Listen to nftables' netlink messages about the removal of tables with our names."""
         bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETFILTER)
         bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
@@ -259,23 +267,23 @@ class NftPortFilter:
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()
 
     def end_filters(self) -> None:
-        """Hear of nothing more."""
+        """Stop listening."""
         if self._end is not None:
             self._end.close()
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """``nft add element``."""
+        """Run ``nft add element``."""
         if leased:
-            _nft(allowing(prefix, leased))
+            _nft(leased_script(prefix, leased))
 
 
-def _end_connections(before: PortFilter | None, wanted: PortFilter) -> None:
-    """Have the kernel forget what is not let begin any more: answers pass by its word alone."""
-    if taps := group_filter.lessened(before, wanted):
+def _end_connections(loaded: PortFilter | None, desired: PortFilter) -> None:
+    """Have the kernel forget connections that no rule permits any more: their answers would still pass."""
+    if taps := group_filter.restricted_taps(loaded, desired):
         try:
-            if over := list(group_filter.ended(wanted, taps, conntrack.flows())):
+            if over := list(group_filter.forbidden_flows(desired, taps, conntrack.list_flows())):
                 log.info("%d connections of guests end, as no security group lets them begin any more",
-                         conntrack.end(over))
+                         conntrack.end_flows(over))
         except OSError as error:
             log.warning("answers that security groups let pass no more may go on, as connections cannot be ended: %s",
                         error)
@@ -284,41 +292,47 @@ def _end_connections(before: PortFilter | None, wanted: PortFilter) -> None:
 def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None]) -> None:
     watch = select.poll()  # select() takes no descriptor above 1,023
     with bell, end:
-        for one in (bell, end):
-            watch.register(one, select.POLLIN)
+        for line in (bell, end):
+            watch.register(line, select.POLLIN)
         while end.fileno() not in (descriptor for descriptor, _event in watch.poll()):
             try:
-                said = bell.recv(1 << 16)
-            except OSError:  # too much was said at once; perhaps that, too
-                said = b""
-            if not said or _gone(said):
+                message = bell.recv(1 << 16)
+            except OSError:  # messages were lost; the removal may be among them
+                message = b""
+            if not message or _gone(message):
                 listener()
 
 
-def _gone(said: bytes) -> bool:
-    """Whether one of the messages says that a table is gone."""
-    return any(kind == _TABLE_GONE for kind, _begin, _end in netlink.messages(said))
+def _gone(message: bytes) -> bool:
+    """Return whether one of the messages reports the removal of a table of ours. Others come and go: the metadata
+    service has its own."""
+    for kind, begin, end in netlink.unpack_messages(message):
+        if kind == _TABLE_GONE:
+            place = netlink.unpack_attributes(message, begin + _TABLE_HEADER, end).get(_TABLE_NAME)
+            if place is None or message[slice(*place)].startswith(TABLES.encode()):
+                return True
+    return False
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:
-    """Taps and addresses that the loaded table has learned from answers of DHCP."""
-    done = _ran("-j", "list", "set", "bridge", table(prefix), "learned")
+    """Return taps and addresses that the loaded table has learned from answers of DHCP."""
+    done = _ran("-j", "list", "set", "bridge", table_name(prefix), "learned")
     if done.returncode:
         return []
-    sets = [one["set"] for one in json.loads(done.stdout)["nftables"] if "set" in one]
-    found = [one["elem"]["val"]["concat"] for one in sets[0].get("elem", ())]
-    return [(tap, str(IPv4Address(address))) for tap, address in found]
+    sets = [nft_object["set"] for nft_object in json.loads(done.stdout)["nftables"] if "set" in nft_object]
+    pairs = [nft_element["elem"]["val"]["concat"] for nft_element in sets[0].get("elem", ())]
+    return [(tap, str(IPv4Address(address))) for tap, address in pairs]
 
 
 def _bridges_follow() -> bool:
-    """Whether bridges follow connections of themselves."""
+    """Return whether bridges track connections themselves."""
     probe = "table bridge magnetar_probe { chain one { ct state new accept; }; }"
-    return _ran("-c", "-f", "-", given=probe).returncode == 0
+    return _ran("-c", "-f", "-", script=probe).returncode == 0
 
 
 def _check_layer() -> None:
-    """Raise ``HypervisorError`` where the IP layer does not see bridged packets either: answers between guests of a
-    bridge need rules there."""
+    """Raise ``HypervisorError`` when the IP layer does not see bridged packets either: answers between guests of a
+    bridge would need rules then."""
     for name in ("iptables", "ip6tables"):
         switch = Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}")
         if not switch.exists() or switch.read_text().strip() == "0":
@@ -328,14 +342,14 @@ def _check_layer() -> None:
 
 
 def _nft(script: str) -> None:
-    done = _ran("-f", "-", given=script)
+    done = _ran("-f", "-", script=script)
     if done.returncode:
         raise HypervisorError(f"nft refuses the filter of guests' ports: {done.stderr.strip()[:500]}")
 
 
-def _ran(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def _ran(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 (a list of ours; no shell)
-            ["nft", *words], input=given, check=False, capture_output=True, text=True, timeout=TIMEOUT)  # noqa: S607
+            ["nft", *words], input=script, check=False, capture_output=True, text=True, timeout=TIMEOUT)  # noqa: S607
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HypervisorError(f"Guests' ports are filtered by nft, which cannot be run: {error}.") from None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses that DHCP keeps for MACs, in a file beside those that libvirt writes for a network's dnsmasq.
+"""DHCP reservations of addresses for MACs, in a file next to libvirt's files for a network's dnsmasq.
 
-virNetworkUpdate of a running network replaces all its firewall rules: some half a second for one address, one server
-after the other. dnsmasq reads a file of ``dhcp-hostsfile`` again when it gets SIGHUP, which costs nothing. The file
-stands where libvirt's own do, as that is where AppArmor lets dnsmasq read; libvirt never touches it.
+virNetworkUpdate of a running network replaces all its firewall rules: about half a second for one address, one server
+after the other. dnsmasq reads a file of ``dhcp-hostsfile`` again when it gets SIGHUP, which costs nothing. The file is
+next to libvirt's own, because AppArmor lets dnsmasq read there; libvirt never touches it.
 """
 
 from __future__ import annotations
@@ -15,49 +15,51 @@ import signal
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.reconcile.documents import write_atomically
 
 log = logging.getLogger(__name__)
 FOLDER, RUN = Path("/var/lib/libvirt/dnsmasq"), Path("/run/libvirt/network")
-#: What dnsmasq is given besides what libvirt writes (https://libvirt.org/formatnetwork.html, "Network namespaces").
+#: The dnsmasq option added to libvirt's (https://libvirt.org/formatnetwork.html, "Network namespaces").
 OPTION = "{http://libvirt.org/schemas/network/dnsmasq/1.0}options/{http://libvirt.org/schemas/network/dnsmasq/1.0}option"
 
 
-def path(network: str) -> Path:
-    """The file of a network."""
+def reservations_path(network: str) -> Path:
+    """Return the path of a network's file."""
     return FOLDER / f"{network}.magnetar"
 
 
-def used(network: str, xml: str) -> bool:
-    """Whether the network of this XML reads the file; one that an earlier release made does not."""
+def reads_reservations(network: str, xml: str) -> bool:
+    """Return whether the network of this XML reads the file; one from an earlier release does not."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
-    return any(one.get("value") == f"dhcp-hostsfile={path(network)}" for one in root.iterfind(OPTION))
+    return any(option.get("value") == f"dhcp-hostsfile={reservations_path(network)}"
+               for option in root.iterfind(OPTION))
 
 
-def read(network: str) -> dict[str, str]:
-    """Address by MAC."""
+def read_reservations(network: str) -> dict[str, str]:
+    """Return the reserved addresses by MAC."""
     try:
-        lines = path(network).read_text().splitlines()
+        lines = reservations_path(network).read_text().splitlines()
     except FileNotFoundError:
         return {}
     return {mac: address for mac, _comma, address in (line.partition(",") for line in lines)}
 
 
-def write(network: str, hosts: dict[str, str]) -> None:
-    """Keep these, and no others."""
-    make_folder(FOLDER, 0o755)
-    write_atomically(path(network), "".join(f"{mac},{address}\n" for mac, address in hosts.items()).encode(), 0o644)
+def write_reservations(network: str, hosts: dict[str, str]) -> None:
+    """Replace all reservations by *hosts*."""
+    make_state_folder(FOLDER, 0o755)
+    write_atomically(reservations_path(network), "".join(f"{mac},{address}\n" for mac,
+                                                         address in hosts.items()).encode(), 0o644)
 
 
-def remove(network: str) -> None:
-    """The network is gone."""
-    with contextlib.suppress(OSError):  # it cannot have been written either
-        path(network).unlink()
+def remove_reservations(network: str) -> None:
+    """Remove the file of a removed network."""
+    with contextlib.suppress(OSError):  # then it could not be written either
+        reservations_path(network).unlink()
 
 
-def tell(network: str) -> None:
-    """Have the running network's dnsmasq read the file again. One that has died reads it when it is started."""
+def signal_dnsmasq(network: str) -> None:
+    """Have the running network's dnsmasq read the file again. A dnsmasq that has died reads it at its next start."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         pid = int((RUN / f"{network}.pid").read_text())
         if Path(f"/proc/{pid}/comm").read_text().strip() == "dnsmasq":

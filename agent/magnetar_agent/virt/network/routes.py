@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""IPv4 routes of the host in all its tables, addresses of its own among them, as the kernel tells them (rtnetlink)."""
+"""IPv4 routes of the host in all its tables, including its own addresses, from the kernel (rtnetlink)."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ _NEW_ROUTE, _GET_ROUTE = 24, 26
 _ROUTE = struct.Struct("=8BI")
 _DESTINATION, _DEVICE = 1, 4
 _BROADCAST, _MULTICAST = 3, 5
-#: Shorter prefixes are ways to everywhere, as a VPN has them: default routes by other names.
+#: Shorter prefixes, as VPNs have them, lead everywhere: they are default routes in another form.
 _SHORTEST = 8
 
 
-def routes() -> list[tuple[str, IPv4Network]]:
-    """Device ("" without one) and network of each route but the default. Nothing where the kernel does not say."""
+def list_ip_routes() -> list[tuple[str, IPv4Network]]:
+    """Return device ("" without one) and network of each route except the default; empty when the kernel does not
+    answer."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
-            link.send(netlink.message(_GET_ROUTE, netlink.REQUEST | netlink.DUMP,
-                                      _ROUTE.pack(socket.AF_INET, *[0] * 7, 0)))
-            found = list(dict.fromkeys(_answers(link)))
+            link.send(netlink.pack_message(_GET_ROUTE, netlink.REQUEST | netlink.DUMP,
+                                           _ROUTE.pack(socket.AF_INET, *[0] * 7, 0)))
+            destinations = list(dict.fromkeys(_answers(link)))
     except OSError:
         return []
-    return [(_name(device), net) for device, net in found]
+    return [(_name(device), net) for device, net in destinations]
 
 
 def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
     while True:
-        said = link.recv(1 << 17)
-        for kind, begin, end in netlink.messages(said):
+        reply = link.recv(1 << 17)
+        for kind, begin, end in netlink.unpack_messages(reply):
             if kind in (netlink.DONE, netlink.ERROR):
                 return
-            if kind == _NEW_ROUTE and (route := _parsed(said, begin, end)):
+            if kind == _NEW_ROUTE and (route := _parsed(reply, begin, end)):
                 yield route
 
 
-def _parsed(said: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
-    """Number of the device (0: none) and network of one route that leads somewhere in particular."""
-    _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(said, begin)
+def _parsed(reply: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
+    """Return the number of the device (0: none) and the network of one route; ``None`` for a default route."""
+    _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(reply, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None
-    found = netlink.attributes(said, begin + _ROUTE.size, end)
-    destination, device = (said[slice(*found[name])] if name in found else bytes(4) for name in (_DESTINATION, _DEVICE))
+    attributes = netlink.unpack_attributes(reply, begin + _ROUTE.size, end)
+    destination, device = (reply[slice(*attributes[name])] if name in attributes else bytes(4)
+                           for name in (_DESTINATION, _DEVICE))
     return struct.unpack("=I", device)[0], IPv4Network((destination, length))
 
 
 def _name(device: int) -> str:
     try:
         return socket.if_indextoname(device) if device else ""
-    except OSError:  # it went away
+    except OSError:  # it was removed
         return ""

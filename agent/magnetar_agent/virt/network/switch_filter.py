@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow by which the integration bridge drops router advertisements that OVN has marked
+"""The flow in the integration bridge that drops router advertisements that OVN has marked
 (``core.router_advertisements``).
 
-One for all ports of a host: OVN says which guests may advertise. ovn-controller removes all flows that it does not
-know when it has begun anew, and ovs-vswitchd begins with none. So the bridge is watched (``ovs-ofctl monitor``), and
-the flow is there again some milliseconds after it went.
+One flow serves all ports of a host: OVN decides which guests may advertise. A restarted ovn-controller removes all
+flows that it does not know, and ovs-vswitchd starts with none. So the bridge is watched (``ovs-ofctl monitor``), and
+the flow is there again some milliseconds after its removal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-from magnetar_agent.virt.tools.process import bound_to_us, run
+from magnetar_agent.virt.tools.process import bound_to_us, run_program
 from magnetar_core.errors import HypervisorError
 from magnetar_core.router_advertisements import DSCP, TYPE
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: By which an operator finds the flow: ``ovs-ofctl dump-flows br-int cookie=0x6d61676e/-1``.
+#: The cookie that identifies the flow: ``ovs-ofctl dump-flows br-int cookie=0x6d61676e/-1``.
 COOKIE = 0x6D61676E
-#: Where packets leave the bridge (OFTABLE_LOG_TO_PHY of ovn-architecture(7)), and what is marked. ovs-ofctl takes the
-#: octet, in which the DSCP are the upper six bits.
+#: The table of packets that leave the bridge (OFTABLE_LOG_TO_PHY of ovn-architecture(7)), and the mark. ovs-ofctl takes
+#: the octet whose upper six bits are the DSCP.
 MARKED = f"table=65,icmp6,icmp_type={TYPE},nw_tos={DSCP << 2}"
 FLOW = f"cookie={COOKIE:#x},priority=65535,{MARKED},actions=drop"
-#: The changes of flows that are told of, as ovs-ofctl(8) says under ``monitor``.
+#: The watched changes of flows, in the form of ovs-ofctl(8) under ``monitor``.
 WATCH = f"watch:!initial,{MARKED}"
-#: Seconds between two looks should a word be missed (the first ones are sooner), and between two watches.
+#: Seconds between two checks in case a message is missed (the first ones are sooner), and between two watches.
 LOOK, FIRST, AGAIN = 30.0, 0.2, 1.0
-#: Seconds that adding the flow may take; most bytes of a line that is kept.
+#: Seconds that adding the flow may take; the most bytes of a stored line.
 TIMEOUT, MOST = 10.0, 1000
 
 
 class SwitchFilter:
-    """See the head of this file."""
+    """The thread that keeps the flow in the bridge."""
 
     def __init__(self) -> None:
         self.bridge = ""
-        #: Why marked packets are not dropped; "": they are, or there is no bridge yet.
+        #: Why marked packets are not dropped; "" if they are, or there is no bridge yet.
         self.reason = ""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -52,7 +52,7 @@ class SwitchFilter:
         self._lock = threading.Lock()
 
     def keep(self, bridge: str) -> None:
-        """Have *bridge* (a name, or ``unix:`` and a socket) drop what is marked, from now on; returns at once."""
+        """Have *bridge* (a name, or ``unix:`` and a socket) drop marked packets from now on; return immediately."""
         with self._lock:
             if self._thread is None and not self._ending.is_set():
                 self.bridge = bridge
@@ -60,7 +60,7 @@ class SwitchFilter:
                 self._thread.start()
 
     def close(self) -> None:
-        """End; the flow stays."""
+        """End the thread; the flow stays."""
         with self._lock:
             self._ending.set()
             if self._process is not None:
@@ -71,16 +71,16 @@ class SwitchFilter:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                said = self._watch()
+                problem = self._watch()
             except HypervisorError as error:
-                said = error.message
+                problem = error.message
             except OSError as error:  # no room for another process, or no setpriv
-                said = f"Open vSwitch's bridge {self.bridge} cannot be watched ({error})."
-            except Exception as error:  # the thread must live: guests are kept apart by it
+                problem = f"Open vSwitch's bridge {self.bridge} cannot be watched ({error})."
+            except Exception as error:  # the thread must live: guests are kept apart by its flow
                 log.exception("switch filter")
-                said = str(error)
+                problem = str(error)
             if not self._ending.is_set():
-                self._say(said)
+                self._say(problem)
                 self._ending.wait(AGAIN)
 
     def _say(self, reason: str) -> None:
@@ -89,7 +89,7 @@ class SwitchFilter:
         self.reason = reason
 
     def _watch(self) -> str:
-        """Keep the flow there for as long as the bridge can be watched. Returns why it cannot."""
+        """Keep the flow while the bridge can be watched. Return why it cannot."""
         with self._lock:
             if self._ending.is_set():
                 return ""
@@ -102,7 +102,7 @@ class SwitchFilter:
             try:
                 for line in self._lines(process):
                     last = line or last
-                    # Also somebody else's agent adds it; what it says of that is no reason to do it again.
+                    # Another agent may add the flow too; that event is no reason to add it again.
                     if "event=ADDED" not in line and ("event=" in line or not line):
                         self._add()
             finally:
@@ -111,9 +111,9 @@ class SwitchFilter:
                 "log of ovs-vswitchd.")
 
     def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[str]:
-        """What the watch says, line by line; "" at first, until it has said something, and each ``LOOK`` seconds."""
+        """Yield the output of the watch by line; "" until the first output, and each ``LOOK`` seconds."""
         assert process.stderr is not None
-        pipe, rest, patience = process.stderr.fileno(), b"", FIRST
+        pipe, partial, patience = process.stderr.fileno(), b"", FIRST
         ready = select.poll()  # select() takes no descriptor above 1,023
         ready.register(pipe, select.POLLIN)
         yield ""
@@ -122,17 +122,17 @@ class SwitchFilter:
                 patience = min(2 * patience, LOOK)
                 yield ""
                 continue
-            said = os.read(pipe, 65536)
-            if not said:
+            output = os.read(pipe, 65536)
+            if not output:
                 return
-            *lines, rest = (rest + said).split(b"\n")
-            rest = rest[-MOST:]
+            *lines, partial = (partial + output).split(b"\n")
+            partial = partial[-MOST:]
             for line in lines:
                 if b"event=" in line:
-                    patience = LOOK  # it watches
+                    patience = LOOK  # the watch works
                 yield line.decode(errors="replace")[:MOST]
 
     def _add(self) -> None:
-        run(["ovs-ofctl", "add-flow", self.bridge, FLOW],
-            f"have {self.bridge} drop router advertisements of guests", TIMEOUT)
+        run_program(["ovs-ofctl", "add-flow", self.bridge, FLOW],
+                    f"have {self.bridge} drop router advertisements of guests", TIMEOUT)
         self._say("")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""XML from Jinja2 templates: everything escaped, nothing undefined, nothing that XML cannot say."""
+"""XML from Jinja2 templates: all values escaped, undefined ones refused, characters outside XML replaced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from magnetar_agent.hardware.pci import place
+from magnetar_agent.hardware.pci import pci_address_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: The templates that come with the agent.
 FOLDER = Path(__file__).resolve().parents[2] / "templates"
-#: Namespace and schema number of what Magnetar notes in a domain or network.
+#: Namespace and schema number of Magnetar's notes in a domain or network.
 NAMESPACE = "https://magnetar.dev/xmlns/1"
 SCHEMA = "1"
 
@@ -26,24 +26,24 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def xml_text(value: object) -> str:
-    """*value* with what XML cannot carry replaced by U+FFFD."""
+    """Return *value* with characters outside XML replaced by U+FFFD."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
 def xml_line(value: object) -> str:
-    """The same on one line, where libvirt allows no line break (titles)."""
+    """Return ``xml_text`` on one line, for fields where libvirt allows no line break (titles)."""
     return " ".join(xml_text(value).split())
 
 
 @cache
-def environment(folder: Path) -> Environment:
-    """Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
-    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, auto_reload=False,
-                        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    found.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=place)
-    return found
+def template_environment(folder: Path) -> Environment:
+    """Return Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
+    environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
+                              auto_reload=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=pci_address_attributes)
+    return environment
 
 
-def fill(name: str, values: Mapping[str, Any], folder: Path = FOLDER) -> str:
-    """The template *name* filled with *values*."""
-    return environment(folder).get_template(name).render(namespace=NAMESPACE, schema=SCHEMA, **values)
+def fill_template(name: str, values: Mapping[str, Any], folder: Path = FOLDER) -> str:
+    """Return the template *name* filled with *values*."""
+    return template_environment(folder).get_template(name).render(namespace=NAMESPACE, schema=SCHEMA, **values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pages, and the way to the WebSocket."""
+"""The application of consoles: pages, files and the WebSocket."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from magnetar_control.web.application import Application
 from magnetar_control.web.websocket import WebSocket
 from magnetar_core.errors import Forbidden
 
-from .frames import framing_site, hint, tells_of_frames
+from .frames import frame_refusal_page, framing_site, tells_of_frames
 from .proxy import ConsoleProxy
 from .sites import ConsoleSites
-from .xterm import XTERM, stylesheet, terminal
+from .xterm import XTERM, terminal_script, terminal_stylesheet
 
-#: Our own pages.
+#: The project's own pages.
 PAGES = Path(__file__).parent / "pages"
 #: Folders of noVNC that its page needs, and names in them.
 NOVNC = ("app", "core", "vendor")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _OURS = re.compile(r"/((?:serial|spice)\.(?:html|js|css))")
-#: The modules of spice-html5, which our page asks for.
+#: The modules of spice-html5 that the project's own page loads.
 _SPICE = re.compile(r"/spice-html5/((?:thirdparty/)?[A-Za-z0-9_-]+\.js)")
-#: Types of files by their endings.
+#: Types of files by extension.
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
          ".css": "text/css; charset=utf-8", ".json": "application/json", ".svg": "image/svg+xml", ".png": "image/png",
          ".ttf": "font/ttf", ".woff": "font/woff", ".mp3": "audio/mpeg", ".oga": "audio/ogg"}
-#: Seconds for which browsers keep files.
+#: Seconds for which browsers cache files.
 KEPT = 3600
 SOCKET = "/socket"
 
 
 class ConsoleApplication(Application):
-    """Mounted at ``/console``."""
+    """The application, mounted at ``/console``."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
@@ -45,7 +45,7 @@ class ConsoleApplication(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """A page or a file."""
+        """Return a page or a file."""
         try:
             return self._file(request)
         except Fault as fault:
@@ -59,19 +59,19 @@ class ConsoleApplication(Application):
             raise Fault(426, "This is a WebSocket: open it with a client for WebSockets.", {"Upgrade": "websocket"})
         content: bytes | None = None
         if path == "/xterm.js":
-            content = terminal(self.settings.xterm_dir)
+            content = terminal_script(self.settings.xterm_dir)
         elif path == "/xterm.css":
-            content = stylesheet(self.settings.xterm_dir)
-        elif found := _OURS.fullmatch(path):
-            content = (PAGES / found[1]).read_bytes()
-        elif found := _SPICE.fullmatch(path):
-            content = _read(self.settings.spice_dir / found[1])
+            content = terminal_stylesheet(self.settings.xterm_dir)
+        elif match := _OURS.fullmatch(path):
+            content = (PAGES / match[1]).read_bytes()
+        elif match := _SPICE.fullmatch(path):
+            content = _read(self.settings.spice_dir / match[1])
         elif _of_novnc(path):
             content = _read(self.settings.novnc_dir / path[1:])
         if content is None:
             raise Fault(404, self._missing(path))
         if path.endswith(".html") and (site := framing_site(self.sites, request.headers, request.root)):
-            return hint(site, sure=tells_of_frames(request.headers))
+            return frame_refusal_page(site, sure=tells_of_frames(request.headers))
         return Answer(content, 200, self._headers(request.root, path), TYPES[Path(path).suffix])
 
     def _missing(self, path: str) -> str:
@@ -87,12 +87,13 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """No other site is asked for anything, nor may show a page in a frame that is not named in the settings; nobody
-        is told the URL with its token."""
+        """Return the headers of a page. The page loads nothing from other sites, only sites in the settings may frame
+        it, and no site gets its URL with the token."""
         host = urlsplit(root).netloc
-        here = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
+        socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
-        policy = (f"default-src 'self'; connect-src 'self'{here}; img-src 'self' data: blob:; media-src 'self' "
+        policy = (
+            f"default-src 'self'; connect-src 'self'{socket_sources}; img-src 'self' data: blob:; media-src 'self' "
                   "blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
                   f"frame-ancestors 'self'{sites}")
         return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
@@ -112,7 +113,8 @@ class ConsoleApplication(Application):
 
 
 def _of_novnc(path: str) -> bool:
-    """Whether it is a path of what noVNC's page needs. Nothing else of its folder is served, and nothing beside it."""
+    """Return whether noVNC's page needs the file at *path*. No other file is served, in noVNC's folder or outside
+    it."""
     first, *names = path[1:].split("/")
     return path == "/vnc.html" or (first in NOVNC and bool(names) and all(map(_NAME.fullmatch, names)))
 

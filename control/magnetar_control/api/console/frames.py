@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages of consoles in frames of dashboards, such as Horizon's: browsers show nothing of a page that a site may not
-frame, so such a site gets a page that says what to do."""
+"""Pages of consoles in frames of dashboards, such as Horizon's. Browsers show an empty frame for a page that a site may
+not frame, so such a site gets a page that explains the fix."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from magnetar_control.web import Answer
 from .sites import PORTS, ConsoleSites, site_of
 
 log = logging.getLogger(__name__)
-#: What a browser says of a page that it loads into a page (Fetch Metadata, "Sec-Fetch-Dest").
+#: Values of browsers for a page that is loaded into another page (Fetch Metadata, "Sec-Fetch-Dest").
 FRAMES = ("iframe", "frame", "embed", "object")
-#: Seconds between two warnings. Anybody may ask for a page and name any site.
+#: Seconds between two warnings. Any client may request a page and name any site.
 WARN_EVERY = 600.0
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Console</title></head>
@@ -29,13 +29,13 @@ the dashboard to <code>console_allowed_origins</code> in the settings of the API
 <pre>console_allowed_origins: [{origin}]</pre>
 <p>Until then, <a href="" target="_blank">open the console in a tab of its own</a>.</p>{script}</body></html>
 """
-#: Goes on to the console where the page is in no frame: whoever came by a link.
+#: The script that goes on to the console if the page is in no frame: the user came by a link.
 SCRIPT = "if (window.top === window) location.replace(location.href)"
 _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 
 
 class FrameLog:
-    """The log of refused frames: one warning in ``WARN_EVERY`` seconds, the others for debugging."""
+    """The log of refused frames: one warning in ``WARN_EVERY`` seconds, the others at level debug."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,8 +55,8 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site that shows a page in a frame and may not, as far as the browser names it; ``None`` where there is
-    none. Browsers tell of frames over HTTPS, and of loopback; elsewhere the site is that of a frame or of a link."""
+    """Return the site that frames a page without permission, as far as the browser names it, or ``None``. Browsers
+    report frames over HTTPS and on loopback; elsewhere the site is the site of a frame or of a link."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -72,12 +72,12 @@ def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> 
 
 
 def tells_of_frames(headers: Mapping[str, str]) -> bool:
-    """Return whether the browser says what it loads a page into: none does over plain HTTP."""
+    """Return whether the browser reports the destination of the page: no browser does over plain HTTP."""
     return "sec-fetch-dest" in headers
 
 
-def hint(site: str, *, sure: bool = True) -> Answer:
-    """Return the page in place of a console. It has nothing of the console's URL, and a script only where it is not
+def frame_refusal_page(site: str, *, sure: bool = True) -> Answer:
+    """Return the page that replaces a console. It contains nothing of the console's URL, and a script only if it is not
     *sure* that the page is in a frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries a console between a browser and the agent of the server's host."""
+"""The proxy of consoles between browsers and the agents of the servers' hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import plain
+from magnetar_control.agents import user_message
 from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.compute.cloud import Cloud, HostView
 from magnetar_control.compute.servers import consoles
@@ -25,10 +25,10 @@ from magnetar_control.compute.servers.consoles import SERIAL, SPICE, ConsoleGran
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.web import Answer
 from magnetar_control.web.websocket import ClientGone, WebSocket
-from magnetar_core.errors import Forbidden, MagnetarError, TooManyRequests, Unavailable, Unreachable, from_dict
-from magnetar_core.http.connections import whole
-from magnetar_core.http.endpoint import CLOUD, CONSOLE_ERROR, parse
-from magnetar_core.http.first_of import first_of
+from magnetar_core.errors import Forbidden, MagnetarError, TooManyRequests, Unavailable, Unreachable, error_from_dict
+from magnetar_core.http.connections import counted_address
+from magnetar_core.http.endpoint import CLOUD, CONSOLE_ERROR, parse_endpoint
+from magnetar_core.http.first_of import run_until_first
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
 T = TypeVar("T")
-#: Threads that look tokens up, and how many may be looked up and connected at once: of all, and of one address.
+#: Threads that look up tokens, and limits of tokens in look-up or connection: of all, and of one address.
 THREADS, ASKED, OF_ADDRESS = 4, 64, 16
-#: Seconds to connect to an agent, and in which a server arrives whose live migration has taken the guest away.
+#: Seconds to connect to an agent, seconds for a server to arrive after a live migration, and seconds between checks.
 CONNECT, ARRIVES, LOOK = 10.0, 120.0, 0.5
-#: Most bytes of one message.
+#: Limit of the bytes of one message.
 LONGEST = 1 << 20
-#: Codes of closing: as planned, not as agreed, try again.
+#: WebSocket close codes: normal, policy violation, try again.
 NORMAL, REFUSED, AGAIN = 1000, 1008, 1013
-#: How a SPICE client begins each channel (SpiceLinkHeader, and SpiceLinkMess as far as it is looked at): magic, two
-#: numbers of the version, the size of what follows; the session, which is 0 for a new one, and the type of the channel.
+#: The first bytes of each channel of a SPICE client (SpiceLinkHeader, and the needed part of SpiceLinkMess): magic, two
+#: numbers of the version, the size of the rest; the session, which is 0 for a new one, and the type of the channel.
 LINK = struct.Struct("<4s12xIB")
 MAGIC, MAIN = b"REDQ", 1
-#: Seconds in which it does.
+#: Seconds for a client to send them.
 LINKS = 10.0
 ENDED = "the console has ended"
 MOVED = b"\r\n[magnetar: the server has moved, and goes on here]\r\n"
-#: Who is refused may ask again after so many seconds.
+#: Seconds after which a refused client may try again.
 LATER = {"Retry-After": "10"}
 
 
@@ -62,34 +62,34 @@ class ConsoleProxy:
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
-        #: How many are being opened, by address.
+        #: Number of consoles that are being opened, by address.
         self._asked: Counter[str] = Counter()
-        #: How many are open, by project.
+        #: Number of open consoles, by project.
         self._open: Counter[str] = Counter()
 
     def count(self) -> int:
-        """How many consoles are open."""
+        """Return the number of open consoles."""
         return self._open.total()
 
     def refusal(self, error: MagnetarError) -> Answer:
-        """The answer to who gets no console. It has no body: clients of Nova's proxies, which end the connection, would
-        read it as a frame."""
+        """Return the answer to a client that gets no console. It has no body: clients of Nova's proxies, which end the
+        connection, would read it as a frame."""
         one_line = " ".join(error.message.split())
         return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
     async def serve(self, socket: WebSocket) -> None:
-        """One console, to its end."""
+        """Serve one console to its end."""
         request_id = f"req-{uuid.uuid4()}"
         try:
             async with self._begun(socket, request_id) as (grant, agent):
                 await socket.accept("binary" if "binary" in socket.subprotocols else None)
-                told = {"request_id": request_id, "server": grant.server.id, "project": grant.token.project_id,
-                        "user": grant.token.user_id, "address": socket.address}
-                access.info("console %s opened", grant.kind, extra=told)
+                log_fields = {"request_id": request_id, "server": grant.server.id, "project": grant.token.project_id,
+                              "user": grant.token.user_id, "address": socket.address}
+                access.info("console %s opened", grant.kind, extra=log_fields)
                 try:
                     await self._carry(socket, grant, agent)
                 finally:
-                    access.info("console %s closed", grant.kind, extra=told)
+                    access.info("console %s closed", grant.kind, extra=log_fields)
         except MagnetarError as error:
             await socket.refuse(self.refusal(error))
         except DBAPIError as error:
@@ -101,16 +101,16 @@ class ConsoleProxy:
 
     @contextlib.asynccontextmanager
     async def _begun(self, socket: WebSocket, request_id: str) -> AsyncIterator[tuple[ConsoleGrant, ClientConnection]]:
-        """What the token of the client is good for, and a connection to the agent. Only when there is one, the token is
-        used up. Raises ``MagnetarError`` before the client is accepted."""
+        """Yield the grant of the client's token, and a connection to the agent. The token is used up only when the
+        connection exists. Raises ``MagnetarError`` before the client is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
-        with contextlib.ExitStack() as held:
-            with self._asking(whole(socket.address)):
-                grant = await self._ask(consoles.granted, self.cloud, token)
-                held.enter_context(self._place(grant.token.project_id))
+        with contextlib.ExitStack() as stack:
+            with self._asking(counted_address(socket.address)):
+                grant = await self._ask(consoles.resolve_console_token, self.cloud, token)
+                stack.enter_context(self._place(grant.token.project_id))
                 agent = await self._connect(grant, grant.host, request_id)
                 try:
-                    await self._ask(consoles.use, grant)
+                    await self._ask(consoles.use_console_token, grant)
                 except BaseException:
                     await agent.close()
                     raise
@@ -152,7 +152,7 @@ class ConsoleProxy:
                 del self._open[project]
 
     async def _ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Call what asks the databases, in a thread."""
+        """Call *function*, which queries the databases, in a thread."""
         def asked() -> T:
             with statement_timeout(self.cloud.settings.cell_timeout):
                 return function(*args)
@@ -162,29 +162,29 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """The console at the agent of *host*. Raises ``MagnetarError`` with words for users."""
+        """Return a connection to the console at the agent of *host*. Raises ``MagnetarError`` for users to read."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
-        endpoint, path = parse(host.endpoint), f"/v1/server/{grant.server.id}/consoles/{grant.kind}{query}"
+        endpoint, path = parse_endpoint(host.endpoint), f"/v1/server/{grant.server.id}/consoles/{grant.kind}{query}"
         how: dict[str, Any] = {
             "subprotocols": ["binary"], "compression": None, "max_size": LONGEST, "open_timeout": CONNECT,
             "close_timeout": 2.0, "user_agent_header": CLOUD, "additional_headers": {"X-Request-Id": request_id}}
         try:
             if endpoint.scheme == "unix":
                 return await unix_connect(endpoint.path, f"ws://agent{path}", **how)
-            context = await asyncio.get_running_loop().run_in_executor(self.threads, self.cloud.agents.context)
+            context = await asyncio.get_running_loop().run_in_executor(self.threads, self.cloud.agents.shared_context)
             name = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
             return await connect(f"wss://{name}:{endpoint.port}{path}", ssl=context, proxy=None, **how)
         except InvalidStatus as error:
             raise _said(bytes(error.response.body)) from None
         except (OSError, TimeoutError, WebSocketException) as error:
             log.warning("console: %s does not answer: %s", host.endpoint, error, extra={"host": host.name})
-            raise Unavailable(plain(Unreachable())) from None
+            raise Unavailable(user_message(Unreachable())) from None
 
     async def _carry(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Until the client goes, or the guest stops. A serial console follows a guest that moves while it runs; of VNC
-        and SPICE the page can be loaded again, as the new QEMU knows nothing of the connection."""
+        """Carry the console until the client disconnects or the guest stops. A serial console follows a guest that is
+        live-migrated; a VNC or SPICE page must be loaded again, because the new QEMU does not know the connection."""
         if grant.token.type == SPICE:
             await self._carry_channel(socket, grant, agent)
             if grant.further:
@@ -195,7 +195,7 @@ class ConsoleProxy:
         code = NORMAL
         while (host := await self._followed(grant)) is not None:
             if grant.token.type != SERIAL:
-                await self._ask(consoles.renew, self.cloud, grant, host)
+                await self._ask(consoles.renew_console_token, self.cloud, grant, host)
                 code, reason = AGAIN, "the server has moved: load the page again"
                 break
             try:
@@ -210,7 +210,7 @@ class ConsoleProxy:
         await socket.close(code, reason)
 
     async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """One channel of SPICE, to its end, with which the token of a main channel ends."""
+        """Carry one channel of SPICE to its end. The token of a main channel ends with it."""
         try:
             first = await _link(socket, main=not grant.further)
             if first is None:
@@ -221,37 +221,37 @@ class ConsoleProxy:
                 await socket.close(NORMAL, reason)
         finally:
             if not grant.further:
-                await self._ask(consoles.finish, grant)
+                await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """The host to which the guest has moved; ``None`` when it has not."""
+        """Return the new host of the guest, or ``None`` if it has not moved."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:
-                    found = await self._ask(consoles.whereabouts, self.cloud, grant)
-                    if not found.moving:
-                        return found.host
+                    whereabouts = await self._ask(consoles.console_whereabouts, self.cloud, grant)
+                    if not whereabouts.moving:
+                        return whereabouts.host
                     await asyncio.sleep(LOOK)
         return None
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """The first message of a SPICE client; ``None`` when it does not begin the main channel of a new session, or, where
-    the token is not for *main*, another channel of a session."""
+    """Return the first message of a SPICE client; ``None`` if the message does not begin the main channel of a new
+    session (*main*), or another channel of a session (not *main*)."""
     try:
         async with asyncio.timeout(LINKS):
-            said = await socket.receive()
+            message = await socket.receive()
     except TimeoutError:
         return None
-    if not isinstance(said, bytes) or len(said) < LINK.size:
+    if not isinstance(message, bytes) or len(message) < LINK.size:
         return None
-    magic, session, channel = LINK.unpack_from(said)
-    return said if magic == MAGIC and (session == 0) is (channel == MAIN) is main else None
+    magic, session, channel = LINK.unpack_from(message)
+    return message if magic == MAGIC and (session == 0) is (channel == MAIN) is main else None
 
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
-    """Carry messages both ways until the agent ends; returns why it did. Either side waits when the other is behind.
-    *first*: what the client has said already. Raises ``ClientGone``."""
+    """Carry messages in both directions until the agent ends; return the reason. Each side waits while the other is
+    behind. *first*: the message that the client has already sent. Raises ``ClientGone``."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:
@@ -268,18 +268,18 @@ async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | No
                 await agent.send(message)
 
     with contextlib.suppress(ConnectionClosed):
-        await first_of(shown(), typed())
+        await run_until_first(shown(), typed())
     return agent.close_reason or ENDED
 
 
 def _said(body: bytes) -> MagnetarError:
-    """What an agent answers, for users: they are not told which host it is, nor what is amiss there."""
+    """Return the agent's error for users, without the host and its problem."""
     try:
-        error = from_dict(json.loads(body)["error"])
+        error = error_from_dict(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):
         error = Unreachable()
     log.warning("console: the agent refused it: %s", error.message)
     if error.status >= 500 or isinstance(error, Forbidden):
-        return Unavailable(plain(Unreachable()))
-    found: MagnetarError = type(error)(plain(error))
-    return found
+        return Unavailable(user_message(Unreachable()))
+    user_error: MagnetarError = type(error)(user_message(error))
+    return user_error

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose pages may open consoles. A browser says which site a page is of (``Origin``) and which it asks (``Host``); a
-page cannot change either."""
+"""The sites whose pages may open consoles. A browser sends the site of a page (``Origin``) and the requested site
+(``Host``); a page can change neither."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import Forbidden, InvalidSettings
 
 PORTS = {"http": 80, "https": 443}
-#: What a name or an address with a port is made of.
+#: The characters of a name or an address with a port.
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
 
 class Site(NamedTuple):
-    """Scheme, host and port: what browsers call an origin."""
+    """Scheme, host and port: an origin in the terms of browsers."""
 
     scheme: str
     host: str
@@ -26,7 +26,7 @@ class Site(NamedTuple):
 
 
 def site_of(url: str) -> Site | None:
-    """The site of a URL; ``None`` when it is none of the web, such as the origin ``null``."""
+    """Return the site of a URL; ``None`` for an origin outside the web, such as ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)
@@ -38,8 +38,7 @@ def site_of(url: str) -> Site | None:
 
 
 class ConsoleSites:
-    """The sites of the settings. Raises ``InvalidSettings`` for what is none: it would have no effect, and nobody would
-    know why."""
+    """The sites of the settings. Raises ``InvalidSettings`` for an invalid site: it would silently have no effect."""
 
     def __init__(self, settings: Settings) -> None:
         self.trust_proxy = settings.trust_proxy
@@ -47,10 +46,11 @@ class ConsoleSites:
         self.others = {_checked("console_allowed_origins", url) for url in settings.console_allowed_origins}
 
     def check(self, headers: Mapping[str, str], root: str) -> None:
-        """Whether this is the site that the client believes to speak to, and the page that opens the console one of it,
-        or of another that the settings allow. Clients that are no browsers need not say it. Raises ``Forbidden``.
+        """Check that the client addresses this site, and that the page that opens the console belongs to this site or
+        to another allowed site. Clients other than browsers may leave out the headers. Raises ``Forbidden``.
 
-        *root*: the URL of the API as the request has it. Against what: CVE-2015-0259."""
+        *root*: the URL of the API in the request. The check prevents CVE-2015-0259.
+        """
         if self.ours and not self._meant(headers):
             raise Forbidden("This is not the address under which consoles are. Open the URL that you were given.")
         origin = headers.get("origin")
@@ -59,9 +59,9 @@ class ConsoleSites:
                             "console_allowed_origins of the API's settings.")
 
     def allowed(self, root: str) -> set[Site]:
-        """The sites whose pages may open consoles, or show them in a frame."""
-        here = site_of(root)
-        return (self.ours or ({here} if here else set())) | self.others
+        """Return the sites whose pages may open consoles, or show them in a frame."""
+        own_site = site_of(root)
+        return (self.ours or ({own_site} if own_site else set())) | self.others
 
     def _meant(self, headers: Mapping[str, str]) -> bool:
         name = headers.get("x-forwarded-host" if self.trust_proxy else "host") or headers.get("host", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of identity v3, and how it asks who it is and says what is wrong."""
+"""The routes of identity v3, their authentication and the form of their errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from http import HTTPStatus
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.api.fault_forms import keystone_document
-from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.limits import UnifiedLimits
 from magnetar_control.services.identity.resources import PROJECTS, RESOURCES
@@ -16,37 +15,41 @@ from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Application, route, unknown
+from magnetar_control.web.application import Application, guarded_route, unauthenticated_fault
 from magnetar_control.web.routing import ANY_SLASH
+from magnetar_core.document import Document
 
 from . import limits, none, projects, resources, role_assignments, tokens, trusts, users
 
-#: The version of the Identity API whose documents these are.
+#: The version of the Identity API that the documents follow.
 VERSION = "v3.14"
 
 
-def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None = None) -> RoutedService:
-    """What is mounted at ``/identity``. *quotas*: those of services that are set here, by the services' types."""
+def identity_application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None = None) -> RoutedService:
+    """Return the application for ``/identity``. *quotas*: quotas of services that are set here, by type of service."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))
         if token is None:
-            raise unknown(request.base)
+            raise unauthenticated_fault(request.base)
         request.context, request.extra["token"] = token.context, token
 
     return RoutedService([
-        route("GET /", versions, who="anyone"),
-        route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
-        *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
-        *limits.routes(UnifiedLimits(service.tokens.database, quotas or {})),
-        *users.routes(service.tokens), *trusts.routes(service.tokens), *none.routes(service.tokens),
-        *resources.members(service.tokens),
-        *projects.tags(IdentityStore(PROJECTS, service.tokens)),
-        *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
-    ], authenticate, rendered, ANY_SLASH)
+        guarded_route("GET /", handle_identity_versions, who="anyone"),
+        guarded_route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
+        *tokens.TokenRoutes(service).routes(), *role_assignments.role_assignment_routes(
+            RoleAssignments(service.tokens)),
+        *limits.unified_limit_routes(UnifiedLimits(service.tokens.database, quotas or {})),
+        *users.user_routes(service.tokens), *trusts.trust_routes(service.tokens),
+        *none.absent_identity_routes(service.tokens),
+        *resources.group_member_routes(service.tokens),
+        *projects.project_tag_routes(IdentityStore(PROJECTS, service.tokens)),
+        *(route for resource in RESOURCES for route in resources.identity_resource_routes(
+            IdentityStore(resource, service.tokens))),
+    ], authenticate, render_keystone_fault, ANY_SLASH)
 
 
-def rendered(fault: Fault) -> Answer:
-    """A fault as Keystone says it."""
+def render_keystone_fault(fault: Fault) -> Answer:
+    """Return a fault in Keystone's form."""
     headers = {"WWW-Authenticate": "Keystone"} if fault.status == HTTPStatus.UNAUTHORIZED else {}
     return Answer(keystone_document(fault), fault.status, headers)
 
@@ -57,14 +60,14 @@ def _document(request: Request) -> Document:
             "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}]}
 
 
-def versions(request: Request) -> Answer:
-    """All versions: one."""
+def handle_identity_versions(request: Request) -> Answer:
+    """Return the list of all versions, which has one entry."""
     return Answer({"versions": {"values": [_document(request)]}}, 300, {"Location": f"{request.base}/v3/"})
 
 
 class Elsewhere(Application):
-    """The application in place of the embedded identity service, where a Keystone is used: whoever asks it is told
-    where Keystone is."""
+    """The application in place of the embedded identity service if an external Keystone is used: it tells clients the
+    URL of Keystone."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -73,5 +76,6 @@ class Elsewhere(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """404, in Keystone's form."""
-        return rendered(Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))
+        """Return 404, in Keystone's form."""
+        return render_keystone_fault(
+            Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))

@@ -8,81 +8,82 @@ from functools import partial
 from typing import NoReturn
 
 from magnetar_control.api.query import check_known
-from magnetar_control.api.values import record
-from magnetar_control.services import Document, Documents
+from magnetar_control.api.values import build_record
 from magnetar_control.services.identity.limits import UnifiedLimits
 from magnetar_control.services.lacking import Lacking
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Forbidden, InvalidField
 from magnetar_core.fields import Record
 from magnetar_core.values import Integer, Nullable, Text
 
-from .views import body, resource, resources
+from .views import render_resource, render_resources, request_object
 
 LIMIT, WORD = Integer(-1, 2**31 - 1), Text(1, 255)
-#: What limits here have not. ``UnifiedLimits`` looks at region_id.
+#: Fields that limits here do not have. ``UnifiedLimits`` checks region_id.
 UNSAID = {"region_id": Nullable(WORD),
           "domain_id": Lacking("must be null: limits are of projects. Set one for each project", ""),
           "description": Lacking("must be null: no description of a limit is kept", "")}
-NEW = record({**UNSAID, "service_id": WORD, "project_id": WORD, "resource_name": WORD, "resource_limit": LIMIT},
-             "service_id", "project_id", "resource_name", "resource_limit")
-CHANGED = record({**UNSAID, "resource_limit": LIMIT}, "resource_limit")
-REGISTERED = record({**UNSAID, "default_limit": LIMIT, "service_id": WORD, "resource_name": WORD}, "default_limit")
+NEW = build_record({**UNSAID, "service_id": WORD, "project_id": WORD, "resource_name": WORD, "resource_limit": LIMIT},
+                   "service_id", "project_id", "resource_name", "resource_limit")
+CHANGED = build_record({**UNSAID, "resource_limit": LIMIT}, "resource_limit")
+REGISTERED = build_record({**UNSAID, "default_limit": LIMIT, "service_id": WORD, "resource_name": WORD},
+                          "default_limit")
 FILTERS = ("service_id", "region_id", "resource_name", "project_id", "domain_id")
 MODEL = {"model": {"name": "flat", "description": "Limits of projects do not depend on each other."}}
 
 
-def routes(limits: UnifiedLimits) -> list[Guarded]:
-    """All of them."""
-    def shown(request: Request, name: str, found: Document) -> Document:
-        return {name: resource(request, f"{name}s", found)}
+def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
+    """Return the routes of registered limits and of limits."""
+    def shown(request: Request, name: str, document: Document) -> Document:
+        return {name: render_resource(request, f"{name}s", document)}
 
     def create(request: Request) -> Document:
-        given = request.json()
-        wanted = given.get("limits") if isinstance(given, dict) else None
-        if not isinstance(wanted, list) or not wanted:
+        content = request.json()
+        requested = content.get("limits") if isinstance(content, dict) else None
+        if not isinstance(requested, list) or not requested:
             raise InvalidField("limits", "is required: a list of limits")
-        checked = [NEW.check(limit, f"limits[{at}]") for at, limit in enumerate(wanted)]
+        checked = [NEW.check(limit, f"limits[{at}]") for at, limit in enumerate(requested)]
         for at, limit in enumerate(checked):
             limits.check_region(limit.get("region_id"), f"limits[{at}].region_id")
         made = limits.create(request.context, *checked)
-        return {"limits": [resource(request, "limits", one) for one in made]}
+        return {"limits": [render_resource(request, "limits", limit) for limit in made]}
 
     def refused(_request: Request) -> NoReturn:
         raise Forbidden("The registered limits are those that services have: set the limit of one, or of a project.")
 
     changed = partial(_changed, limits)
-    one, registered = "/v3/limits/{id}", "/v3/registered_limits"
+    limit_path, registered = "/v3/limits/{id}", "/v3/registered_limits"
     return [
-        route("GET /v3/limits/model", lambda _request: MODEL),
-        route("GET /v3/limits", lambda request: resources(request, "limits", _some(
+        guarded_route("GET /v3/limits/model", lambda _request: MODEL),
+        guarded_route("GET /v3/limits", lambda request: render_resources(request, "limits", _some(
             request, limits, limits.list(request.context)))),
-        route("POST /v3/limits", create, 201, "admin"),
-        route(f"GET {one}", lambda request: shown(request, "limit", limits.find(
+        guarded_route("POST /v3/limits", create, 201, "admin"),
+        guarded_route(f"GET {limit_path}", lambda request: shown(request, "limit", limits.find(
             limits.list(request.context), "limit", request.params["id"]))),
-        route(f"PATCH {one}", lambda request: shown(request, "limit", limits.update(
+        guarded_route(f"PATCH {limit_path}", lambda request: shown(request, "limit", limits.update(
             *request.named(changed(request, "limit", CHANGED, "resource_limit")))), who="admin"),
-        route(f"DELETE {one}", lambda request: limits.delete(*request.named()), 204, "admin"),
-        route(f"GET {registered}", lambda request: resources(request, "registered_limits", _some(
+        guarded_route(f"DELETE {limit_path}", lambda request: limits.delete(*request.named()), 204, "admin"),
+        guarded_route(f"GET {registered}", lambda request: render_resources(request, "registered_limits", _some(
             request, limits, limits.registered()))),
-        route(f"POST {registered}", refused, who="admin"),
-        route(f"GET {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.find(
+        guarded_route(f"POST {registered}", refused, who="admin"),
+        guarded_route(f"GET {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.find(
             limits.registered(), "registered limit", request.params["id"]))),
-        route(f"PATCH {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.register(
+        guarded_route(f"PATCH {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.register(
             request.params["id"], changed(request, "registered_limit", REGISTERED, "default_limit"))), who="admin"),
-        route(f"DELETE {registered}/{{id}}", refused, who="admin")]
+        guarded_route(f"DELETE {registered}/{{id}}", refused, who="admin")]
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Return the number that the body says for *field*."""
-    wanted = value.check(body(request, name), name)
-    limits.check_region(wanted.get("region_id"), f"{name}.region_id")
-    return int(wanted[field])
+    """Return the number in the body's *field*."""
+    change = value.check(request_object(request, name), name)
+    limits.check_region(change.get("region_id"), f"{name}.region_id")
+    return int(change[field])
 
 
-def _some(request: Request, limits: UnifiedLimits, found: Sequence[Document]) -> Documents:
-    """Return those that the query names. The only region has all of them."""
+def _some(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
+    """Return the limits that the query selects. All limits belong to the only region."""
     check_known(request, FILTERS, "limits are")
     query = [(name, value) for name, value in request.query if (name, value) != ("region_id", limits.only_region())]
-    return [limit for limit in found if all(limit.get(name) == value for name, value in query)]
+    return [limit for limit in documents if all(limit.get(name) == value for name, value in query)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Keystone has and the embedded identity service has none of: lists are empty, and making one is refused, saying
-what there is instead (Identity API v3: "Credentials", "Policies", "EC2 credentials", "Access rules")."""
+"""Resources of Keystone that the embedded identity service does not have. Lists are empty; a creation is refused, and
+the error names the alternative (Identity API v3: "Credentials", "Policies", "EC2 credentials", "Access rules")."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from magnetar_control.services import Document
 from magnetar_control.services.identity.resources import USERS
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .users import own
-from .views import listed
+from .users import require_own_user
+from .views import render_list
 
-#: Path, key of the list, one of it, who may see the list, and what is there instead.
+#: Path, key of the list, name of a resource, callers who may see the list, and the alternative.
 NONE_OF = (
     ("/v3/credentials", "credentials", "credential", "token", "Application credentials let programs in."),
     ("/v3/policies", "policies", "policy", "admin", "Each service reads its policy from its own files."))
@@ -27,31 +27,31 @@ OF_USERS = (("credentials/OS-EC2", "credentials", "credential", "Application cre
             ("access_rules", "access_rules", "access rule", "Application credentials are limited by their roles."))
 
 
-#: Roles that projects below would inherit: on what, and whose.
+#: Paths of roles that child projects would inherit: target and actor.
 INHERITED = [f"/v3/OS-INHERIT/{target}/{actor}/roles" for target in ("projects/{target}", "domains/{target}")
              for actor in ("users/{actor}", "groups/{actor}")]
 NOT_INHERITED = ("Roles are not inherited by projects below. Give the role on each project (openstack role add without "
                  "--inherited).")
 
 
-def routes(tokens: Tokens) -> list[Guarded]:
-    """All of them."""
-    found = []
+def absent_identity_routes(tokens: Tokens) -> list[Guarded]:
+    """Return the routes of the absent resources."""
+    routes = []
     for path, plural, name, who, instead in NONE_OF:
-        found += [route(f"GET {path}", partial(_list, plural), who=who),
-                  route(f"POST {path}", partial(_refuse, name, instead), who=who),
-                  *(route(f"{method} {path}/{{id}}", partial(_missing, name), who=who)
-                    for method in ("GET", "PATCH", "DELETE"))]
+        routes += [guarded_route(f"GET {path}", partial(_list, plural), who=who),
+                   guarded_route(f"POST {path}", partial(_refuse, name, instead), who=who),
+                   *(guarded_route(f"{method} {path}/{{id}}", partial(_missing, name), who=who)
+                     for method in ("GET", "PATCH", "DELETE"))]
     for below, plural, name, instead in OF_USERS:
         path, of = f"/v3/users/{{user}}/{below}", partial(_of_user, IdentityStore(USERS, tokens))
-        found += [route(f"GET {path}", own(partial(of, partial(_list, plural)))),
-                  route(f"POST {path}", own(partial(of, partial(_refuse, name, instead)))),
-                  *(route(f"{method} {path}/{{id}}", own(partial(of, partial(_missing, name))))
-                    for method in ("GET", "DELETE"))]
+        routes += [guarded_route(f"GET {path}", require_own_user(partial(of, partial(_list, plural)))),
+                   guarded_route(f"POST {path}", require_own_user(partial(of, partial(_refuse, name, instead)))),
+                   *(guarded_route(f"{method} {path}/{{id}}", require_own_user(partial(of, partial(_missing, name))))
+                     for method in ("GET", "DELETE"))]
     for path in INHERITED:
-        found += [route(f"GET {path}/inherited_to_projects", partial(_list, "roles"), who="admin"),
-                  route(f"PUT {path}/{{role}}/inherited_to_projects", _not_inherited, who="admin")]
-    return found
+        routes += [guarded_route(f"GET {path}/inherited_to_projects", partial(_list, "roles"), who="admin"),
+                   guarded_route(f"PUT {path}/{{role}}/inherited_to_projects", _not_inherited, who="admin")]
+    return routes
 
 
 def _not_inherited(_request: Request) -> NoReturn:
@@ -64,7 +64,7 @@ def _of_user(store: IdentityStore, answer: Callable[[Request], Document], reques
 
 
 def _list(plural: str, request: Request) -> Document:
-    return listed(request, plural, ())
+    return render_list(request, plural, ())
 
 
 def _missing(name: str, request: Request) -> NoReturn:

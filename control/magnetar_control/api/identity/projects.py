@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What only projects have: those above and below when one is shown, and the routes of their tags."""
+"""Parts that only projects have: parents and subtree in the answer of a project, and the routes of tags."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from magnetar_control.services import Document
 from magnetar_control.services.identity.hierarchy import Hierarchy
 from magnetar_control.services.identity.resources import PROJECTS
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 
-from .views import is_on, resource
+from .views import is_on, render_resource
 
 
-def family(request: Request, tokens: Tokens) -> Document:
-    """``parents`` and ``subtree``, as the query asks. Raises ``InvalidRequest`` for both forms of one."""
-    found: Document = {}
+def project_family(request: Request, tokens: Tokens) -> Document:
+    """Return ``parents`` and ``subtree``, as the query requests. Raises ``InvalidRequest`` for two forms of one."""
+    family: Document = {}
     hierarchy, id = Hierarchy(tokens), request.params["id"]
     forms: dict[str, tuple[Callable[..., Document | None], Callable[..., list[Document]]]] = {
         "parents": (hierarchy.parent_ids, hierarchy.parents), "subtree": (hierarchy.subtree_ids, hierarchy.subtree)}
@@ -28,26 +28,27 @@ def family(request: Request, tokens: Tokens) -> Document:
         if as_ids and as_list:
             raise InvalidRequest(f"Give {name}_as_ids or {name}_as_list, and not both.")
         if as_ids:
-            found[name] = ids(id)
+            family[name] = ids(id)
         elif as_list:
-            found[name] = [{"project": resource(request, "projects", one)} for one in documents(request.context, id)]
-    return found
+            family[name] = [{"project": render_resource(request, "projects", project)}
+                            for project in documents(request.context, id)]
+    return family
 
 
-def tags(store: IdentityStore) -> list[Guarded]:
-    """The routes of tags (Identity API v3, "Project tags"); to change them is for administrators."""
+def project_tag_routes(store: IdentityStore) -> list[Guarded]:
+    """Return the routes of tags (Identity API v3, "Project tags"); only administrators may change tags."""
     def read(request: Request) -> list[str]:
-        found: list[str] = store.show(request.context, request.params["id"])["tags"]
-        return found
+        tags: list[str] = store.show(request.context, request.params["id"])["tags"]
+        return tags
 
     def write(request: Request, change: Callable[[list[str]], list[str]]) -> Document:
         return {"tags": store.change_tags(request.params["id"], change)}
 
     def put(request: Request) -> Document:
-        given = request.json()
-        if not isinstance(given, dict) or "tags" not in given:
+        content = request.json()
+        if not isinstance(content, dict) or "tags" not in content:
             raise InvalidField("tags", "is required: a list of texts")
-        return write(request, lambda _old: given["tags"])
+        return write(request, lambda _old: content["tags"])
 
     def check_there(tag: str, have: list[str]) -> list[str]:
         if tag not in have:
@@ -64,10 +65,11 @@ def tags(store: IdentityStore) -> list[Guarded]:
 
     def drop(request: Request) -> None:
         tag = request.params["tag"]
-        write(request, lambda have: [one for one in check_there(tag, have) if one != tag])
+        write(request, lambda have: [existing for existing in check_there(tag, have) if existing != tag])
 
     every = f"/v3/{PROJECTS.plural}/{{id}}/tags"
-    return [route(f"GET {every}", lambda request: {"tags": read(request)}), route(f"PUT {every}", put, who="admin"),
-            route(f"DELETE {every}", lambda request: write(request, lambda _old: []) and None, 204, "admin"),
-            route(f"GET {every}/{{tag}}", has, 204), route(f"PUT {every}/{{tag}}", add, 201, "admin"),
-            route(f"DELETE {every}/{{tag}}", drop, 204, "admin")]
+    return [guarded_route(f"GET {every}", lambda request: {"tags": read(request)}),
+            guarded_route(f"PUT {every}", put, who="admin"),
+            guarded_route(f"DELETE {every}", lambda request: write(request, lambda _old: []) and None, 204, "admin"),
+            guarded_route(f"GET {every}/{{tag}}", has, 204), guarded_route(f"PUT {every}/{{tag}}", add, 201, "admin"),
+            guarded_route(f"DELETE {every}/{{tag}}", drop, 204, "admin")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes that give and take roles, on projects, domains and the system, to users and groups; and the list of all. For
-administrators only."""
+"""Routes that assign and remove roles, on projects, domains and the system, for users and groups; and the list of all
+assignments. For administrators only."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from functools import partial
 from itertools import product
 
 from magnetar_control.api.query import check_known
-from magnetar_control.services import Document
 from magnetar_control.services.identity.assignments import ALL
 from magnetar_control.services.identity.resources import Row
 from magnetar_control.services.identity.role_assignments import ACTORS, RoleAssignments
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 
-from .views import is_on, listed, resource, resources
+from .views import is_on, render_list, render_resource, render_resources
 
-#: Query parameter to the column that it is about.
+#: Query parameter to its column and kind.
 FILTERS = {"user.id": ("actor", "user"), "group.id": ("actor", "group"), "scope.project.id": ("target", "project"),
            "scope.domain.id": ("target", "domain"), "scope.system": ("target", "system")}
-#: No role is inherited by projects below that of an assignment, so a list of those is empty.
+#: Projects below the target of an assignment inherit no roles, so a list of inherited roles is empty.
 INHERITED = "scope.OS-INHERIT:inherited_to"
-#: On what roles are given, and where that is in the path.
+#: Targets of assignments, and their part of the path.
 TARGETS = {"project": "projects/{target}", "domain": "domains/{target}", "system": "system"}
 
 
-def routes(roles: RoleAssignments) -> list[Guarded]:
-    """All of them."""
+def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
+    """Return the routes of role assignments."""
     def given(request: Request, **where: str) -> Document:
-        return resources(request, "roles", roles.roles(**_named(request, where)))
+        return render_resources(request, "roles", roles.roles(**_named(request, where)))
 
     def done(request: Request, do: Callable[..., None], **where: str) -> None:
         do(**_named(request, where))
@@ -41,31 +41,32 @@ def routes(roles: RoleAssignments) -> list[Guarded]:
         return {"role_inference": {"prior_role": _role(request, prior), "implies": _role(request, implied)}}
 
     implies = "/v3/roles/{prior}/implies"
-    found = [
-        route("GET /v3/role_assignments", lambda request: assigned(request, roles), who="admin"),
-        route("GET /v3/role_inferences", lambda request: {"role_inferences": [
-            _inference(request, *one) for one in roles.inferences()]}, who="admin"),
-        route(f"GET {implies}", lambda request: {"role_inference": _inference(
+    routes = [
+        guarded_route("GET /v3/role_assignments", lambda request: handle_list_role_assignments(request, roles),
+                      who="admin"),
+        guarded_route("GET /v3/role_inferences", lambda request: {"role_inferences": [
+            _inference(request, *inference) for inference in roles.inferences()]}, who="admin"),
+        guarded_route(f"GET {implies}", lambda request: {"role_inference": _inference(
             request, *roles.implied(request.params["prior"]))}, who="admin"),
-        route(f"PUT {implies}/{{implied}}", imply, 201, "admin"),
-        route(f"DELETE {implies}/{{implied}}", lambda request: roles.remove_implied(
+        guarded_route(f"PUT {implies}/{{implied}}", imply, 201, "admin"),
+        guarded_route(f"DELETE {implies}/{{implied}}", lambda request: roles.remove_implied(
             request.params["prior"], request.params["implied"]), 204, "admin")]
     for target, actor in product(TARGETS, ACTORS):
         path = f"/v3/{TARGETS[target]}/{actor}s/{{actor}}/roles"
-        found.append(route(f"GET {path}", partial(given, target=target, actor=actor), who="admin"))
+        routes.append(guarded_route(f"GET {path}", partial(given, target=target, actor=actor), who="admin"))
         for method, do in (("GET", roles.check_given), ("PUT", roles.give), ("DELETE", roles.take)):
-            found.append(route(f"{method} {path}/{{role}}", partial(done, do=do, target=target, actor=actor), 204,
-                               "admin"))
-    return found
+            routes.append(guarded_route(f"{method} {path}/{{role}}", partial(done, do=do, target=target, actor=actor),
+                                        204, "admin"))
+    return routes
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """The assignment that the URL names."""
+    """Return the assignment that the URL names."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
 def _checked(request: Request) -> dict[str, str]:
-    """The query. Raises ``InvalidRequest`` where its parameters are none, or exclude each other."""
+    """Return the query. Raises ``InvalidRequest`` for unknown or mutually exclusive parameters."""
     query = dict(request.query)
     check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
                 "role assignments are")
@@ -81,11 +82,11 @@ def _checked(request: Request) -> dict[str, str]:
     return query
 
 
-def assigned(request: Request, roles: RoleAssignments) -> Document:
-    """Assignments under the filters; ``effective`` ones have groups and implied roles spread out."""
+def handle_list_role_assignments(request: Request, roles: RoleAssignments) -> Document:
+    """Return the assignments that match the filters; ``effective`` expands groups and implied roles."""
     query, effective, subtree = _checked(request), is_on(request, "effective"), is_on(request, "include_subtree")
     if INHERITED in query:
-        return listed(request, "role_assignments", ())
+        return render_list(request, "role_assignments", ())
     equal = {"role_id": query["role.id"]} if "role.id" in query else {}
     for name, (column, kind) in FILTERS.items():
         if name in query:
@@ -102,11 +103,11 @@ def assigned(request: Request, roles: RoleAssignments) -> Document:
                 "scope": {target: {"all": True} if target == "system" else named(row["target_id"])},
                 "links": {"assignment": f"{request.base}/v3/{where}/{actor}/roles/{row['role_id']}"}}
 
-    return listed(request, "role_assignments", map(shown, rows))
+    return render_list(request, "role_assignments", map(shown, rows))
 
 
 def _role(request: Request, row: Row) -> Document:
-    return resource(request, "roles", {"id": row["id"], "name": row["name"]})
+    return render_resource(request, "roles", {"id": row["id"], "name": row["name"]})
 
 
 def _inference(request: Request, prior: Row, implied: Sequence[Row]) -> Document:

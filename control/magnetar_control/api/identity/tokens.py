@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``/v3/auth``: tokens made, shown and given back, and what their users may ask for."""
+"""``/v3/auth``: creation, validation and revocation of tokens, and the targets that users may choose."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity, users
 from magnetar_control.services.identity.login import Authentication
 from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, IdentityResource, Row
 from magnetar_control.services.identity.tokens import Token
 from magnetar_control.web import Answer, Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_control.web.quick import Way
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .views import filters, listed, some
+from .views import query_filters, render_filtered_page, render_list
 
 
 class TokenRoutes:
@@ -25,69 +25,71 @@ class TokenRoutes:
         self.service, self.tokens = service, service.tokens
 
     def routes(self) -> list[Guarded]:
-        """All of them."""
+        """Return the routes."""
         return [
-            route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
-            route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
-            route("DELETE /v3/auth/tokens", lambda request: self.tokens.revoke(self._subject(request)[1]), 204),
-            route("GET /v3/auth/catalog", lambda request: listed(request, "catalog", self.service.catalog(
+            guarded_route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
+            guarded_route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
+            guarded_route("DELETE /v3/auth/tokens", lambda request: self.tokens.revoke(self._subject(request)[1]), 204),
+            guarded_route("GET /v3/auth/catalog", lambda request: render_list(request, "catalog", self.service.catalog(
                 request.context.project_id, request.root))),
-            route("GET /v3/auth/projects", lambda request: self.targets(request, PROJECTS)),
-            route("GET /v3/auth/domains", lambda request: self.targets(request, DOMAINS)),
-            route("GET /v3/auth/system", lambda request: listed(request, "system", [{"all": True}] if (
+            guarded_route("GET /v3/auth/projects", lambda request: self.targets(request, PROJECTS)),
+            guarded_route("GET /v3/auth/domains", lambda request: self.targets(request, DOMAINS)),
+            guarded_route("GET /v3/auth/system", lambda request: render_list(request, "system", [{"all": True}] if (
                 users.has_system_role(self.tokens, request.context.user_id)) else [])),
         ]
 
     def create(self, request: Request) -> Answer:
-        """A new token, in X-Subject-Token; 401 when it is not known who asks, 429 after too many failures."""
+        """Return a new token, in X-Subject-Token; 401 for failed authentication, 429 after too many failures."""
         claims = Authentication(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life,
                        request.address).claims(request.json())
-        token, found = self.tokens.create(claims)
-        return self._answer(request, token, found, 201)
+        token, issued = self.tokens.create(claims)
+        return self._answer(request, token, issued, 201)
 
     def targets(self, request: Request, resource: IdentityResource) -> Document:
-        """Projects or domains for which the user may have a token."""
-        found = users.targets(self.tokens, request.context.user_id, resource, filters(request, resource))
-        return some(request, resource, found)
+        """Return the projects or domains that the user may have a token for."""
+        targets = users.list_user_targets(self.tokens, request.context.user_id, resource,
+                                          query_filters(request, resource))
+        return render_filtered_page(request, resource, targets)
 
     def _subject(self, request: Request) -> tuple[str, Token]:
-        """The token in X-Subject-Token: one's own, or any for admins and services; 404 when it is worth nothing."""
+        """Return the token in X-Subject-Token: the caller's own, for administrators and services any; 404 if
+        invalid."""
         token = request.headers.get("x-subject-token", "")
         if not token:
             raise InvalidRequest("The header X-Subject-Token is missing; it names the token that is meant.")
-        found, context = self.tokens.find(token), request.context
+        subject, context = self.tokens.find(token), request.context
         allowed = context.is_admin or "service" in context.roles or (
-            found is not None and found.context.user_id == context.user_id)
-        if found is None or not allowed:  # whether somebody else's token is good is not told
+            subject is not None and subject.context.user_id == context.user_id)
+        if subject is None or not allowed:  # other callers do not learn whether the token is valid
             raise NotFound("The token in X-Subject-Token is not good: unknown, expired or given back.")
-        return token, found
+        return token, subject
 
-    def _answer(self, request: Request, token: str, found: Token, status: int = 200) -> Answer:
-        shown = document(found)
-        if found.claims.scope and not any(name == "nocatalog" for name, _value in request.query):
-            shown["catalog"] = self.service.catalog(found.context.project_id, request.root)
+    def _answer(self, request: Request, token: str, subject: Token, status: int = 200) -> Answer:
+        shown = token_view(subject)
+        if subject.claims.scope and not any(name == "nocatalog" for name, _value in request.query):
+            shown["catalog"] = self.service.catalog(subject.context.project_id, request.root)
         return Answer({"token": shown}, status, {"X-Subject-Token": token, "Vary": "X-Auth-Token"})
 
 
-def document(found: Token) -> Document:
-    """A token as Keystone shows it, without the catalogue."""
-    claims, target = found.claims, found.target
+def token_view(token: Token) -> Document:
+    """Return a token in Keystone's form, without the catalogue."""
+    claims, target = token.claims, token.target
     shown: Document = {
         "methods": list(claims.methods), "expires_at": _time(claims.expires), "issued_at": _time(claims.issued),
         "audit_ids": [claims.id, *claims.ancestors[:1]],
-        "user": {**_with_domain(found.user), "password_expires_at": None}}
+        "user": {**_with_domain(token.user), "password_expires_at": None}}
     if target is not None:
-        shown["roles"] = list(found.roles)
+        shown["roles"] = list(token.roles)
     if claims.scope == "project" and target:
         shown |= {"is_domain": False, "project": _with_domain(target)}
     elif claims.scope == "domain" and target:
         shown["domain"] = {"id": target["id"], "name": target["name"]}
     elif claims.scope == "system":
         shown["system"] = {"all": True}
-    if found.trust:
-        shown["OS-TRUST:trust"] = found.trust
-    if found.credential:
-        shown["application_credential"] = found.credential
+    if token.trust:
+        shown["OS-TRUST:trust"] = token.trust
+    if token.credential:
+        shown["application_credential"] = token.credential
     return shown
 
 

@@ -7,50 +7,53 @@ from collections.abc import Callable
 from typing import Any
 
 from magnetar_control.api.query import check_known
-from magnetar_control.services import Document
 from magnetar_control.services.identity import trusts
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import NotFound
 
-from .views import body, listed, resource
+from .views import render_list, render_resource, request_object
 
 USERS = ("trustor_user_id", "trustee_user_id")
 
 
-def routes(tokens: Tokens) -> list[Guarded]:
+def trust_routes(tokens: Tokens) -> list[Guarded]:
     """Return the routes of trusts and their roles."""
     def listing(request: Request) -> Document:
         check_known(request, USERS, "trusts are")
-        return listed(request, "trusts", (resource(request, "OS-TRUST/trusts", found) for found in trusts.list_trusts(
+        return render_list(request, "trusts", (render_resource(request, "OS-TRUST/trusts", trust)
+                                               for trust in trusts.list_trusts(
             tokens, request.extra["token"], dict(request.query))))
 
     def shown(request: Request) -> Document:
         return trusts.show_trust(tokens, request.context, request.params["id"])
 
     def role(request: Request) -> Document:
-        found = next((one for one in shown(request)["roles"] if one["id"] == request.params["role"]), None)
-        if found is None:
+        role = next((role for role in shown(request)["roles"] if role["id"] == request.params["role"]), None)
+        if role is None:
             raise NotFound(f"Could not find role: {request.params['role']}.")
-        return {"role": resource(request, "roles", found)}
+        return {"role": render_resource(request, "roles", role)}
 
-    every, one = "/v3/OS-TRUST/trusts", "/v3/OS-TRUST/trusts/{id}"
+    every, trust_path = "/v3/OS-TRUST/trusts", "/v3/OS-TRUST/trusts/{id}"
     return [
-        route(f"GET {every}", undelegated(listing)),
-        route(f"POST {every}", undelegated(lambda request: {"trust": _document(request, trusts.create_trust(
-            tokens, request.extra["token"], body(request, "trust")))}), 201),
-        route(f"GET {one}", undelegated(lambda request: {"trust": _document(request, shown(request))})),
-        route(f"DELETE {one}", undelegated(lambda request: trusts.delete_trust(
+        guarded_route(f"GET {every}", require_undelegated(listing)),
+        guarded_route(f"POST {every}", require_undelegated(lambda request: {"trust": _document(request,
+                                                                                               trusts.create_trust(
+            tokens, request.extra["token"], request_object(request, "trust")))}), 201),
+        guarded_route(f"GET {trust_path}", require_undelegated(lambda request: {"trust": _document(request,
+                                                                                                   shown(request))})),
+        guarded_route(f"DELETE {trust_path}", require_undelegated(lambda request: trusts.delete_trust(
             tokens, request.context, request.params["id"])), 204),
-        route(f"GET {one}/roles", undelegated(lambda request: listed(request, "roles", (
-            resource(request, "roles", found) for found in shown(request)["roles"])))),
-        route(f"GET {one}/roles/{{role}}", undelegated(role)),
+        guarded_route(f"GET {trust_path}/roles", require_undelegated(lambda request: render_list(request, "roles", (
+            render_resource(request, "roles", role) for role in shown(request)["roles"])))),
+        guarded_route(f"GET {trust_path}/roles/{{role}}", require_undelegated(role)),
     ]
 
 
-def undelegated(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Return *handler* for all tokens except those of application credentials, as Keystone since 2026."""
+def require_undelegated(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Return *handler*, restricted to tokens without an application credential, as in Keystone since 2026."""
     def guarded(request: Request) -> Any:
         trusts.check_not_delegated(request.extra["token"], "manage trusts")
         return handler(request)
@@ -61,5 +64,5 @@ def undelegated(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
 def _document(request: Request, trust: Document) -> Document:
     path = f"OS-TRUST/trusts/{trust['id']}/roles"
     links = {"self": f"{request.base}/v3/{path}", "next": None, "previous": None}
-    roles = [resource(request, "roles", role) for role in trust["roles"]]
-    return {**resource(request, "OS-TRUST/trusts", trust), "roles": roles, "roles_links": links}
+    roles = [render_resource(request, "roles", role) for role in trust["roles"]]
+    return {**render_resource(request, "OS-TRUST/trusts", trust), "roles": roles, "roles_links": links}

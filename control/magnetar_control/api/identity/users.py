@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What belongs to a user, below ``/v3/users/{user}``: projects, password, groups, application credentials. Users reach
-their own only."""
+"""Resources of a user, below ``/v3/users/{user}``: projects, password, groups, application credentials. Users can
+access only their own."""
 
 from __future__ import annotations
 
@@ -8,57 +8,61 @@ from collections.abc import Callable
 from typing import Any
 
 from magnetar_control.api.query import check_known
-from magnetar_control.services import Document
 from magnetar_control.services.identity import application_credentials, users
 from magnetar_control.services.identity.resources import GROUPS, PROJECTS
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_control.web.quick import Way
+from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
-from .views import body, filters, listed, resource, some
+from .views import query_filters, render_filtered_page, render_list, render_resource, request_object
 
 
-def routes(tokens: Tokens) -> list[Guarded]:
-    """All of them."""
+def user_routes(tokens: Tokens) -> list[Guarded]:
+    """Return the routes of users."""
     def projects(request: Request, user: str) -> Document:
-        found = users.targets(tokens, user, PROJECTS, filters(request, PROJECTS), check=True)
-        return some(request, PROJECTS, found)
+        projects = users.list_user_targets(tokens, user, PROJECTS, query_filters(request, PROJECTS), check=True)
+        return render_filtered_page(request, PROJECTS, projects)
 
     def password(request: Request, user: str) -> None:
-        given = body(request, "user")
-        if not isinstance(given.get("original_password"), str):
+        passwords = request_object(request, "user")
+        if not isinstance(passwords.get("original_password"), str):
             raise InvalidRequest('The body must be {"user": {"original_password": text, "password": text}}.')
-        users.change_password(tokens, user, given["original_password"], given.get("password"),
-                              request.address)
+        users.change_user_password(tokens, user, passwords["original_password"], passwords.get("password"),
+                                   request.address)
 
     def credentials(request: Request, user: str) -> Document:
         check_known(request, ("name",), "application credentials are")
-        found = application_credentials.list_all(tokens, user, dict(request.query).get("name"))
-        return listed(request, "application_credentials", (_credential(request, one) for one in found))
+        credentials = application_credentials.list_application_credentials(tokens, user,
+                                                                           dict(request.query).get("name"))
+        return render_list(request, "application_credentials", (_credential(request, credential)
+                                                                for credential in credentials))
 
     def create(request: Request, user: str) -> Document:
-        made = application_credentials.create(tokens, request.extra["token"], user,
-                                              body(request, "application_credential"))
+        made = application_credentials.create_application_credential(tokens, request.extra["token"], user,
+                                                                     request_object(request, "application_credential"))
         return {"application_credential": _credential(request, made)}
 
-    one, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
+    user_path, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
     return [
-        route(f"GET {one}/projects", own(projects)),
-        route(f"POST {one}/password", own(password), 204, way=Way.LOGIN),  # to hash takes long
-        route(f"GET {one}/groups", own(lambda request, user: some(
-            request, GROUPS, users.groups(tokens, user, filters(request, GROUPS))))),
-        route(f"GET {every}", own(untrusted(credentials))),
-        route(f"POST {every}", own(untrusted(create)), 201, way=Way.LOGIN),
-        route(f"GET {every}/{{id}}", own(untrusted(lambda request, user: {"application_credential": _credential(
-            request, application_credentials.show(tokens, user, request.params["id"]))}))),
-        route(f"DELETE {every}/{{id}}", own(untrusted(lambda request, user: application_credentials.remove(
+        guarded_route(f"GET {user_path}/projects", require_own_user(projects)),
+        guarded_route(f"POST {user_path}/password", require_own_user(password), 204, way=Way.LOGIN),  # hashes: slow
+        guarded_route(f"GET {user_path}/groups", require_own_user(lambda request, user: render_filtered_page(
+            request, GROUPS, users.list_user_groups(tokens, user, query_filters(request, GROUPS))))),
+        guarded_route(f"GET {every}", require_own_user(require_untrusted(credentials))),
+        guarded_route(f"POST {every}", require_own_user(require_untrusted(create)), 201, way=Way.LOGIN),
+        guarded_route(f"GET {every}/{{id}}", require_own_user(require_untrusted(
+            lambda request, user: {"application_credential": _credential(
+            request, application_credentials.show_application_credential(tokens, user, request.params["id"]))}))),
+        guarded_route(f"DELETE {every}/{{id}}", require_own_user(
+            require_untrusted(lambda request, user: application_credentials.delete_application_credential(
             tokens, request.extra["token"], user, request.params["id"]))), 204),
     ]
 
 
-def untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
+def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
     """Return *handler* for tokens without a trust: a credential would outlive the trust."""
     def guarded(request: Request, user: str) -> Any:
         if request.extra["token"].claims.trust_id:
@@ -69,8 +73,8 @@ def untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str]
     return guarded
 
 
-def own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
-    """*handler*, of the request and the user that it names: for that user and for admins."""
+def require_own_user(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
+    """Return *handler*, which takes the request and the user that it names, for that user and administrators."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:
@@ -80,5 +84,5 @@ def own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
     return guarded
 
 
-def _credential(request: Request, found: Document) -> Document:
-    return resource(request, f"users/{found['user_id']}/application_credentials", found)
+def _credential(request: Request, credential: Document) -> Document:
+    return render_resource(request, f"users/{credential['user_id']}/application_credentials", credential)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.api.fault_forms import webob_answer
-from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import route
+from magnetar_control.web.application import guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import NotFound
 from magnetar_core.kinds.image import BOOT, FORMATS
 
 from . import members, none
 from .images import METHODS, ImageRoutes
 
-#: The minor versions that are told; the newest is the current one.
+#: The advertised minor versions; the newest is the current one.
 VERSIONS = tuple(f"v2.{minor}" for minor in range(9, -1, -1) if minor != 8)
 
 TEXT: Document = {"type": ["null", "string"], "maxLength": 255}
@@ -53,18 +53,18 @@ MEMBER: Document = {
 
 
 class ImageApplication(RoutedService):
-    """The image service's routes. Its errors are pages, JSON or text, as the client's ``Accept`` asks."""
+    """The image service's application. Its errors are HTML, JSON or text, depending on the client's ``Accept``."""
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Return a fault as Glance does: by webob."""
+        """Return a fault in the form of Glance, which uses webob."""
         answer = webob_answer(fault, request.headers.get("accept", ""))
         answer.headers.update(fault.headers)
         return answer
 
 
 def _many(name: str, item: Document) -> Document:
-    own = {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME}
-    return {"name": name, "properties": own,
+    properties = {name: {"type": "array", "items": item}, "schema": TIME, "first": TIME, "next": TIME}
+    return {"name": name, "properties": properties,
             "links": [{"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"}]}
 
 
@@ -85,28 +85,29 @@ METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPAC
             "resource_types": _many("resource_type_associations", _RESOURCE_TYPE)}
 
 
-def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
-    """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+def image_application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
+    """Return the application for ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
     return ImageApplication([
-        route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),
-        route("GET /v2/schemas/{name}", lambda request: schema(request, SCHEMAS)),
-        route("GET /v2/schemas/metadefs/{name}", lambda request: schema(request, METADEFS)),
-        route("GET /v2/info/import", lambda _request: {"import-methods": {
+        guarded_route("GET /", handle_image_versions, who="anyone"),
+        guarded_route("GET /versions", handle_image_versions, who="anyone"),
+        guarded_route("GET /v2/schemas/{name}", lambda request: handle_image_schema(request, SCHEMAS)),
+        guarded_route("GET /v2/schemas/metadefs/{name}", lambda request: handle_image_schema(request, METADEFS)),
+        guarded_route("GET /v2/info/import", lambda _request: {"import-methods": {
             "description": "Import methods available.", "type": "array", "value": list(METHODS)}}),
-        *ImageRoutes(service).routes(), *members.routes(service.members), *none.routes(),
+        *ImageRoutes(service).routes(), *members.image_member_routes(service.members), *none.absent_image_routes(),
     ], authenticate, lambda fault: webob_answer(fault, ""))
 
 
-def versions(request: Request) -> Answer:
-    """The versions of the API, all at one place."""
-    found = [{"id": id, "status": "SUPPORTED" if at else "CURRENT",
-              "links": [{"rel": "self", "href": f"{request.base}/v2/"}]} for at, id in enumerate(VERSIONS)]
-    return Answer({"versions": found}, 200 if request.path.startswith("/versions") else 300)
+def handle_image_versions(request: Request) -> Answer:
+    """Return the versions of the API, all with the same URL."""
+    versions = [{"id": id, "status": "SUPPORTED" if at else "CURRENT",
+                 "links": [{"rel": "self", "href": f"{request.base}/v2/"}]} for at, id in enumerate(VERSIONS)]
+    return Answer({"versions": versions}, 200 if request.path.startswith("/versions") else 300)
 
 
-def schema(request: Request, known: Mapping[str, Document]) -> Document:
-    """One of the schemas, for clients that look at them (python-glanceclient)."""
+def handle_image_schema(request: Request, schemas: Mapping[str, Document]) -> Document:
+    """Return a schema, for clients that read them (python-glanceclient)."""
     name = request.params["name"]
-    if name not in known:
-        raise NotFound(f"There is no schema {name}; there are {', '.join(known)}.")
-    return known[name]
+    if name not in schemas:
+        raise NotFound(f"There is no schema {name}; there are {', '.join(schemas)}.")
+    return schemas[name]

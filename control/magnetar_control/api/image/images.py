@@ -8,93 +8,96 @@ from typing import Any
 from urllib.parse import urlencode
 
 from magnetar_control.api.values import to_second
-from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.embedded import STAGED
 from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_only
-from magnetar_control.services.image.images import check_owner, check_readable, check_writer
+from magnetar_control.services.image.images import check_image_owner, check_image_writer, check_readable
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, route
-from magnetar_control.web.request import parsed
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_control.web.request import parse_json
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NoSpace, NotFound
 
-from .query import listing
+from .query import parse_image_listing
 
 OCTETS = "application/octet-stream"
-#: How images are imported ("Interoperable image import").
+#: Import methods ("Interoperable image import").
 METHODS = ("glance-direct",)
-#: Why there are no others.
+#: Reasons for the absence of the other methods.
 NO_METHODS = {"web-download": "nothing is downloaded here; do so, and upload it with openstack image create --file",
               "copy-image": "there is one store", "glance-download": "there is no other Glance to download from"}
 ONE_STORE = "must be left out: there is one store"
-#: What a removed field becomes.
+#: The value of a removed field.
 REMOVED: Document = {"name": None, "disk_format": None, "container_format": None, "tags": []}
 
 
 class ImageRoutes:
-    """What the routes do."""
+    """The routes of images and their handlers."""
 
     def __init__(self, service: EmbeddedImages) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Where they are."""
-        service, every, one = self.service, "/v2/images", "/v2/images/{id}"
+        """Return the routes."""
+        service, every, image_path = self.service, "/v2/images", "/v2/images/{id}"
         return [
-            route(f"GET {every}", self.list), route(f"POST {every}", self.create),
-            route(f"GET {one}", lambda request: document(self._seen(request))), route(f"PATCH {one}", self.update),
-            route(f"DELETE {one}", lambda request: service.delete(request.context, self._seen(request)["id"]), 204),
-            route(f"PUT {one}/file", lambda request: self.take(request, "active"), 204, stream=True),
-            route(f"GET {one}/file", self.download),
-            route(f"PUT {one}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
-            route(f"POST {one}/import", self.bring, 202),
-            route("GET /v2/info/usage", self.usage),
-            route(f"GET {one}/tasks", self.tasks),
-            route(f"PUT {one}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
-            route(f"DELETE {one}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
-            route(f"POST {one}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
-            route(f"POST {one}/actions/reactivate", partial(self.activate, "active"), 204, "admin"),
+            guarded_route(f"GET {every}", self.list), guarded_route(f"POST {every}", self.create),
+            guarded_route(f"GET {image_path}", lambda request: image_view(self._seen(request))),
+            guarded_route(f"PATCH {image_path}", self.update),
+            guarded_route(f"DELETE {image_path}", lambda request: service.delete(request.context,
+                                                                                 self._seen(request)["id"]), 204),
+            guarded_route(f"PUT {image_path}/file", lambda request: self.take(request, "active"), 204, stream=True),
+            guarded_route(f"GET {image_path}/file", self.download),
+            guarded_route(f"PUT {image_path}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
+            guarded_route(f"POST {image_path}/import", self.bring, 202),
+            guarded_route("GET /v2/info/usage", self.usage),
+            guarded_route(f"GET {image_path}/tasks", self.tasks),
+            guarded_route(f"PUT {image_path}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
+            guarded_route(f"DELETE {image_path}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
+            guarded_route(f"POST {image_path}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
+            guarded_route(f"POST {image_path}/actions/reactivate", partial(self.activate, "active"), 204, "admin"),
         ]
 
     def list(self, request: Request) -> Document:
-        """A page of images."""
-        found, more = self.service.page(request.context, listing(request.query))
-        rest = [(name, value) for name, value in request.query if name != "marker"]
-        answer: Document = {"images": [document(image) for image in found], "schema": "/v2/schemas/images",
-                            "first": _link(rest)}
+        """Return a page of images."""
+        images, more = self.service.page(request.context, parse_image_listing(request.query))
+        query_pairs = [(name, value) for name, value in request.query if name != "marker"]
+        answer: Document = {"images": [image_view(image) for image in images], "schema": "/v2/schemas/images",
+                            "first": _link(query_pairs)}
         if more:
-            answer["next"] = _link([*rest, ("marker", found[-1]["id"])])
+            answer["next"] = _link([*query_pairs, ("marker", images[-1]["id"])])
         return answer
 
     def create(self, request: Request) -> Answer:
-        """A queued image."""
-        check_writer(request.context)
-        wanted = request.json()
-        if not isinstance(wanted, dict):
+        """Create a queued image."""
+        check_image_writer(request.context)
+        image_body = request.json()
+        if not isinstance(image_body, dict):
             raise InvalidRequest("The body must be an object with the fields of the image.")
-        wanted.setdefault("name", None)
-        properties = {key: value for key, value in wanted.items() if key not in FIELDS and key != "id"}
-        known = {key: value for key, value in wanted.items() if key not in properties}
-        image = self.service.create(request.context, **known, properties=properties)
-        return Answer(document(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}",
-                                             "OpenStack-image-import-methods": ",".join(METHODS)})
+        image_body.setdefault("name", None)
+        properties = {key: value for key, value in image_body.items() if key not in FIELDS and key != "id"}
+        fields = {key: value for key, value in image_body.items() if key not in properties}
+        image = self.service.create(request.context, **fields, properties=properties)
+        return Answer(image_view(image), 201, {"Location": f"{request.base}/v2/images/{image['id']}",
+                                               "OpenStack-image-import-methods": ",".join(METHODS)})
 
     def update(self, request: Request) -> Document:
-        """Change it by a JSON patch."""
+        """Change an image by a JSON patch."""
         form = PATCHES.get(_media_type(request))
         if form is None:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")
-        operations = parsed(request.content)
-        return document(self.service.update(*request.named(lambda image: patched(document(image), form(operations)))))
+        operations = parse_json(request.content)
+        return image_view(self.service.update(*request.named(lambda image: apply_image_patch(image_view(image),
+                                                                                             form(operations)))))
 
     def take(self, request: Request, then: str) -> None:
-        """Take the content in, piece by piece; the image becomes active, or waits to be imported (*then*)."""
+        """Store the content, piece by piece; the image becomes active or waits for its import, depending on *then*."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
             raise InvalidField("X-Image-Meta-Store", ONE_STORE, store)
         image = self._seen(request)
-        check_owner(request.context, image)
+        check_image_owner(request.context, image)
         try:
             with request.upload() as pieces:
                 self.service.upload(image["id"], pieces, then, request.length)
@@ -102,7 +105,7 @@ class ImageRoutes:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
     def bring(self, request: Request) -> None:
-        """Import what was staged."""
+        """Import the staged content."""
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, dict) or not isinstance(method.get("name"), str):
@@ -118,17 +121,17 @@ class ImageRoutes:
         self.service.bring(*request.named())
 
     def tasks(self, request: Request) -> Document:
-        """None, of an image that the caller sees."""
+        """Return an empty list of tasks for an image that the caller sees."""
         self._seen(request)
         return {"tasks": []}
 
     def usage(self, request: Request) -> Document:
-        """What the caller's project may have, and has; sizes in MiB."""
+        """Return limits and usage of the caller's project; sizes in MiB."""
         return {"usage": {name: {"limit": limit, "usage": used}
                           for name, (limit, used) in self.service.usage(request.context.project_id or "").items()}}
 
     def download(self, request: Request) -> Answer:
-        """The content, piece by piece; 204 when there is none yet."""
+        """Return the content, piece by piece; 204 if there is none yet."""
         image = self._seen(request)
         check_readable(request.context, image)
         if image["status"] not in ("active", "deactivated"):
@@ -140,23 +143,23 @@ class ImageRoutes:
         return Answer(request.download(pieces), 200, headers, OCTETS)
 
     def activate(self, status: str, request: Request) -> None:
-        """Nobody but administrators gets the content any more (*deactivated*), or everybody again (*active*)."""
+        """Set the *status*: deactivated, so that only administrators get the content, or active."""
         self.service.activate(*request.named(status))
 
     def _seen(self, request: Request) -> Document:
-        """The image that the URL names. Raises ``NotFound`` when it is not there for this user."""
+        """Return the image that the URL names. Raises ``NotFound`` if the user cannot see such an image."""
         image = self.service.show(*request.named())
         if image is None:
             raise NotFound(f"No image found with ID {request.params['id']}.")
         return image
 
 
-def document(found: Document) -> Document:
-    """An image as Glance shows it, its properties beside its fields."""
-    path = f"/v2/images/{found['id']}"
-    own = {key: value for key, value in found.items() if key not in ("properties", "why")}
-    return {**found["properties"], **own, "created_at": to_second(found["created_at"]),
-            "updated_at": to_second(found["updated_at"] or found["created_at"]),
+def image_view(image: Document) -> Document:
+    """Return an image in Glance's form, with its properties next to its fields."""
+    path = f"/v2/images/{image['id']}"
+    fields = {key: value for key, value in image.items() if key not in ("properties", "why")}
+    return {**image["properties"], **fields, "created_at": to_second(image["created_at"]),
+            "updated_at": to_second(image["updated_at"] or image["created_at"]),
             "self": path, "file": f"{path}/file", "schema": "/v2/schemas/image"}
 
 
@@ -173,26 +176,26 @@ def _as_they_are(operations: Any) -> Any:
 
 
 def _of_draft_4(operations: Any) -> Any:
-    """Operations such as {"replace": "/name", "value": "x"} in the form of RFC 6902. Raises ``InvalidRequest``."""
-    return [_of_draft_4_one(one) for one in operations] if isinstance(operations, list) else operations
+    """Return operations such as {"replace": "/name", "value": "x"} as in RFC 6902. Raises ``InvalidRequest``."""
+    return [_of_draft_4_one(operation) for operation in operations] if isinstance(operations, list) else operations
 
 
 def _of_draft_4_one(operation: Any) -> Document:
     kinds = [kind for kind in ("add", "remove", "replace") if kind in operation] if isinstance(operation, dict) else []
     if len(kinds) != 1:
         raise InvalidRequest('Operation objects must contain exactly one member named "add", "remove", or "replace".')
-    rest = {name: value for name, value in operation.items() if name == "value"}
-    return {"op": kinds[0], "path": operation[kinds[0]], **rest}
+    value_member = {name: value for name, value in operation.items() if name == "value"}
+    return {"op": kinds[0], "path": operation[kinds[0]], **value_member}
 
 
-#: Media types of patches to what makes RFC 6902 of them: v2.0 has the form of its fourth draft.
+#: Media types of patches to functions that convert them to RFC 6902: v2.0 has the form of its fourth draft.
 PATCHES = {"application/openstack-images-v2.1-json-patch": _as_they_are,
            "application/openstack-images-v2.0-json-patch": _of_draft_4}
 
 
-def patched(image: Document, operations: Any) -> Document:
-    """What a JSON patch (RFC 6902, with the operations that Glance has) makes of an image, as clients see it: the keys
-    that change, ``None`` for a property that goes."""
+def apply_image_patch(image: Document, operations: Any) -> Document:
+    """Return the changes that a JSON patch (RFC 6902, with Glance's operations) makes to an image, as clients see it:
+    the changed keys, ``None`` for a removed property."""
     if not isinstance(operations, list):
         raise InvalidRequest("The body must be a list of operations {op, path, value}.")
     now: Document = dict(image)
@@ -206,7 +209,7 @@ def patched(image: Document, operations: Any) -> Document:
 
 
 def _change(operation: Document, name: str, now: Document, changes: Document) -> None:
-    """Note in *changes* what one operation makes of an image that is *now* as it is."""
+    """Record in *changes* the effect of one operation on an image in the state *now*."""
     kind = operation.get("op")
     if kind in ("replace", "remove") and name not in now:
         raise Conflict(f"There is no {name} to {kind}; add it.")

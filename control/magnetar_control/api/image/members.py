@@ -6,44 +6,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.values import record, to_second
-from magnetar_control.services import Document
+from magnetar_control.api.values import build_record, to_second
 from magnetar_control.services.image.members import Members
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.fields import Record
 from magnetar_core.values import Choices, Text
 
-MEMBER = record({"member": Text(1, 255)}, "member")
-STATUS = record({"status": Choices("pending", "accepted", "rejected")}, "status")
+MEMBER = build_record({"member": Text(1, 255)}, "member")
+STATUS = build_record({"status": Choices("pending", "accepted", "rejected")}, "status")
 
 
-def routes(members: Members) -> list[Guarded]:
-    """Where they are."""
+def image_member_routes(members: Members) -> list[Guarded]:
+    """Return the routes."""
     def listed(request: Request) -> Document:
-        return {"members": [document(row) for row in members.list(*request.named())], "schema": "/v2/schemas/members"}
+        return {"members": [image_member_view(row) for row in members.list(*request.named())],
+                "schema": "/v2/schemas/members"}
 
-    every, one = "/v2/images/{id}/members", "/v2/images/{id}/members/{member}"
+    every, member_path = "/v2/images/{id}/members", "/v2/images/{id}/members/{member}"
     return [
-        route(f"GET {every}", listed),
-        route(f"POST {every}", lambda request: document(members.add(*request.named(_given(request, MEMBER))))),
-        route(f"GET {one}", lambda request: document(members.show(*request.named()))),
-        route(f"PUT {one}", lambda request: document(members.answer(*request.named(_given(request, STATUS))))),
-        route(f"DELETE {one}", lambda request: members.remove(*request.named()), 204)]
+        guarded_route(f"GET {every}", listed),
+        guarded_route(f"POST {every}", lambda request: image_member_view(members.add(*request.named(_given(request,
+                                                                                                           MEMBER))))),
+        guarded_route(f"GET {member_path}", lambda request: image_member_view(members.show(*request.named()))),
+        guarded_route(f"PUT {member_path}", lambda request: image_member_view(
+            members.answer(*request.named(_given(request, STATUS))))),
+        guarded_route(f"DELETE {member_path}", lambda request: members.remove(*request.named()), 204)]
 
 
-def _given(request: Request, known: Record) -> Any:
-    """The value of the one key that the body has, but for the ids of the URL, which clients send along. Raises
-    ``InvalidField``."""
+def _given(request: Request, body_form: Record) -> Any:
+    """Return the value of the only key of the body; ids of the URL, which clients repeat in the body, are ignored.
+    Raises ``InvalidField``."""
     body, ids = request.json(), request.params
     so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):
         body = {name: value for name, value in body.items() if so.get(name) is None or value != so[name]}
-    return known.check(body, "")[known.fields[0].name]
+    return body_form.check(body, "")[body_form.fields[0].name]
 
 
-def document(row: Mapping[Any, Any]) -> Document:
-    """A project with which an image is shared, as Glance shows it."""
+def image_member_view(row: Mapping[Any, Any]) -> Document:
+    """Return a project that shares an image, in Glance's form."""
     return {"image_id": row["image_id"], "member_id": row["member"], "status": row["status"],
             "created_at": to_second(row["created_at"]),
             "updated_at": to_second(row["updated_at"] or row["created_at"]), "schema": "/v2/schemas/member"}

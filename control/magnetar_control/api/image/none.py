@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Glance has and embedded images have none of: metadata definitions and tasks. Lists are empty, and name
-their schemas, which clients look at (API reference, "Metadata definitions", "Tasks")."""
+"""Resources of Glance that the embedded image service does not have: metadata definitions and tasks. Lists are empty
+and name their schemas, which clients read (API reference, "Metadata definitions", "Tasks")."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial
 from typing import NoReturn
 
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-#: The properties of each thing, for its schema.
+#: The properties of each resource, for its schema.
 NAMESPACE = ("namespace", "display_name", "description", "visibility", "protected", "owner", "created_at", "updated_at",
              "self", "schema")
 OBJECT = ("name", "description", "required", "properties", "created_at", "updated_at", "self", "schema")
@@ -20,7 +20,7 @@ PROPERTY = ("name", "title", "description", "type", "operators", "default", "enu
 TAG = ("name", "created_at", "updated_at")
 RESOURCE_TYPE = ("name", "prefix", "properties_target", "created_at", "updated_at")
 TASK = ("id", "type", "status", "owner", "expires_at", "created_at", "updated_at", "self", "schema")
-#: Routes of what is not there, and why.
+#: Routes of absent resources, and the reasons.
 _ONE_STORE = "There is one store, the folder of the image service; images are neither spread over several nor copied."
 _NO_CACHE = "The image service has no cache, as its content lies beside it. Each host keeps what its servers stand on."
 _NO_LOCATIONS = "The content of an image lies in the image service, and at no other location. Upload it."
@@ -29,21 +29,23 @@ ABSENT = {"GET /v2/info/stores": _ONE_STORE, "GET /v2/info/stores/detail": _ONE_
           "GET /v2/images/{id}/locations": _NO_LOCATIONS, "POST /v2/images/{id}/locations": _NO_LOCATIONS}
 
 
-def routes() -> list[Guarded]:
-    """Where they are. Tasks are for administrators, as in Glance."""
+def absent_image_routes() -> list[Guarded]:
+    """Return the routes. Tasks are for administrators, as in Glance."""
     namespaces = "/v2/metadefs/namespaces"
     return [
-        route(f"GET {namespaces}", lambda _request: {
+        guarded_route(f"GET {namespaces}", lambda _request: {
             "namespaces": [], "first": namespaces, "schema": "/v2/schemas/metadefs/namespaces"}),
-        route(f"GET {namespaces}/{{id}}", _no_namespace), route(f"POST {namespaces}", _not_made, who="admin"),
-        *(route(f"{method} {namespaces}/{{id}}", _no_namespace, who="admin") for method in ("PUT", "DELETE")),
-        route(f"GET {namespaces}/{{id}}/{{kind}}", _no_namespace),
-        route(f"POST {namespaces}/{{id}}/{{kind}}", _no_namespace, who="admin"),
-        *(route(path, partial(_absent, why)) for path, why in ABSENT.items()),
-        route("GET /v2/metadefs/resource_types", lambda _request: {"resource_types": []}),
-        route("GET /v2/tasks", lambda _request: {
+        guarded_route(f"GET {namespaces}/{{id}}", _no_namespace),
+        guarded_route(f"POST {namespaces}", _not_made, who="admin"),
+        *(guarded_route(f"{method} {namespaces}/{{id}}", _no_namespace, who="admin") for method in ("PUT", "DELETE")),
+        guarded_route(f"GET {namespaces}/{{id}}/{{kind}}", _no_namespace),
+        guarded_route(f"POST {namespaces}/{{id}}/{{kind}}", _no_namespace, who="admin"),
+        *(guarded_route(path, partial(_absent, why)) for path, why in ABSENT.items()),
+        guarded_route("GET /v2/metadefs/resource_types", lambda _request: {"resource_types": []}),
+        guarded_route("GET /v2/tasks", lambda _request: {
             "tasks": [], "first": "/v2/tasks", "schema": "/v2/schemas/tasks"}, who="admin"),
-        route("GET /v2/tasks/{id}", _no_task, who="admin"), route("POST /v2/tasks", _not_made, who="admin")]
+        guarded_route("GET /v2/tasks/{id}", _no_task, who="admin"),
+        guarded_route("POST /v2/tasks", _not_made, who="admin")]
 
 
 def _no_namespace(request: Request) -> NoReturn:

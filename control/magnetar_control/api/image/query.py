@@ -13,15 +13,15 @@ from magnetar_core.query import check_sort
 from magnetar_core.values import Choices, Nullable
 
 PAGE, LARGEST_PAGE = 25, 1000
-#: How many filters a list may have: databases take no expression of any depth.
+#: Limit of filters of a list: databases limit the depth of an expression.
 FILTERS = 100
 #: Parameters that are no filters.
 CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
 TEXTS = frozenset({"name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"})
-#: Parameter to the field and operator that it stands for.
+#: Parameter to its field and operator.
 NUMBERS = {"size": ("size", "eq"), "size_min": ("size", "gte"), "size_max": ("size", "lte"),
            "virtual_size": ("virtual_size", "eq"), "min_disk": ("min_disk", "eq"), "min_ram": ("min_ram", "eq")}
-#: What the service shows of each image, and no list goes by.
+#: Fields that the service shows, and that no list can filter by.
 NO_FILTERS = frozenset({"self", "file", "schema", "direct_url", "locations", "stores", "deleted", "deleted_at"})
 COMPARISON = Comparison()
 TRUTH = Truth(("true", "1"), ("false", "0"), any_case=True)
@@ -31,29 +31,29 @@ MEMBER_STATUS = Nullable(Choices("accepted", "pending", "rejected", "all"))
 Query = Sequence[tuple[str, str]]
 
 
-def listing(query: Query) -> ImageListing:
-    """What the list is asked for. Raises ``InvalidField`` or ``InvalidRequest`` naming the parameter."""
-    given = dict(query)
-    asked = dict.fromkeys((name, value) for name, value in query if name not in CONTROLS)
-    if len(asked) > FILTERS:
-        raise InvalidRequest(f"A list of images takes {FILTERS} filters at most, and {len(asked)} were given.")
-    filters = [_filter(name, value) for name, value in asked]
+def parse_image_listing(query: Query) -> ImageListing:
+    """Return the list request of the query. Raises ``InvalidField`` or ``InvalidRequest`` that names the parameter."""
+    parameters = dict(query)
+    requested = dict.fromkeys((name, value) for name, value in query if name not in CONTROLS)
+    if len(requested) > FILTERS:
+        raise InvalidRequest(f"A list of images takes {FILTERS} filters at most, and {len(requested)} were given.")
+    filters = [_filter(name, value) for name, value in requested]
     if not any(name == "os_hidden" for name, _value in query):
         filters.append(("os_hidden", "eq", False))
-    limit = given.get("limit")
+    limit = parameters.get("limit")
     return ImageListing(
-        visibility=VISIBILITY.check(given.get("visibility"), "visibility"),
-        member_status=MEMBER_STATUS.check(given.get("member_status"), "member_status"), filters=filters,
+        visibility=VISIBILITY.check(parameters.get("visibility"), "visibility"),
+        member_status=MEMBER_STATUS.check(parameters.get("member_status"), "member_status"), filters=filters,
         sort=_sort(query), limit=PAGE if limit is None else min(LIMIT.check(limit, "limit"), LARGEST_PAGE),
-        marker=given.get("marker"))
+        marker=parameters.get("marker"))
 
 
 def _filter(name: str, value: str) -> tuple[str, str, object]:
-    """Field, operator and value of a parameter; what is no field is a property."""
+    """Return field, operator and value of a parameter; a name that is no field is a property."""
     if name in NO_FILTERS:
         raise InvalidField(name, "is nothing by which images are listed; leave it out")
     if name in TEXTS and value.startswith("in:"):
-        return name, "in", [one.strip('"') for one in value.removeprefix("in:").split(",")]
+        return name, "in", [choice.strip('"') for choice in value.removeprefix("in:").split(",")]
     if name in NUMBERS:
         return *NUMBERS[name], NUMBER.check(value, name)
     if name in ("protected", "os_hidden"):
@@ -65,13 +65,13 @@ def _filter(name: str, value: str) -> tuple[str, str, object]:
 
 
 def _sort(query: Query) -> list[tuple[str, bool]]:
-    """Fields and whether downwards; the newest first when nothing is said."""
+    """Return the fields and whether each is in descending order; by default the newest first."""
     keys = [value for name, value in query if name == "sort_key"]
     directions = [value for name, value in query if name == "sort_dir"]
     pairs = [(key, directions[min(at, len(directions) - 1)] if directions else "desc") for at, key in enumerate(keys)]
     for name, value in query:
         if name == "sort":
-            words = (one.partition(":") for one in value.split(","))
+            words = (sort_term.partition(":") for sort_term in value.split(","))
             pairs += [(key.strip(), direction or "desc") for key, _colon, direction in words]
     pairs = pairs or [("created_at", directions[0] if directions else "desc")]
     for key, direction in pairs:

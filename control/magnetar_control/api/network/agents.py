@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Network agents: the agent of each compute host, which makes the networks there (API reference, "Agents"). For
-administrators; they are not changed here but as compute services."""
+"""Network agents: the agent of each compute host, which creates the networks there (API reference, "Agents"). For
+administrators; agents are changed only as compute services."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from magnetar_control.api.values import to_second
-from magnetar_control.services import Document
 from magnetar_control.store.hosts.services import Service
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
-#: By these a list is filtered.
+#: Filters of the list.
 FILTERS = ("id", "host", "agent_type", "binary", "topic", "availability_zone", "alive", "admin_state_up")
 
 
 class AgentRoutes:
-    """The routes of agents. *hosts* finds the compute hosts."""
+    """The routes of agents. *hosts* returns the compute hosts."""
 
     def __init__(self, hosts: Callable[[], Sequence[Service]]) -> None:
         self.hosts = hosts
 
     def routes(self) -> list[Guarded]:
-        """Where they are."""
-        return [route("GET /v2.0/agents", self.list), route("GET /v2.0/agents/{id}", self.show),
-                *(route(f"{method} /v2.0/agents/{{id}}", self.refuse, who="admin") for method in ("PUT", "DELETE"))]
+        """Return the routes."""
+        return [guarded_route("GET /v2.0/agents", self.list), guarded_route("GET /v2.0/agents/{id}", self.show),
+                *(guarded_route(f"{method} /v2.0/agents/{{id}}", self.refuse, who="admin")
+                  for method in ("PUT", "DELETE"))]
 
     def list(self, request: Request) -> Document:
-        """All that fit the filters; none for who is no administrator, as in Neutron."""
-        found = [agent(one) for one in self.hosts()] if request.context.is_admin else []
+        """Return the agents that match the filters; none for callers who are no administrators, as in Neutron."""
+        agents = [network_agent_view(host) for host in self.hosts()] if request.context.is_admin else []
         for name in FILTERS:
-            if wanted := {value.lower() for given, value in request.query if given == name}:
-                found = [one for one in found if str(one[name]).lower() in wanted]
-        return {"agents": found}
+            if accepted := {value.lower() for parameter, value in request.query if parameter == name}:
+                agents = [agent for agent in agents if str(agent[name]).lower() in accepted]
+        return {"agents": agents}
 
     def show(self, request: Request) -> Document:
-        """One. Raises ``NotFound``."""
-        for one in self.hosts() if request.context.is_admin else ():
-            if one.id == request.params["id"]:
-                return {"agent": agent(one)}
+        """Return an agent. Raises ``NotFound``."""
+        for host in self.hosts() if request.context.is_admin else ():
+            if host.id == request.params["id"]:
+                return {"agent": network_agent_view(host)}
         raise NotFound(f"Agent {request.params['id']} could not be found", type="AgentNotFound")
 
     def refuse(self, _request: Request) -> NoReturn:
-        """Change or removal."""
+        """Refuse a change or removal."""
         raise InvalidRequest("A network agent is the agent of a compute host: disable or remove that one, as a compute "
                              "service (openstack compute service set, or delete).")
 
 
-def agent(host: Service) -> Document:
-    """How a host's agent looks."""
-    begun = to_second(host.row["created_at"]) if host.row else None
+def network_agent_view(host: Service) -> Document:
+    """Return the agent of a host in Neutron's form."""
+    begun = to_second(host.created_at) if host.created_at else None
     return {"id": host.id, "agent_type": "Magnetar host agent", "binary": "magnetar-agent", "topic": "N/A",
             "host": host.host, "availability_zone": host.zone, "alive": host.up, "admin_state_up": not host.disabled,
             "description": host.disabled_reason or "", "created_at": begun, "started_at": begun,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of Neutron's API v2.0: the resources, extensions, quotas, and what there is none of."""
+"""The routes of Neutron's API v2.0: the resources, extensions, quotas, and absent resources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.api.fault_forms import keystone_document
-from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.auto_topologies import AutoTopologies
 from magnetar_control.services.network.ports.trunks import TrunkStore
@@ -18,18 +17,19 @@ from magnetar_control.services.network.routers.routers import RouterStore
 from magnetar_control.services.network.security.address_groups import AddressGroupStore
 from magnetar_control.store.hosts.services import Service
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_control.web.routing import ANY_SLASH
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attributes, lacking, qos_rules, without
 from .agents import AgentRoutes
 from .ip_availability import IpAvailabilityRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, router, trunk
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group_view, router_view, trunk_view
 from .tags import TagRoutes
 
-#: Alias to name of the extensions that hold here: what clients look for before they use it.
+#: Alias to name of the supported extensions, which clients check before they use one.
 EXTENSIONS = {
     "address-scope": "Address scope", "agent": "agent",
     "availability_zone": "Availability Zone", "binding": "Port Binding",
@@ -48,7 +48,7 @@ EXTENSIONS = {
     "standard-attr-tag": "Tag support for resources with standard attribute",
     "standard-attr-timestamp": "Resource timestamps",
     "subnet_allocation": "Subnet Allocation"}
-#: Those that hold with an engine of networks besides.
+#: Further extensions with an engine of networks.
 WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port Resource Request",
                "port-resource-request-groups": "Port resource request groups",
                "qos-bw-minimum-ingress": "Ingress direction for QoS minimum bandwidth rule",
@@ -65,16 +65,16 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
                "auto-allocated-topology": "Auto Allocated Topology Services",
                "router": "Neutron L3 Router", "trunk": "Trunk Extension", "trunk-details": "Trunk port details"}
-#: What Neutron has and a host's own networks have not: path to key of the empty list.
+#: Resources of Neutron that a host's own networks do not have: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "trunks": "trunks",
            "service-providers": "service_providers"}
-#: Type in an error by its status, where the handler names none.
+#: Error type by status, for handlers that name none.
 TYPES = {403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",
          500: "HTTPInternalServerError", 503: "HTTPServiceUnavailable"}
 
 
-def refused(fault: Fault) -> Answer:
+def render_neutron_fault(fault: Fault) -> Answer:
     """Return a fault in Neutron's form; 401 in Keystone's, as keystonemiddleware answers."""
     if fault.status == HTTPStatus.UNAUTHORIZED:
         return Answer(keystone_document(fault), fault.status)
@@ -82,35 +82,37 @@ def refused(fault: Fault) -> Answer:
     return Answer({"NeutronError": {"type": type, "message": fault.message, "detail": ""}}, fault.status)
 
 
-def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None],
-                hosts: Callable[[], Sequence[Service]] = tuple,
-                delete_port: Callable[[Request], None] | None = None) -> RoutedService:
-    """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts* finds
-    the compute hosts; *delete_port* deletes a port that a server may have."""
-    known = {**EXTENSIONS, **(WITH_ENGINE if service.worker else {})}
+def network_application(service: EmbeddedNetworks, authenticate: Callable[[Request], None],
+                        hosts: Callable[[], Sequence[Service]] = tuple,
+                        delete_port: Callable[[Request], None] | None = None) -> RoutedService:
+    """Return the application for ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts*
+    returns the compute hosts; *delete_port* deletes a port that a server may use."""
+    extensions = {**EXTENSIONS, **(WITH_ENGINE if service.worker else {})}
     forms = (*FORMS, *(OF_ENGINE if service.worker else ()))
     return RoutedService([
-        route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
+        guarded_route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
             {"rel": "self", "href": request.base + "/v2.0/"}]}]}, who="anyone"),
-        route("GET /v2.0", lambda request: {"resources": [{"name": form.name, "collection": form.plural, "links": [
+        guarded_route("GET /v2.0", lambda request: {"resources": [{"name": form.name, "collection": form.plural,
+                                                                   "links": [
             {"rel": "self", "href": f"{request.base}/v2.0/{form.path}"}]} for form in forms]}, who="anyone"),
-        route("GET /v2.0/extensions", lambda _request: {"extensions": [_extension(known, one) for one in known]}),
-        route("GET /v2.0/extensions/{alias}",
-              lambda request: {"extension": _extension(known, request.params["alias"])}),
-        route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
+        guarded_route("GET /v2.0/extensions", lambda _request: {"extensions": [_extension(extensions, alias)
+                                                                               for alias in extensions]}),
+        guarded_route("GET /v2.0/extensions/{alias}",
+                      lambda request: {"extension": _extension(extensions, request.params["alias"])}),
+        guarded_route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
-        *without.routes(), *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
+        *without.absent_network_routes(), *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
         *IpAvailabilityRoutes(service.database).routes(),
-        *(one for form in forms for one in ResourceRoutes(
+        *(route for form in forms for route in ResourceRoutes(
             service.resources, form, delete_port if form.name == "port" else None).routes()),
-        *(one for form in forms for one in TagRoutes(
+        *(route for form in forms for route in TagRoutes(
             service.resources[form.store or form.plural], form.path).routes()),
-        *(one for path, key in NONE_OF.items()
-          if key not in service.resources for one in _none_of(path, key)),
+        *(route for path, key in NONE_OF.items()
+          if key not in service.resources for route in _none_of(path, key)),
         *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),
-           *qos_rules.routes(), *_topologies(service.topologies))
+           *qos_rules.qos_rule_routes(), *_topologies(service.topologies))
           if service.worker else ()),
-    ], authenticate, refused, ANY_SLASH)
+    ], authenticate, render_neutron_fault, ANY_SLASH)
 
 
 def _interfaces(routers: RouterStore) -> list[Guarded]:
@@ -121,56 +123,56 @@ def _interfaces(routers: RouterStore) -> list[Guarded]:
 
     def routed(request: Request, put: bool) -> Document:
         wish = attributes.EXTRA_ROUTES.check(request.json(), "body")["router"]
-        found = routers.routes(request.context, request.params["id"], wish["routes"], put=put)
-        return {"router": router(found, request.context.is_admin)}
+        updated_router = routers.routes(request.context, request.params["id"], wish["routes"], put=put)
+        return {"router": router_view(updated_router, request.context.is_admin)}
 
-    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_{what}", partial(act, put=verb == "add"))
-            for what, act in (("router_interface", done), ("extraroutes", routed)) for verb in ("add", "remove")]
+    return [guarded_route(f"PUT /v2.0/routers/{{id}}/{verb}_{target}", partial(act, put=verb == "add"))
+            for target, act in (("router_interface", done), ("extraroutes", routed)) for verb in ("add", "remove")]
 
 
 def _addresses(groups: AddressGroupStore) -> list[Guarded]:
     def done(request: Request, put: bool) -> Document:
         wish = attributes.ADDRESSES.check(request.json(), "body")
-        found = groups.move(request.context, request.params["id"], wish["addresses"], put=put)
-        return {"address_group": address_group(found, request.context.is_admin)}
+        group = groups.move(request.context, request.params["id"], wish["addresses"], put=put)
+        return {"address_group": address_group_view(group, request.context.is_admin)}
 
-    return [route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
+    return [guarded_route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
             for verb in ("add", "remove")]
 
 
 def _topologies(topologies: AutoTopologies) -> list[Guarded]:
-    """Of a project's first network; ``fields=dry-run`` asks whether it could have one."""
+    """Return the routes of a project's auto-allocated topology; ``fields=dry-run`` only checks its requirements."""
     def show(request: Request) -> Document:
         project, dry = request.params["id"], ("fields", "dry-run") in request.query
-        found = "dry-run=pass"
+        topology_id = "dry-run=pass"
         if dry:
             topologies.check(request.context, project)
         else:
-            found = topologies.find(request.context, project)
-        return {"auto_allocated_topology": {"id": found, "project_id": project, "tenant_id": project}}
+            topology_id = topologies.find(request.context, project)
+        return {"auto_allocated_topology": {"id": topology_id, "project_id": project, "tenant_id": project}}
 
-    return [route("GET /v2.0/auto-allocated-topology/{id}", show),
-            route("DELETE /v2.0/auto-allocated-topology/{id}",
-                  lambda request: topologies.delete(request.context, request.params["id"]), 204)]
+    return [guarded_route("GET /v2.0/auto-allocated-topology/{id}", show),
+            guarded_route("DELETE /v2.0/auto-allocated-topology/{id}",
+                          lambda request: topologies.delete(request.context, request.params["id"]), 204)]
 
 
 def _subports(trunks: TrunkStore) -> list[Guarded]:
-    """Neutron answers these without a word around the trunk."""
+    """Return the routes of subports. As in Neutron, their answers have no key around the trunk."""
     def done(request: Request, put: bool) -> Document:
         wish = (attributes.SUB_PORTS if put else attributes.GONE_PORTS).check(request.json(), "body")
-        found = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)
-        return trunk(found, request.context.is_admin)
+        changed_trunk = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)
+        return trunk_view(changed_trunk, request.context.is_admin)
 
-    return [route("GET /v2.0/trunks/{id}/get_subports", lambda request: {
+    return [guarded_route("GET /v2.0/trunks/{id}/get_subports", lambda request: {
                 "sub_ports": trunks.show(request.context, request.params["id"])["sub_ports"]}),
-            *(route(f"PUT /v2.0/trunks/{{id}}/{verb}_subports", partial(done, put=verb == "add"))
+            *(guarded_route(f"PUT /v2.0/trunks/{{id}}/{verb}_subports", partial(done, put=verb == "add"))
               for verb in ("add", "remove"))]
 
 
-def _extension(known: Mapping[str, str], alias: str) -> Document:
-    if alias not in known:
+def _extension(extensions: Mapping[str, str], alias: str) -> Document:
+    if alias not in extensions:
         raise NotFound(f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
-    return {"alias": alias, "name": known[alias], "description": known[alias], "links": [],
+    return {"alias": alias, "name": extensions[alias], "description": extensions[alias], "links": [],
             "updated": "2026-11-21T00:00:00-00:00"}
 
 
@@ -184,5 +186,5 @@ def _none_of(path: str, key: str) -> list[Guarded]:
     def shown(request: Request) -> NoReturn:
         raise NotFound(f"Embedded networking has no {words}, so there is no {request.params['id']}.")
 
-    return [route(f"GET /v2.0/{path}", lambda _request: {key: []}), route(f"POST /v2.0/{path}", made),
-            *(route(f"{method} /v2.0/{path}/{{id}}", shown) for method in ("GET", "PUT", "DELETE"))]
+    return [guarded_route(f"GET /v2.0/{path}", lambda _request: {key: []}), guarded_route(f"POST /v2.0/{path}", made),
+            *(guarded_route(f"{method} /v2.0/{path}/{{id}}", shown) for method in ("GET", "PUT", "DELETE"))]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attributes of Neutron's resources that nothing here acts on, and why (API reference, Networking v2.0). Values that
-say what is so anyway are taken, since clients send them."""
+"""Attributes of Neutron's resources that have no effect here, and the reasons (API reference, Networking v2.0). Values
+that describe the actual state are accepted, because clients send them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ROUTER: Mapping[str, Value] = {
                                 False),
     **dict.fromkeys(("enable_default_route_bfd", "enable_default_route_ecmp"), Lacking(
         "must be false: a router has one way out", False))}
-#: Of a router's gateway and of a floating IP.
+#: Attributes of a router's gateway and of a floating IP.
 OUTSIDE: Mapping[str, Value] = {
     "qos_policy_id": Lacking("must be null: QoS policies count for ports of servers and their networks, also for what "
                              "comes by a router")}
@@ -61,9 +61,9 @@ FLOATING_IP: Mapping[str, Value] = {
                          "network"),
     **OUTSIDE, **dict.fromkeys(("dns_name", "dns_domain"), Lacking(
         "must be empty: no DNS outside of the cloud is told of floating IPs", ""))}
-#: Of a port forwarding.
+#: Attributes of a port forwarding.
 PORT_FORWARDING: Mapping[str, Value] = {
     f"{side}_port_range": Lacking(f"must be left out: a forwarding is of one port, which {side}_port says")
     for side in ("internal", "external")}
-#: Of an interface of a router.
+#: Attributes of an interface of a router.
 INTERFACE: Mapping[str, Value] = {"advertise_host": Lacking("must be false: routers announce nothing by BGP", False)}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Types of QoS rules: those that there are, and those that OVN cannot do (API reference, "Quality of Service")."""
+"""Types of QoS rules: the supported ones, and the types that OVN cannot implement (API reference, "Quality of
+Service")."""
 
 from __future__ import annotations
 
@@ -7,31 +8,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from magnetar_control.services import Document
 from magnetar_control.services.network.ports import qos
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
 from .attributes import DSCP_MARKS, KBPS
 
-#: What a parameter of each type may be, for administrators.
+#: The values of the parameters of each type, for administrators.
 PARAMETERS: dict[str, dict[str, Any]] = {
     "bandwidth_limit": {"max_kbps": {"start": 1, "end": KBPS}, "max_burst_kbps": {"start": 0, "end": KBPS},
                         "direction": ["ingress", "egress"]},
     "dscp_marking": {"dscp_mark": list(DSCP_MARKS)},
     "minimum_bandwidth": {"min_kbps": {"start": 1, "end": KBPS}, "direction": ["ingress", "egress"]}}
-#: Types that Neutron has besides, and why there are none of them.
+#: Further types of Neutron, and the reasons for their absence.
 WITHOUT = {
     "minimum_packet_rate": "OVN measures bits per second, not packets",
     "packet_rate_limit": "OVN measures bits per second, not packets"}
 
 
-def routes() -> list[Guarded]:
-    """Where they are."""
+def qos_rule_routes() -> list[Guarded]:
+    """Return the routes."""
     top = "/v2.0/qos/rule-types"
-    return [route(f"GET {top}", lambda _request: {"rule_types": [{"type": one} for one in qos.KINDS]}),
-            route(f"GET {top}/{{type}}", _type), *(one for kind in WITHOUT for one in _none_of(kind))]
+    return [guarded_route(f"GET {top}", lambda _request: {"rule_types": [{"type": kind} for kind in qos.KINDS]}),
+            guarded_route(f"GET {top}/{{type}}", _type), *(route for kind in WITHOUT for route in _none_of(kind))]
 
 
 def _type(request: Request) -> Document:
@@ -52,5 +53,5 @@ def _none_of(kind: str) -> list[Guarded]:
         raise error(f"There are no QoS rules of type {words}: {WITHOUT[kind]}.", type="QosRuleNotSupported")
 
     made, shown = partial(refused, InvalidRequest), partial(refused, NotFound)
-    return [route(f"GET {every}", lambda _request: {f"{kind}_rules": []}), route(f"POST {every}", made),
-            *(route(f"{method} {every}/{{id}}", shown) for method in ("GET", "PUT", "DELETE"))]
+    return [guarded_route(f"GET {every}", lambda _request: {f"{kind}_rules": []}), guarded_route(f"POST {every}", made),
+            *(guarded_route(f"{method} {every}/{{id}}", shown) for method in ("GET", "PUT", "DELETE"))]

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes that all of Neutron's resources have: list, show, create (one or many), update, delete; and how they are
-shown (API reference, Networking v2.0)."""
+"""The routes that all of Neutron's resources have: list, show, create (one or many), update, delete; and the forms of
+the resources (API reference, Networking v2.0)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from magnetar_control.api.values import Number, Truth, to_second
-from magnetar_control.services import Document, Page
+from magnetar_control.services import Page
 from magnetar_control.services.network.ports import qos
-from magnetar_control.services.network.ports.virtual_functions import is_one, vif_type
+from magnetar_control.services.network.ports.virtual_functions import is_host_device, vif_type
 from magnetar_control.services.network.resources import NetworkStore
 from magnetar_control.services.network.security.default_rules import USES
 from magnetar_control.services.network.security.group_rules import SAME
-from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.services.network.tags import tags_of
+from magnetar_control.web import Answer, Request
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
 from magnetar_core.query import check_sort
@@ -29,7 +32,7 @@ from .attributes import NAMES
 
 #: Parameters of a list that are no filters.
 CONTROLS = frozenset({"fields", "limit", "marker", "page_reverse", "sort_dir", "sort_key"})
-#: Attributes by which lists are filtered and sorted besides those that a body has.
+#: Attributes for filtering and sorting that no body has.
 READ_ONLY = frozenset({"id", "status", "created_at"})
 COUNT = Number(0, 999_999_999)
 Row = Mapping[Any, Any]
@@ -37,9 +40,12 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a resource looks over HTTP: names, the attributes of bodies, and a view of (resource, for an admin). *store*:
-    the service's name of it, where that is another than *plural*; *above*: the service's name of what it is part of,
-    and the column and word of the path that say of which."""
+    """The form of a resource over HTTP: names, the attributes of bodies, and a view, a function of the resource and
+    whether it is for an administrator.
+
+    *store*: the service's name of the resource if it is not *plural*; *above*: the service's name of the parent
+    resource, and the column and path word that identify the parent.
+    """
 
     name: str
     plural: str
@@ -50,27 +56,21 @@ class Form:
     above: tuple[str, str] | None = None
 
     def attribute(self, name: str) -> Any:
-        """The value type of an attribute; ``None`` for another name."""
-        usual = attributes.TRUTH if name == "shared" else None  # which RBAC policies say of some
+        """Return the value type of an attribute; ``None`` for an unknown name."""
+        usual = attributes.TRUTH if name == "shared" else None  # RBAC policies set it for some resources
         return next((field.value for field in self.body.fields if field.name == name), usual)
 
 
-def tags_of(row: Row) -> list[str]:
-    """The tags of a resource; of those that can have none, none."""
-    found: list[str] = orjson.loads(row.get("tags") or "[]")
-    return found
-
-
 def _shown(row: Row, *names: str) -> Document:
-    """What all show, and the columns *names* as they are."""
+    """Return the common fields of all resources, and the columns *names* unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),
             "updated_at": to_second(row["updated_at"] or row["created_at"]), **{name: row[name] for name in names}}
 
 
-def network(row: Row, admin: bool) -> Document:
-    """A network; the provider part for admins."""
+def network_view(row: Row, admin: bool) -> Document:
+    """Return a network; with the provider attributes for administrators."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
                 "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
@@ -81,147 +81,149 @@ def network(row: Row, admin: bool) -> Document:
             **(provider if admin else {})}
 
 
-def subnet(row: Row, _admin: bool) -> Document:
-    """A subnet."""
+def subnet_view(row: Row, _admin: bool) -> Document:
+    """Return a subnet."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
              "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
     return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
 
 
-def subnetpool(row: Row, _admin: bool) -> Document:
-    """A subnet pool."""
+def subnetpool_view(row: Row, _admin: bool) -> Document:
+    """Return a subnet pool."""
     plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
              "shared", "is_default", "address_scope_id")
     return _shown(row, *plain)
 
 
-def address_scope(row: Row, _admin: bool) -> Document:
-    """An address scope. Neutron's has neither a description nor times nor tags."""
+def address_scope_view(row: Row, _admin: bool) -> Document:
+    """Return an address scope. Neutron's has no description, times or tags."""
     return _shown(row, "name", "ip_version", "shared")
 
 
-def port(row: Row, admin: bool) -> Document:
-    """A port; the binding, and what it asks of its server's host, for admins."""
+def port_view(row: Row, admin: bool) -> Document:
+    """Return a port; with binding and resource request for administrators."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
              "dns_assignment")
-    function = is_one(row)
+    function = is_host_device(row)
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"],
                "binding:vif_details": {"port_filter": False} if function and row["host"] else {},
                "binding:vif_type": vif_type(row) if row["host"] else "unbound",
                "resource_request": row["resource_request"]}
-    pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
-             for one in row["pairs"]]
-    details = {name: row[name] for name in ("trunk_details",) if name in row}  # of a parent only
+    pairs = [{"ip_address": pair["ip_address"], "mac_address": pair.get("mac_address") or row["mac_address"]}
+             for pair in row["pairs"]]
+    details = {name: row[name] for name in ("trunk_details",) if name in row}  # only for a parent port
     return {**_shown(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
             "binding:vnic_type": row["vnic_type"], **details, **(binding if admin else {})}
 
 
-def security_group(row: Row, admin: bool) -> Document:
-    """A security group, with its rules."""
+def security_group_view(row: Row, admin: bool) -> Document:
+    """Return a security group with its rules."""
     return {**_shown(row, "name", "stateful", "shared"),
-            "security_group_rules": [security_group_rule(rule, admin) for rule in row["rules"]]}
+            "security_group_rules": [security_group_rule_view(rule, admin) for rule in row["rules"]]}
 
 
-def security_group_rule(row: Row, _admin: bool) -> Document:
-    """A rule of a security group, which has no tags."""
+def security_group_rule_view(row: Row, _admin: bool) -> Document:
+    """Return a rule of a security group, which has no tags."""
     shown = _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
                    "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
     return {name: value for name, value in shown.items() if name != "tags"}
 
 
-def default_security_group_rule(row: Row, _admin: bool) -> Document:
-    """A rule that new security groups begin with."""
+def default_rule_view(row: Row, _admin: bool) -> Document:
+    """Return a default rule of new security groups."""
     return {name: row[name] for name in ("id", "description", *SAME, *USES)}
 
 
-def rbac_policy(row: Row, _admin: bool) -> Document:
-    """A policy that shares something."""
+def rbac_policy_view(row: Row, _admin: bool) -> Document:
+    """Return an RBAC policy."""
     return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
             "tenant_id": row["project_id"], "target_tenant": row["target_project"]}
 
 
-def router(row: Row, admin: bool) -> Document:
-    """A router; for admins what is so of each one: see ``lacking.ROUTER``."""
+def router_view(row: Row, admin: bool) -> Document:
+    """Return a router; for administrators with the attributes that all routers share, see ``lacking.ROUTER``."""
     return {**_shown(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
             "external_gateway_info": row["gateway"], "availability_zones": ["nova"], "availability_zone_hints": [],
             **({"distributed": True, "ha": True} if admin else {})}
 
 
-def floatingip(row: Row, _admin: bool) -> Document:
-    """A floating IP."""
+def floatingip_view(row: Row, _admin: bool) -> Document:
+    """Return a floating IP."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_shown(row, *plain), "floating_network_id": row["network_id"], "dns_name": "", "dns_domain": "",
             "status": "ACTIVE" if row["router_id"] else "DOWN", "port_forwardings": [
-                {name: one[name] for name in ("id", "protocol", "internal_port_id", "internal_ip_address",
-                                              "internal_port", "external_port")} for one in row["forwardings"]]}
+                {name: forwarding[name] for name in ("id", "protocol", "internal_port_id", "internal_ip_address",
+                                                     "internal_port", "external_port")}
+                                                     for forwarding in row["forwardings"]]}
 
 
-def address_group(row: Row, _admin: bool) -> Document:
-    """An address group."""
+def address_group_view(row: Row, _admin: bool) -> Document:
+    """Return an address group."""
     return _shown(row, "name", "addresses", "shared")
 
 
-def trunk(row: Row, _admin: bool) -> Document:
-    """A trunk."""
+def trunk_view(row: Row, _admin: bool) -> Document:
+    """Return a trunk."""
     return _shown(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
 
 
-def port_forwarding(row: Row, _admin: bool) -> Document:
-    """A port forwarding of a floating IP."""
+def port_forwarding_view(row: Row, _admin: bool) -> Document:
+    """Return a port forwarding of a floating IP."""
     plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
              "protocol", "description")
     return {**{name: row[name] for name in plain}, **{
         f"{side}_port_range": f"{row[f'{side}_port']}:{row[f'{side}_port']}" for side in ("internal", "external")}}
 
 
-def qos_policy(row: Row, admin: bool) -> Document:
-    """A QoS policy, with its rules."""
+def qos_policy_view(row: Row, admin: bool) -> Document:
+    """Return a QoS policy with its rules."""
     return {**_shown(row, "name", "shared", "is_default"), "rules": [
-        {**qos_rule(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
+        {**qos_rule_view(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
 
 
-def qos_rule(row: Row, _admin: bool) -> Document:
-    """A rule of a QoS policy."""
+def qos_rule_view(row: Row, _admin: bool) -> Document:
+    """Return a rule of a QoS policy."""
     return {"id": row["id"], "qos_policy_id": row["policy_id"], "tags": [],
             **{name: row[name] for name in qos.KINDS[row["kind"]]}}
 
 
 def _qos_rule(kind: str, body: Record) -> Form:
     return Form(name=f"{kind}_rule", plural=f"{kind}_rules", path=f"qos/policies/{{policy_id}}/{kind}_rules", body=body,
-                view=qos_rule, above=("qos_policies", "policy_id"))
+                view=qos_rule_view, above=("qos_policies", "policy_id"))
 
 
-#: Those that there are with an engine besides.
-OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attributes.ROUTER, view=router),
+#: Further resources with an engine of networks.
+OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attributes.ROUTER, view=router_view),
              Form(name="floatingip", plural="floatingips", path="floatingips", body=attributes.FLOATING_IP,
-                  view=floatingip),
+                  view=floatingip_view),
              Form(name="port_forwarding", plural="port_forwardings",
                   path="floatingips/{floatingip_id}/port_forwardings", body=attributes.PORT_FORWARDING,
-                  view=port_forwarding, above=("floatingips", "floatingip_id")),
+                  view=port_forwarding_view, above=("floatingips", "floatingip_id")),
              Form(name="address_group", plural="address_groups", path="address-groups",
-                  body=attributes.ADDRESS_GROUP, view=address_group),
-             Form(name="trunk", plural="trunks", path="trunks", body=attributes.TRUNK, view=trunk),
-             Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
-                  store="qos_policies"),
+                  body=attributes.ADDRESS_GROUP, view=address_group_view),
+             Form(name="trunk", plural="trunks", path="trunks", body=attributes.TRUNK, view=trunk_view),
+             Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY,
+                  view=qos_policy_view, store="qos_policies"),
              _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),
              _qos_rule("dscp_marking", attributes.DSCP_MARKING_RULE),
              _qos_rule("minimum_bandwidth", attributes.MINIMUM_BANDWIDTH_RULE))
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
-                  ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),
-                  ("port", attributes.PORT, port), ("subnetpool", attributes.SUBNET_POOL, subnetpool),
-                  ("address_scope", attributes.ADDRESS_SCOPE, address_scope),
-                  ("security_group", attributes.SECURITY_GROUP, security_group),
-                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule),
+                  ("network", attributes.NETWORK, network_view), ("subnet", attributes.SUBNET, subnet_view),
+                  ("port", attributes.PORT, port_view), ("subnetpool", attributes.SUBNET_POOL, subnetpool_view),
+                  ("address_scope", attributes.ADDRESS_SCOPE, address_scope_view),
+                  ("security_group", attributes.SECURITY_GROUP, security_group_view),
+                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule_view),
                   ("default_security_group_rule", attributes.DEFAULT_SECURITY_GROUP_RULE,
-                   default_security_group_rule)))
+                   default_rule_view)))
 FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,
-               view=rbac_policy),)
+               view=rbac_policy_view),)
 
 
 class ResourceRoutes:
-    """The routes of one resource, of the *stores* by the service's names. *remove* deletes one, in place of them."""
+    """The routes of one resource, with *stores* by the service's names. *remove*: a handler that replaces the deletion
+    in the store."""
 
     def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
                  remove: Callable[[Request], None] | None = None) -> None:
@@ -230,41 +232,57 @@ class ResourceRoutes:
         self.above = stores[form.above[0]] if form.above else None
 
     def routes(self) -> list[Guarded]:
-        """Where they are."""
-        every, one = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
-        routes = [route(f"GET {every}", self.list), route(f"POST {every}", self.create, 201),
-                  route(f"GET {one}", self.show),
-                  route(f"DELETE {one}", self.remove, 204)]
-        return [*routes, route(f"PUT {one}", self.update)] if self.resources.resource.update else routes
+        """Return the routes."""
+        every, resource_path = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
+        routes = [guarded_route(f"GET {every}", self.list), guarded_route(f"POST {every}", self.create, 201),
+                  guarded_route(f"GET {resource_path}", self.show),
+                  guarded_route(f"DELETE {resource_path}", self.remove, 204)]
+        return [*routes,
+                guarded_route(f"PUT {resource_path}", self.update)] if self.resources.resource.update else routes
 
-    def list(self, request: Request) -> Document:
-        """Those that fit the query, sorted and in pages."""
+    def list(self, request: Request) -> Document | Answer:
+        """Return the resources that match the query, sorted and in pages; a long list as a stream."""
         query = ListQuery(self.form, self.resources, request)
         page = query.page(self._place(request))
-        found = self.resources.list(request.context, page)
-        answer: Document = {self.form.plural: [query.picked(self._view(request, one)) for one in found]}
-        if page.limit and len(found) == page.limit:
-            answer[f"{self.form.plural}_links"] = request.next_page(found[-1]["id"])
+        pieces = self.resources.pieces(request.context, page)
+        rows, more = next(pieces), next(pieces, None)
+        if more is not None:
+            pieces = itertools.chain((rows, more), pieces)
+            if request.method == "GET":
+                return Answer(self._stream(query, page, pieces))
+            rows = [row for piece in pieces for row in piece]
+        answer: Document = {self.form.plural: [query.picked(self._view(request, row)) for row in rows]}
+        if page.limit and len(rows) == page.limit:
+            answer[f"{self.form.plural}_links"] = request.next_page(rows[-1]["id"])
         return answer
 
+    def _stream(self, query: ListQuery, page: Page, pieces: Iterable[Documents]) -> Iterator[bytes]:
+        """Yield the answer of ``list`` as JSON. Memory holds one piece of the list."""
+        request, opening, count, last = query.request, f'{{"{self.form.plural}":['.encode(), 0, ""
+        for rows in filter(None, pieces):
+            yield opening + b",".join(orjson.dumps(query.picked(self._view(request, row))) for row in rows)
+            opening, last, count = b",", rows[-1]["id"], count + len(rows)
+        links = {f"{self.form.plural}_links": request.next_page(last)} if count == page.limit else {}
+        yield b"]" + (b"," + orjson.dumps(links)[1:] if links else b"}")
+
     def show(self, request: Request) -> Document:
-        """One."""
-        found = self._view(request, self._found(request))
-        return {self.form.name: ListQuery(self.form, self.resources, request).picked(found)}
+        """Return a resource."""
+        shown = self._view(request, self._found(request))
+        return {self.form.name: ListQuery(self.form, self.resources, request).picked(shown)}
 
     def create(self, request: Request) -> Document:
-        """One, or many in one transaction."""
+        """Create one resource, or many in one transaction."""
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
-        wanted = body[plural] if many else [self._inner(body)]
+        bodies = body[plural] if many else [self._inner(body)]
         place = self._place(request)
-        made = self.resources.create(request.context, *({**as_named(self.form.body.check(one, name)), **place}
-                                                        for one in wanted))
-        shown = [self._view(request, one) for one in made]
+        made = self.resources.create(request.context, *({**as_named(self.form.body.check(resource_body, name)), **place}
+                                                        for resource_body in bodies))
+        shown = [self._view(request, row) for row in made]
         return {plural: shown} if many else {name: shown[0]}
 
     def update(self, request: Request) -> Document:
-        """Change what is given."""
+        """Update the fields in the body."""
         values = as_named(self.form.body.changes(self._inner(request.json()), self.form.name))
         if self.above:
             self._found(request)
@@ -272,13 +290,14 @@ class ResourceRoutes:
             request.context, request.params["id"], values))}
 
     def delete(self, request: Request) -> None:
-        """Remove it."""
+        """Delete a resource."""
         if self.above:
             self._found(request)
         self.resources.delete(request.context, request.params["id"])
 
     def _place(self, request: Request) -> Document:
-        """The column that says what it is part of, as the path has it; that is there, or ``NotFound`` is raised."""
+        """Return the column of the parent resource and its id from the path. Raises ``NotFound`` for an unknown
+        parent."""
         if self.above is None or self.form.above is None:
             return {}
         column = self.form.above[1]
@@ -286,28 +305,28 @@ class ResourceRoutes:
 
     def _found(self, request: Request) -> Document:
         place, id = self._place(request), request.params["id"]
-        found = self.resources.show(request.context, id)
-        if any(found[name] != value for name, value in place.items()):
+        row = self.resources.show(request.context, id)
+        if any(row[name] != value for name, value in place.items()):
             words = self.resources.resource.name.replace("_", " ")
-            raise NotFound(f"There is no {words} {found['id']} in {', '.join(place.values())}.")
-        return found
+            raise NotFound(f"There is no {words} {row['id']} in {', '.join(place.values())}.")
+        return row
 
     def _inner(self, body: Any) -> Any:
         if not isinstance(body, dict) or self.form.name not in body:
             raise InvalidRequest(f"Unable to find '{self.form.name}' in request body")
         return body[self.form.name]
 
-    def _view(self, request: Request, found: Document) -> Document:
-        if request.context.project_id in found.get("shared_with", ()):
-            found = {**found, "shared": True}
-        return self.form.view(found, request.context.is_admin)
+    def _view(self, request: Request, row: Document) -> Document:
+        if request.context.project_id in row.get("shared_with", ()):
+            row = {**row, "shared": True}
+        return self.form.view(row, request.context.is_admin)
 
 
 def as_named(values: Document) -> Document:
-    """*values* by the service's names. Of project_id and tenant_id the first that says something counts."""
-    found = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
+    """Return *values* with the service's names. The first non-empty value of project_id and tenant_id is used."""
+    named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
-    return {**found, "project_id": project} if project else found
+    return {**named, "project_id": project} if project else named
 
 
 class ListQuery:
@@ -321,9 +340,10 @@ class ListQuery:
         self._fields = frozenset(self.given.get("fields", ()))
 
     def page(self, place: Mapping[str, str]) -> Page:
-        """What the list is asked for, of what is at *place* (column to value).
+        """Return filters, sort keys, limit and marker of the query. *place*: columns that the request's path fixes.
 
-        Raises ``InvalidRequest`` for a parameter that is not known."""
+        Raises ``InvalidRequest`` for an unknown parameter.
+        """
         keys, directions = self.given.get("sort_key", []), self.given.get("sort_dir", [])
         sort = [(self._known(name, "sorting"), directions[at:at + 1] == ["desc"]) for at, name in enumerate(keys)]
         try:
@@ -335,29 +355,29 @@ class ListQuery:
         return Page(filters=filters, sort=sort, limit=limit, marker=self.given.get("marker", [None])[-1])
 
     def _filters(self) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
+        filters: dict[str, list[Any]] = {}
         for name, values in self.given.items():
             if name in CONTROLS:
                 continue
-            known = self._known(name, "filtering")
-            value = None if known in self.resource.all_filters else self.form.attribute(name)
+            column = self._known(name, "filtering")
+            value = None if column in self.resource.all_filters else self.form.attribute(name)
             value = value.value if isinstance(value, Nullable) else value
             kind = COUNT if isinstance(value, Number) else value if isinstance(value, Truth) else None
-            found[known] = values if kind is None else [kind.check(one, name) for one in values]
-        return found
+            filters[column] = values if kind is None else [kind.check(text, name) for text in values]
+        return filters
 
-    def _known(self, name: str, what: str) -> str:
-        """The service's name of an attribute. What only admins see, others do not find."""
-        known = NAMES.get(name, name)
-        hidden = known in self.resource.admin and name in NAMES and not self.request.context.is_admin
-        private = hidden and known in self.resource.private
-        if known in self.resource.all_filters and what == "filtering" and not private:
-            return known
+    def _known(self, name: str, purpose: str) -> str:
+        """Return the service's name of an attribute. Attributes for administrators do not exist for other callers."""
+        column = NAMES.get(name, name)
+        hidden = column in self.resource.admin and name in NAMES and not self.request.context.is_admin
+        private = hidden and column in self.resource.private
+        if column in self.resource.all_filters and purpose == "filtering" and not private:
+            return column
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
-            raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")
-        return known
+            raise InvalidRequest(f"['{name}'] is invalid attribute for {purpose}")
+        return column
 
     def picked(self, document: Document) -> Document:
-        """Only the ``fields`` asked for."""
+        """Return only the ``fields`` that the query names."""
         fields = self._fields
         return {name: document[name] for name in document if name in fields} if fields else document

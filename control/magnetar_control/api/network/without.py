@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Neutron has further resources for, and is done otherwise here or not at all: each path says which."""
+"""Further resources of Neutron that are solved differently here or are absent: each path has its reason."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import partial
 from typing import NoReturn
 
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_core.errors import NotFound
 
 _DHCP = "Networks have no DHCP agents: each host answers DHCP for its own guests."
 _ROUTING = "Routers have no L3 agents: each host routes for its own guests, and ovn_gateway_hosts says which lead out."
-#: Method and path to why there is nothing.
+#: Method and path to the reason.
 PLACES = {
     "GET networks/{id}/dhcp-agents": _DHCP,
     "GET agents/{id}/dhcp-networks": _DHCP,
@@ -25,7 +25,7 @@ PLACES = {
     "DELETE agents/{id}/l3-routers/{router_id}": _ROUTING,
     "PUT subnetpools/{id}/onboard_network_subnets":
         "Subnets do not come into a pool later: create them with subnetpool_id."}
-#: Path of a collection to why there is none.
+#: Path of a collection to the reason.
 COLLECTIONS = {
     "flavors": "Routers have no flavors: all are OVN's.",
     "ndp_proxies": "Routers have no NDP proxies: who is outside reaches addresses of IPv6 by a route to the router.",
@@ -35,11 +35,12 @@ COLLECTIONS = {
                 "provider:physical_network and provider:segmentation_id say."}
 
 
-def routes() -> list[Guarded]:
-    """Where they are."""
+def absent_network_routes() -> list[Guarded]:
+    """Return the routes."""
     every = {f"{method} {path}{id}": why for path, why in COLLECTIONS.items()
              for method, id in (("GET", ""), ("POST", ""), ("GET", "/{id}"), ("PUT", "/{id}"), ("DELETE", "/{id}"))}
-    return [route(place.replace(" ", " /v2.0/"), partial(_none, why)) for place, why in {**PLACES, **every}.items()]
+    return [guarded_route(place.replace(" ", " /v2.0/"), partial(_none, why)) for place,
+            why in {**PLACES, **every}.items()]
 
 
 def _none(why: str, _request: Request) -> NoReturn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-aggregates: hosts put together by administrators, and the availability zones that come of it."""
+"""os-aggregates: groups of hosts that administrators make, and the availability zones that result from them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from magnetar_core.kinds.common import NAME
 from magnetar_core.values import ListOf, MapOf, Nullable, Text, Value
 
 from .fields import ApiField, Fields
-from .operation import ApiOperation, Call, noun
-from .values import HOST, KEY, record
+from .operation import ApiOperation, Call, operation_factory
+from .values import HOST, KEY, body_object
 
 ZONE = Nullable(availability_zones.NAME)
-#: create: what POST answers.
+#: create: the answer of POST.
 FIELDS = Fields(
     ApiField("id", shows="create show"),
     ApiField("uuid", shows="create show", since=41),
@@ -32,7 +32,7 @@ FIELDS = Fields(
 
 
 ONE = FIELDS.one("aggregate")
-_row = noun("os-aggregates", "/os-aggregates")
+_row = operation_factory("os-aggregates", "/os-aggregates")
 
 
 def _change(call: Call) -> dict[str, Any]:
@@ -42,28 +42,28 @@ def _change(call: Call) -> dict[str, Any]:
 
 
 def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> ApiOperation:
-    keeps_zone = {"keeps_zone": True} if use is aggregates.set_metadata else {}
+    keeps_zone = {"keeps_zone": True} if use is aggregates.set_aggregate_metadata else {}
     return _row("POST", "/{id}/action", f"action.{name}", use, action=name, shown=ONE,
-                given=lambda call: {**call.body, **keeps_zone}, body=Wrapped(name, record({field: value}, field)))
+                given=lambda call: {**call.body, **keeps_zone}, body=Wrapped(name, body_object({field: value}, field)))
 
 
 def _images(call: Call) -> dict[str, Any]:
     if not call.body["cache"]:
         raise InvalidField("cache", "must have one image at least")
-    return {"images": [one["id"] for one in call.body["cache"]]}
+    return {"images": [image["id"] for image in call.body["cache"]]}
 
 
 OPERATIONS = (
-    _row("GET", "", "list", aggregates.every, shown=FIELDS.many("aggregates"), strict=102),
-    _row("POST", "", "create", aggregates.create, body=Wrapped("aggregate", FIELDS.body("create")),
+    _row("GET", "", "list", aggregates.list_aggregates, shown=FIELDS.many("aggregates"), strict=102),
+    _row("POST", "", "create", aggregates.create_aggregate, body=Wrapped("aggregate", FIELDS.body("create")),
          given=lambda call: FIELDS.arguments(call.body), shown=FIELDS.one("aggregate", "create")),
-    _row("GET", "/{id}", "show", aggregates.show, shown=ONE, strict=102),
-    _row("PUT", "/{id}", "update", aggregates.update, body=Wrapped("aggregate", FIELDS.body("update")), given=_change,
-         shown=ONE),
-    _row("DELETE", "/{id}", "delete", aggregates.delete),
-    _row("POST", "/{id}/images", "images.create", aggregates.cache_images, since=81, status=202, given=_images,
-         body=record({"cache": ListOf(record({"id": Id()}, "id"), 1000)}, "cache")),
-    _action("add_host", aggregates.add_host, "host", HOST),
-    _action("remove_host", aggregates.remove_host, "host", HOST),
-    _action("set_metadata", aggregates.set_metadata, "metadata", MapOf(KEY, Nullable(Text(0, 255)), 1000)),
+    _row("GET", "/{id}", "show", aggregates.show_aggregate, shown=ONE, strict=102),
+    _row("PUT", "/{id}", "update", aggregates.update_aggregate, body=Wrapped("aggregate", FIELDS.body("update")),
+         given=_change, shown=ONE),
+    _row("DELETE", "/{id}", "delete", aggregates.delete_aggregate),
+    _row("POST", "/{id}/images", "images.create", aggregates.cache_aggregate_images, since=81, status=202,
+         given=_images, body=body_object({"cache": ListOf(body_object({"id": Id()}, "id"), 1000)}, "cache")),
+    _action("add_host", aggregates.add_host_to_aggregate, "host", HOST),
+    _action("remove_host", aggregates.remove_host_from_aggregate, "host", HOST),
+    _action("set_metadata", aggregates.set_aggregate_metadata, "metadata", MapOf(KEY, Nullable(Text(0, 255)), 1000)),
 )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Compute API as a web application: version, caller, operation, body, target, policy, state, handler."""
+"""The Compute API as a web application. A request passes version, caller, operation, body, target, policy, state,
+handler."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.compute import target
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.store.engine.database import away
+from magnetar_control.store.engine.database import is_database_unreachable
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 from magnetar_control.web import Answer, Fault, Request, Router
@@ -24,13 +25,13 @@ from . import faults, removed, versions
 from .operation import ApiOperation, Call
 
 _PROJECT = re.compile(r"[0-9a-f-]{1,64}|(?=.*[0-9])[A-Za-z0-9_-]{1,255}")
-#: The name of a server action at the begin of its body.
+#: The name of a server action at the beginning of its body.
 _NAME = re.compile(rb'\s{0,99}\{\s{0,99}"([^"]{0,99})"')
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 
 class ComputeApplication(Application):
-    """Mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
+    """The application, mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
 
     def __init__(self, cloud: Cloud, operations: Sequence[ApiOperation], v1: Any = None) -> None:
         self.cloud, self.v1 = cloud, v1
@@ -44,21 +45,22 @@ class ComputeApplication(Application):
         self._waiting_actions = {operation.action for operation in waits if operation.action}
 
     def streams(self, method: str, path: str) -> bool:
-        """Only the agents' protocol has streams."""
+        """Return whether the content is read piece by piece: only the agents' protocol has streams."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """What asks databases only, and little of them, is quick; on SQLite, where readers wait for nobody, it takes
-        next to no time."""
+        """Return how the request is handled. Requests that only read a little from databases are quick; on SQLite,
+        where a reader waits for no writer, they take almost no time."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
         if self.cloud.store.kinds != {"sqlite"}:
             return Way.TURN
-        return Way.ALONE if request.query_string else Way.HERE  # what a query asks for may take the loop too long
+        return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
 
     def _may_wait(self, request: Request) -> bool:
-        """Whether it may wait for a host: of actions the body says so, if it can be told without reading it all."""
+        """Return whether the request may wait for a host. For actions the name at the beginning of the body decides, so
+        the rest of the body is not read."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):
@@ -72,32 +74,32 @@ class ComputeApplication(Application):
             if head == "v1" and self.v1:
                 refusal: Answer | None = self.v1.admit(request)
                 return refusal
-            if head not in ROOTS:  # what is there takes no body
+            if head not in ROOTS:  # routes at the root take no body
                 return self._handled(request)
             try:
                 self.authenticate(request)
             except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
-                return self.refused(request, faults.of(error, request.id))
+                return self.refused(request, faults.compute_fault_of(error, request.id))
         return None
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises. No database is waited for longer than the settings say."""
+        """Return the answer to *request*; never raises. Waits for a database at most as long as the settings allow."""
         with statement_timeout(self.cloud.settings.cell_timeout):
             return self._handled(request)
 
     def _handled(self, request: Request) -> Answer:
-        head, _slash, rest = request.path[1:].partition("/")
+        head, _slash, subpath = request.path[1:].partition("/")
         if head == "v1" and self.v1:
             answer: Answer = self.v1.handle(request)
             return answer
         if head not in ROOTS:
-            return Answer(versions.listed(request.root)) if not head else Answer(
-                versions.choices(request.root, request.path), 300)
+            return Answer(versions.version_list_document(request.root)) if not head else Answer(
+                versions.version_choices_document(request.root, request.path), 300)
         stamp: dict[str, str] = {}
         try:
-            answer = self._versioned(request, head, rest, stamp)
+            answer = self._versioned(request, head, subpath, stamp)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
-            answer = faults.answer(faults.of(error, request.id))
+            answer = faults.render_compute_fault(faults.compute_fault_of(error, request.id))
         return self._stamped(request, answer, stamp)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
@@ -106,48 +108,47 @@ class ComputeApplication(Application):
             answer: Answer = self.v1.refused(request, fault)
             return answer
         if head != "v2.1":
-            return self._stamped(request, faults.answer(fault), {})
+            return self._stamped(request, faults.render_compute_fault(fault), {})
         version = versions.FIRST
         with contextlib.suppress(Fault, MagnetarError):
-            version = versions.negotiate(request.headers)
-        return self._stamped(request, faults.answer(fault), versions.stamp(version))
+            version = versions.negotiate_microversion(request.headers)
+        return self._stamped(request, faults.render_compute_fault(fault), versions.microversion_headers(version))
 
     def _stamped(self, request: Request, answer: Answer, stamp: Mapping[str, str]) -> Answer:
         answer.headers.update(stamp)
         answer.headers.setdefault("x-compute-request-id", request.id)
-        answer.headers.setdefault("content-type", answer.media_type)  # Nova says so of empty answers too
+        answer.headers.setdefault("content-type", answer.media_type)  # Nova sends it with empty answers too
         return answer
 
-    def _versioned(self, request: Request, head: str, rest: str, stamp: dict[str, str]) -> Answer:
+    def _versioned(self, request: Request, head: str, subpath: str, stamp: dict[str, str]) -> Answer:
         version = versions.FIRST
         if head == "v2.1":
-            stamp.update(versions.stamp(version))
-            version = versions.negotiate(request.headers)
-            stamp.update(versions.stamp(version))
-        if not rest and request.method in ("GET", "HEAD"):
-            return Answer(versions.one(ROOTS[head], request.root))
+            stamp.update(versions.microversion_headers(version))
+            version = versions.negotiate_microversion(request.headers)
+            stamp.update(versions.microversion_headers(version))
+        if not subpath and request.method in ("GET", "HEAD"):
+            return Answer(versions.version_document(ROOTS[head], request.root))
         self.authenticate(request)
-        path = self._below(request, head, rest)
+        path = self._below(request, head, subpath)
         call = self._found(request, path, version)
         return self._run(call)
 
-    def _below(self, request: Request, head: str, rest: str) -> str:
-        """The path below version and project. Raises ``InvalidRequest`` when that is another project than the
-        token's."""
-        word, _slash, more = rest.partition("/")
+    def _below(self, request: Request, head: str, subpath: str) -> str:
+        """Return the path below version and project. Raises ``InvalidRequest`` when the project is not the token's."""
+        segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
-        mine = word == request.context.project_id
-        if word not in self.collections and (mine or _PROJECT.fullmatch(word)):
+        mine = segment == request.context.project_id
+        if segment not in self.collections and (mine or _PROJECT.fullmatch(segment)):
             if not mine:
-                raise InvalidRequest(f"Malformed request URL: URL's project_id '{word}' doesn't match Context's "
+                raise InvalidRequest(f"Malformed request URL: URL's project_id '{segment}' doesn't match Context's "
                                      f"project_id '{request.context.project_id}'")
-            base, rest = f"{base}/{word}", more
-            request.extra["project"] = word
+            base, subpath = f"{base}/{segment}", more
+            request.extra["project"] = segment
         request.extra["base"] = base
-        return "/" + rest
+        return "/" + subpath
 
     def _found(self, request: Request, path: str, version: int) -> Call:
-        """The operation at method, path, version, and (for actions) body. Raises ``NotFound``, 405 or 400."""
+        """Return the operation at method, path, version, and (for actions) body. Raises ``NotFound``, 405 or 400."""
         methods = self.router.find(path)
         if not methods:
             raise NotFound("The resource could not be found.")
@@ -156,22 +157,22 @@ class ComputeApplication(Application):
         if not routes:
             raise Fault(405, "The method specified is not allowed for this resource.",
                         {"Allow": ", ".join(sorted(methods))})
-        there = [one for one in routes if one[0].since <= version <= one[0].until]
-        if not there:
+        candidates = [route for route in routes if route[0].since <= version <= route[0].until]
+        if not candidates:
             raise NotFound("The resource could not be found.")
-        body, word = None, None
+        body, action = None, None
         if request.method in ("POST", "PUT", "PATCH") and not routes[0][0].bodiless:
             body = request.json()
             if routes[0][0].action:
-                word = _action(body)
-        for operation, params in there:
-            if operation.action == word or not operation.action:
+                action = _action(body)
+        for operation, params in candidates:
+            if operation.action == action or not operation.action:
                 call = Call(self.cloud, request, operation, params, version)
                 call.body = body
                 return call
-        if any(one[0].action == word for one in routes):  # in another version
+        if any(route[0].action == action for route in routes):  # the action exists in another version
             raise NotFound("The resource could not be found.")
-        raise InvalidRequest(f"There is no such action: {str(word)[:60]}")
+        raise InvalidRequest(f"There is no such action: {str(action)[:60]}")
 
     def _run(self, call: Call) -> Answer:
         operation = call.operation
@@ -181,28 +182,28 @@ class ComputeApplication(Application):
         if operation.target == "server":
             try:
                 columns = None if operation.columns is None else operation.columns(call)
-                call.target = target.find(call, call.params["server_id"], columns=columns)
+                call.target = target.find_server_target(call, call.params["server_id"], columns=columns)
             except DBAPIError as error:
                 return self._away(call, error)
         answer = operation.handler(call)
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """The server's cell does not answer: what is known without it. Raises *error* where that is not enough, or
-        where it says something else."""
-        if not away(error):
+        """Return an answer without the server's cell, which does not respond. Raises *error* if the API database does
+        not know enough to answer, or if *error* has another cause."""
+        if not is_database_unreachable(error):
             raise error
-        mapping = servers.mapping(self.cloud.store, call.params["server_id"])
-        known = call.operation.away
-        if mapping is None or known is None or call.version < known[0]:
+        mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])
+        fallback = call.operation.away
+        if mapping is None or fallback is None or call.version < fallback[0]:
             raise error
-        if not target.visible(call, mapping):
-            raise target.not_found(call.params["server_id"])
-        return Answer(known[1](call, mapping))
+        if not target.is_visible_to(call, mapping):
+            raise target.server_not_found(call.params["server_id"])
+        return Answer(fallback[1](call, mapping))
 
 
 def _paths(operations: Iterable[ApiOperation], project: str) -> re.Pattern[str]:
-    """Matches the paths of *operations*, below version and, where the client gives it, *project*."""
+    """Return a pattern of the paths of *operations*, below version and, where the client gives it, *project*."""
     some = "|".join(sorted({re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations}))
     return re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/{project})?(?:{some})")
 

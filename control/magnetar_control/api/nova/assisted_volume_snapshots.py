@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-assisted-volume-snapshots: what volume services with files ask of Nova. See the use cases for why none is made."""
+"""os-assisted-volume-snapshots: requests of file-based volume services. The use cases say why no snapshot is
+created."""
 
 from __future__ import annotations
 
@@ -12,29 +13,30 @@ from magnetar_control.compute.proxies import assisted_volume_snapshots
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices, Text
 
-from .operation import Call, Query, noun
-from .values import record
+from .operation import Call, Query, operation_factory
+from .values import body_object
 
-CREATE = record({"volume_id": Id(), "create_info": record(
+CREATE = body_object({"volume_id": Id(), "create_info": body_object(
     {"snapshot_id": Id(), "type": Choices("qcow2"), "new_file": Text(1, 255), "id": Text(1, 255)},
     "snapshot_id", "type", "new_file")}, "volume_id", "create_info")
 
 
 def _deleted(call: Call) -> dict[str, Any]:
-    """``delete_info`` is JSON in the query: {volume_id, file_to_merge, merge_target_file, type}."""
+    """Return the arguments in ``delete_info``, JSON in the query with volume_id, file_to_merge, merge_target_file,
+    type."""
     try:
-        told = orjson.loads(call.query.get("delete_info", ""))
+        delete_info = orjson.loads(call.query.get("delete_info", ""))
     except orjson.JSONDecodeError:
         raise InvalidField("delete_info", "must be a JSON object, such as {\"volume_id\": UUID}") from None
-    if not isinstance(told, dict) or "volume_id" not in told:
+    if not isinstance(delete_info, dict) or "volume_id" not in delete_info:
         raise InvalidField("delete_info", "must be an object with volume_id")
-    return {"volume_id": Id().check(told["volume_id"], "delete_info.volume_id")}
+    return {"volume_id": Id().check(delete_info["volume_id"], "delete_info.volume_id")}
 
 
-_row = noun("os-assisted-volume-snapshots", "/os-assisted-volume-snapshots")
+_row = operation_factory("os-assisted-volume-snapshots", "/os-assisted-volume-snapshots")
 OPERATIONS = (
-    _row("POST", "", "create", assisted_volume_snapshots.create, body=Wrapped("snapshot", CREATE),
+    _row("POST", "", "create", assisted_volume_snapshots.create_assisted_snapshot, body=Wrapped("snapshot", CREATE),
          given=lambda call: {"volume_id": call.body["volume_id"]}),
-    _row("DELETE", "/{id}", "delete", assisted_volume_snapshots.delete, given=_deleted, strict=75, status=204,
-         query={"delete_info": Query(value=Anything())}),
+    _row("DELETE", "/{id}", "delete", assisted_volume_snapshots.delete_assisted_snapshot, given=_deleted, strict=75,
+         status=204, query={"delete_info": Query(value=Anything())}),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-availability-zone: the zones that users may ask for, and (detail) what is in them."""
+"""os-availability-zone: the zones that users may request, and (detail) their hosts and services."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from magnetar_control.compute.hosts import availability_zones
 from magnetar_control.compute.hosts.availability_zones import Zone
 
-from .operation import noun
+from .operation import operation_factory
 
-_row = noun("os-availability-zone", "/os-availability-zone", strict=102)
+_row = operation_factory("os-availability-zone", "/os-availability-zone", strict=102)
 
 
 def _shown(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any]:
@@ -21,14 +21,15 @@ def _shown(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any
 
 def _services(zone: Zone) -> dict[str, Any] | None:
     shown: dict[str, Any] = {}
-    for one in zone.services:
-        shown.setdefault(one.host, {})[one.binary] = {
-            "active": not one.disabled, "available": one.up, "updated_at": one.seen_at}
+    for service in zone.services:
+        shown.setdefault(service.host, {})[service.binary] = {
+            "active": not service.disabled, "available": service.up, "updated_at": service.seen_at}
     return shown if zone.available else None
 
 
 OPERATIONS = (
-    _row("GET", "", "list", availability_zones.every, shown=lambda _call, zones: _shown(zones, lambda _zone: None)),
-    _row("GET", "/detail", "detail.list", availability_zones.detail,
+    _row("GET", "", "list", availability_zones.list_availability_zones, shown=lambda _call,
+         zones: _shown(zones, lambda _zone: None)),
+    _row("GET", "/detail", "detail.list", availability_zones.list_zone_details,
          shown=lambda _call, zones: _shown(zones, _services)),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Errors as Nova's answers, in one place."""
+"""The forms of errors in Nova's answers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNot
          503: "serviceUnavailable"}
 
 
-def answer(fault: Fault) -> Answer:
-    """``{"<name>": {"code", "message"}}``; Keystone's form for 401, as its middleware answers."""
+def render_compute_fault(fault: Fault) -> Answer:
+    """Return ``{"<name>": {"code", "message"}}``; for 401 the form of Keystone's middleware."""
     return named_answer(NAMES, fault)
 
 
-def of(error: Exception, request_id: str) -> Fault:
-    """The fault that an exception stands for. What is not foreseen is logged under the request's id, and says so."""
+def compute_fault_of(error: Exception, request_id: str) -> Fault:
+    """Return the fault for an exception. An unexpected one is logged under the request's id, and the fault says so."""
     if isinstance(error, Fault):
         return error
-    found = fault_of(error) if isinstance(error, MagnetarError) else None
-    if found is not None:
-        return found
+    fault = fault_of(error) if isinstance(error, MagnetarError) else None
+    if fault is not None:
+        return fault
     failure = fault_of_failure(error, request_id)
     if failure is not None:
         return failure

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""flavors: sizes of servers, who may use them (os-flavor-access), and what they ask for besides (os-extra_specs)."""
+"""flavors: sizes of servers, access of projects to them (os-flavor-access), and their extra specs (os-extra_specs)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from magnetar_core.values import Choice, Choices, Integer, Nullable, OneOf, Text
 
 from .fields import ApiField, Fields, View
 from .history import Gate
-from .operation import ApiOperation, Call, Query, noun
-from .paging import next_link, pages, size
-from .values import FALSE, TRUE, TRUTH, record
+from .operation import ApiOperation, Call, Query, operation_factory
+from .paging import next_link, page_size, paging_parameters
+from .values import FALSE, TRUE, TRUTH, body_object
 
 SPECS = "os_compute_api:os-flavor-extra-specs:index"
 TEXT = Nullable(Text(0, 65535, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be printable text"))
@@ -46,16 +46,16 @@ FIELDS = Fields(
     ApiField("description", TEXT, takes="create update", required="update", shows="list show", since=55),
     ApiField("extra_specs", shows="show", since=61, rule=SPECS, show=lambda _view, row: orjson.Fragment(
         row.extra_specs)))
-_SORTS = [word for word in sorted(SORTS) if word != "rxtx_factor"]
+_SORTS = [sort_key for sort_key in sorted(SORTS) if sort_key != "rxtx_factor"]
 LIST_QUERY: Mapping[str, Query] = {
-    **pages(), **dict.fromkeys(("is_public", "minRam", "minDisk"), Query(value=Anything())),
+    **paging_parameters(), **dict.fromkeys(("is_public", "minRam", "minDisk"), Query(value=Anything())),
     "sort_key": Query(value=Choices(*_SORTS, Choice("rxtx_factor", until="2.101"))),
     "sort_dir": Query(value=Choices("asc", "desc")), "name": Query(value=Regex(), since=102)}
 
 
 def _page(call: Call) -> dict[str, Any]:
     query = call.query
-    return {"limit": size(call), "sort": query.get("sort_key", "flavorid"),
+    return {"limit": page_size(call), "sort": query.get("sort_key", "flavorid"),
             "descending": query.get("sort_dir") == "desc", "name": query.get("name"), "marker": query.get("marker"),
             "public": _public(query.get("is_public")) if call.is_admin else True,
             "least_ram": _least(query, "minRam"), "least_disk": _least(query, "minDisk")}
@@ -63,13 +63,13 @@ def _page(call: Call) -> dict[str, Any]:
 
 def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"flavors": View(call, FIELDS, answer).documents(rows)}
-    if len(rows) >= size(call) > 0:
+    if len(rows) >= page_size(call) > 0:
         shown["flavors_links"] = next_link(call, path, rows[-1].id)
     return shown
 
 
 def _public(text: str | None) -> bool | None:
-    """What administrators filter by; they see the public ones when they do not say."""
+    """Return the filter of administrators: without the parameter they see public flavors."""
     if text is None:
         return True
     if text.lower() == "none":
@@ -92,56 +92,58 @@ def _arguments(call: Call) -> dict[str, Any]:
     return FIELDS.arguments(call.body)
 
 
-# os-flavor-access: which projects may use a flavor that is not public ---------------------------------------------
-def _access(_call: Call, found: flavor_access.Access) -> dict[str, Any]:
-    return {"flavor_access": [{"flavor_id": found.flavor, "tenant_id": project} for project in found.projects]}
+# os-flavor-access: the projects that may use a private flavor --------------------------------------------------
+def _access(_call: Call, access: flavor_access.Access) -> dict[str, Any]:
+    return {"flavor_access": [{"flavor_id": access.flavor, "tenant_id": project} for project in access.projects]}
 
 
-def _action(name: str, use: UseCase[..., Any], given: Callable[[Call], dict[str, Any]]) -> ApiOperation:
-    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=given, shown=_access,
-                body=Wrapped(name, record({"tenant": PROJECT}, "tenant")))
+def _action(name: str, use: UseCase[..., Any], arguments: Callable[[Call], dict[str, Any]]) -> ApiOperation:
+    return _row("POST", "/{id}/action", f"action.{name}", use, action=name, given=arguments, shown=_access,
+                body=Wrapped(name, body_object({"tenant": PROJECT}, "tenant")))
 
 
-# os-extra_specs: what flavors ask of hosts and give to guests besides sizes ---------------------------------------
+# os-extra_specs: requirements of flavors for hosts, and settings for guests --------------------------------------
 def _specs(call: Call) -> dict[str, Any]:
     return {"specs": call.body, "checked": call.at(Gate.EXTRA_SPECS_CHECKED)}
 
 
-def update_spec(call: Call) -> Any:
+def handle_update_extra_spec(call: Call) -> Any:
     """PUT …/os-extra_specs/{id}."""
-    flavor_extra_specs.update.check_allowed(call)  # who may not change it reads that, whatever the body says
+    # the policy error comes first, before errors in the body
+    flavor_extra_specs.update_extra_specs.check_allowed(call)
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the body's key must be the extra spec of the path.")
-    flavor_extra_specs.update(call, call.params["flavor_id"], **_specs(call))
+    flavor_extra_specs.update_extra_specs(call, call.params["flavor_id"], **_specs(call))
     return call.body
 
 
-_row = noun("flavors", "/flavors")
-_extra = noun("flavors.os-extra_specs", "/flavors/{flavor_id}/os-extra_specs")
+_row = operation_factory("flavors", "/flavors")
+_extra = operation_factory("flavors.os-extra_specs", "/flavors/{flavor_id}/os-extra_specs")
 ONE = FIELDS.one("flavor")
 OPERATIONS = (
-    _row("GET", "", "list", flavors.page, given=_page, query=LIST_QUERY, strict=75, quick=True,
+    _row("GET", "", "list", flavors.list_flavors, given=_page, query=LIST_QUERY, strict=75, quick=True,
          shown=lambda call, rows: _listed(call, rows, "/flavors", "list")),
-    _row("GET", "/detail", "detail.list", flavors.page, given=_page, query=LIST_QUERY, strict=75, quick=True,
+    _row("GET", "/detail", "detail.list", flavors.list_flavors, given=_page, query=LIST_QUERY, strict=75, quick=True,
          shown=lambda call, rows: _listed(call, rows, "/flavors/detail", "show")),
-    _row("POST", "", "create", flavors.create, body=Wrapped("flavor", FIELDS.body("create")), given=_arguments,
+    _row("POST", "", "create", flavors.create_flavor, body=Wrapped("flavor", FIELDS.body("create")), given=_arguments,
          shown=ONE),
-    _row("GET", "/{id}", "show", flavors.show, shown=ONE, strict=102, quick=True),
-    _row("PUT", "/{id}", "update", flavors.update, since=55, body=Wrapped("flavor", FIELDS.body("update")),
+    _row("GET", "/{id}", "show", flavors.show_flavor, shown=ONE, strict=102, quick=True),
+    _row("PUT", "/{id}", "update", flavors.update_flavor, since=55, body=Wrapped("flavor", FIELDS.body("update")),
          given=_arguments, shown=ONE),
-    _row("DELETE", "/{id}", "delete", flavors.delete, status=202),
-    _row("GET", "/{flavor_id}/os-flavor-access", "os-flavor-access.list", flavor_access.show, shown=_access,
-         strict=102),
-    _action("addTenantAccess", flavor_access.add, lambda call: {
+    _row("DELETE", "/{id}", "delete", flavors.delete_flavor, status=202),
+    _row("GET", "/{flavor_id}/os-flavor-access", "os-flavor-access.list", flavor_access.show_flavor_access,
+         shown=_access, strict=102),
+    _action("addTenantAccess", flavor_access.create_flavor_access, lambda call: {
         "project": call.body["tenant"], "public": not call.at(Gate.FLAVOR_ACCESS_PRIVATE_ONLY)}),
-    _action("removeTenantAccess", flavor_access.remove, lambda call: {"project": call.body["tenant"]}),
-    _extra("GET", "", "list", flavor_extra_specs.show, strict=102,
+    _action("removeTenantAccess", flavor_access.delete_flavor_access, lambda call: {"project": call.body["tenant"]}),
+    _extra("GET", "", "list", flavor_extra_specs.show_extra_specs, strict=102,
            shown=lambda _call, text: {"extra_specs": orjson.Fragment(text)}),
-    _extra("POST", "", "create", flavor_extra_specs.create, body=Wrapped("extra_specs", flavor_extra_specs.SPECS),
+    _extra("POST", "", "create", flavor_extra_specs.create_extra_specs,
+           body=Wrapped("extra_specs", flavor_extra_specs.SPECS),
            given=_specs, shown=lambda call, _none: {"extra_specs": call.body}),
-    _extra("GET", "/{id}", "show", flavor_extra_specs.show_one, strict=102,
+    _extra("GET", "/{id}", "show", flavor_extra_specs.show_extra_spec, strict=102,
            shown=lambda call, value: {call.params["id"]: value}),
-    _extra("PUT", "/{id}", "update", flavor_extra_specs.update, handler=update_spec,
+    _extra("PUT", "/{id}", "update", flavor_extra_specs.update_extra_specs, handler=handle_update_extra_spec,
            body=OneKey(flavor_extra_specs.SPECS)),
-    _extra("DELETE", "/{id}", "delete", flavor_extra_specs.delete),
+    _extra("DELETE", "/{id}", "delete", flavor_extra_specs.delete_extra_spec),
 )

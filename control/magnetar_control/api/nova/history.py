@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The microversions in which behaviour changes: one gate each, by name.
+"""The microversions that change behaviour, each as a named gate.
 
-What only comes or goes with a version (an operation, a field, a query parameter) says so where it is declared. A gate
-is for the rest: handlers ask ``call.at(Gate.NAME)``, and compare no versions.
+An operation, field or query parameter that only exists in some versions declares them itself. Gates are for all other
+changes: handlers ask ``call.at(Gate.NAME)`` and compare no version numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Gate(Enum):
-    """Name, first version (2.53 is 53), and what is so since then."""
+    """Name, first version (2.53 is 53), and the behaviour since then."""
 
     DELETE_ON_TERMINATION = 3, "Servers show of their volumes whether these are deleted with them."
     FLAVOR_ACCESS_PRIVATE_ONLY = 7, "Access to a public flavor is refused with 409."
@@ -52,7 +52,7 @@ class Gate(Enum):
     EXTRA_SPECS_CHECKED = 86, "Extra specs in the namespaces that Nova knows are checked."
     RESCUE_OF_VOLUMES = 87, "Servers that boot from volumes can be rescued."
     HYPERVISOR_UPTIME = 88, "Hypervisors show for how long they are up, and not what is on them."
-    REIMAGED_VOLUMES = 93, "A rebuild makes a root disk that is a volume anew; before, it only takes its own image."
+    REIMAGED_VOLUMES = 93, "A rebuild recreates a root disk that is a volume; before, it only takes its own image."
     EVACUATED_STOPPED = 95, "Evacuated servers stay stopped; before, they are as they were."
     IMAGE_PROPERTIES_SHOWN = 98, "Servers show the properties of their image."
     CONSOLE_TLS_PORT = 99, "Tokens of consoles show the port for TLS."

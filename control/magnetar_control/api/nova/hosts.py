@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-hosts, until 2.42: the services on hosts, and what is used of a compute host."""
+"""os-hosts, until 2.42: the services on hosts, and the used resources of a compute host."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from magnetar_control.store.hosts.services import Service
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices
 
-from .operation import Call, Query, noun
-from .values import record
+from .operation import Call, Query, operation_factory
+from .values import body_object
 
 WORD = Choices("enable", "Enable", "ENABLE", "disable", "Disable", "DISABLE")
 LAST = 42
 
 
-def _listed(_call: Call, found: Sequence[Service]) -> dict[str, Any]:
-    return {"hosts": [{"host_name": one.host, "service": one.binary.removeprefix("nova-"), "zone": one.zone}
-                      for one in found]}
+def _listed(_call: Call, services: Sequence[Service]) -> dict[str, Any]:
+    return {"hosts": [{"host_name": service.host, "service": service.binary.removeprefix("nova-"), "zone": service.zone}
+                      for service in services]}
 
 
-def _shown(call: Call, found: Sequence[tuple[str, Mapping[str, int]]]) -> dict[str, Any]:
+def _shown(call: Call, usages: Sequence[tuple[str, Mapping[str, int]]]) -> dict[str, Any]:
     return {"host": [{"resource": {
         "host": call.params["id"], "project": project, "cpu": sizes["vcpus"], "memory_mb": sizes["memory_mb"],
-        "disk_gb": sizes["disk_gb"]}} for project, sizes in found]}
+        "disk_gb": sizes["disk_gb"]}} for project, sizes in usages]}
 
 
 def _change(call: Call) -> dict[str, Any]:
@@ -42,12 +42,12 @@ def _changed(call: Call, _none: None) -> dict[str, Any]:
     return {"host": call.params["id"], "status": f"{call.body['status'].lower()}d"}
 
 
-_row = noun("os-hosts", "/os-hosts", until=LAST)
+_row = operation_factory("os-hosts", "/os-hosts", until=LAST)
 OPERATIONS = (
-    _row("GET", "", "list", hosts.every, shown=_listed, query={"zone": Query(value=Anything())},
+    _row("GET", "", "list", hosts.list_hosts, shown=_listed, query={"zone": Query(value=Anything())},
          given=lambda call: {"zone": call.query.get("zone")}),
-    _row("GET", "/{id}", "show", hosts.show, shown=_shown),
-    _row("PUT", "/{id}", "update", hosts.update, body=record({"status": WORD, "maintenance_mode": WORD}),
+    _row("GET", "/{id}", "show", hosts.show_host, shown=_shown),
+    _row("PUT", "/{id}", "update", hosts.update_host, body=body_object({"status": WORD, "maintenance_mode": WORD}),
          given=_change, shown=_changed),
-    *(_row("GET", f"/{{id}}/{word}", f"{word}.list", use) for word, use in hosts.POWER.items()),
+    *(_row("GET", f"/{{id}}/{power_action}", f"{power_action}.list", use) for power_action, use in hosts.POWER.items()),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-hypervisors: the compute hosts, what they have, and (with_servers) what is on them."""
+"""os-hypervisors: the compute hosts, their resources, and (with_servers) their servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 
 from magnetar_control.api.values import Id
 from magnetar_control.compute.hosts import hypervisors
-from magnetar_control.compute.hosts.hypervisors import SUMMED
+from magnetar_control.compute.hosts.hypervisors import SUMMED, HypervisorPage, SizedHypervisor
 from magnetar_control.store.hosts.services import Service
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Text
@@ -18,8 +18,8 @@ from magnetar_core.version import version_number
 
 from .fields import ApiField, Fields, View
 from .history import Gate
-from .operation import Call, Query, noun, shown_as
-from .paging import next_link, pages, size
+from .operation import Call, Query, operation_factory, shown_as
+from .paging import next_link, page_size, paging_parameters
 from .values import TRUTH
 
 
@@ -27,6 +27,8 @@ def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
     return lambda _view, row: {"id": row[id], "host": row["host"], "disabled_reason": row["disabled_reason"]}
 
 
+#: The number of hosts whose servers are read at once.
+AT_ONCE = 100
 #: list: GET /os-hypervisors; show: the others.
 FIELDS = Fields(
     ApiField("id", name="number", shows="list show", until=52),
@@ -46,44 +48,59 @@ FIELDS = Fields(
     mapping=True)
 
 
-def _brief_row(one: Service) -> dict[str, Any]:
-    return {"id": one.id, "number": one.number, "host": one.host, "state": "up" if one.up else "down",
-            "status": "disabled" if one.disabled else "enabled"}
+def _brief_row(service: Service) -> dict[str, Any]:
+    return {"id": service.id, "number": service.number, "host": service.host, "state": "up" if service.up else "down",
+            "status": "disabled" if service.disabled else "enabled"}
 
 
-def _shown(call: Call, found: Sequence[Service], *, servers: bool, brief: bool = False) -> list[dict[str, Any]]:
-    """The documents. *servers*: whether these are asked for."""
-    view = View(call, FIELDS, "list" if brief else "show")
-    rows = [*map(_brief_row, found)] if brief else _full_rows(call, found)
-    shown = view.documents(rows)
-    if servers:
-        on = hypervisors.servers_on(call, found)
-        for one, document in zip(found, shown, strict=True):
-            if on.get(one.host) or call.at(Gate.HYPERVISOR_SERVERS):
-                document["servers"] = [{"uuid": row.id, "name": row.name} for row in on.get(one.host) or ()]
+def _briefly(call: Call, services: Sequence[Service], *, servers: bool) -> list[dict[str, Any]]:
+    """Return the documents of a list. *servers*: whether they include the servers."""
+    return _shown(call, "list", [*map(_brief_row, services)], servers=servers)
+
+
+def _fully(call: Call, hosts: Sequence[SizedHypervisor], *, servers: bool) -> list[dict[str, Any]]:
+    """Return the documents with all fields. *servers*: whether they include the servers."""
+    return _shown(call, "show", _full_rows(call, hosts), servers=servers)
+
+
+def _shown(call: Call, answer: str, rows: Sequence[dict[str, Any]], *, servers: bool) -> list[dict[str, Any]]:
+    shown = View(call, FIELDS, answer).documents(rows)
+    names = [row["host"] for row in rows] if servers else []
+    for at in range(0, len(names), AT_ONCE):
+        _add_servers(call, names[at:at + AT_ONCE], shown[at:at + AT_ONCE])
     return shown
 
 
-def _full_rows(call: Call, found: Sequence[Service]) -> list[dict[str, Any]]:
-    """With what the hosts say of themselves, and what is known of them at the version."""
-    up = hypervisors.uptimes(call, found) if call.at(Gate.HYPERVISOR_UPTIME) else {}
-    loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.workloads(call, found)
+def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any]]) -> None:
+    """Add the servers of each host to its document, as JSON text: it takes a tenth of the memory of documents."""
+    on = hypervisors.servers_of_hypervisors(call, names)
+    for name, document in zip(names, shown, strict=True):
+        if on.get(name) or call.at(Gate.HYPERVISOR_SERVERS):
+            document["servers"] = orjson.Fragment(orjson.dumps(
+                [{"uuid": server.id, "name": server.name} for server in on.get(name) or ()]))
+
+
+def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
+    """Return the rows with the facts that the hosts report, and those known of them at the version."""
+    up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
+    loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
+        call, [host.row.name for host in hosts])
     rows = []
-    for one in found:
-        row: Any = one.row
-        info = orjson.loads(row["info"])
-        shown = {**_brief_row(one), "host_ip": hypervisors.address(row["endpoint"]),
+    for host in hosts:
+        row, info = host.row, host.row.info
+        shown = {**_brief_row(host.service), "host_ip": hypervisors.agent_address(row.endpoint),
                  "hypervisor_type": info.get("hypervisor_type") or "unknown",
                  "hypervisor_version": version_number(str(info.get("hypervisor_version") or "")),
-                 "disabled_reason": one.disabled_reason, "uptime": up.get(one.host)}
+                 "disabled_reason": host.service.disabled_reason, "uptime": up.get(row.name)}
         if not call.at(Gate.HYPERVISOR_UPTIME):
-            shown.update(hypervisors.sizes(row, info, loads.get(one.host, (0, 0))),
-                         cpu_info=hypervisors.processor(row["vcpus"], info))
+            shown.update(hypervisors.hypervisor_sizes(row, info, loads.get(row.name, (0, 0))),
+                         cpu_info=hypervisors.processor_info(row.vcpus, info))
         rows.append(shown)
     return rows
 
 
-def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:
+def _page(call: Call) -> HypervisorPage:
+    """Return the requested page. Raises ``InvalidRequest``."""
     query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
     pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
@@ -91,14 +108,33 @@ def _listed(call: Call, path: str, *, brief: bool) -> dict[str, Any]:
             raise InvalidRequest("Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not "
                                  "supported.")
     elif call.at(Gate.HYPERVISOR_PAGES):
-        limit = size(call)
+        limit = page_size(call)
     if marker is not None and by_uuid:
         marker = Id().check(marker, "marker")
-    page = hypervisors.page if brief else hypervisors.page_detail
-    found = page(call, limit, marker, pattern=pattern, by_uuid=by_uuid)
-    answer: dict[str, Any] = {"hypervisors": _shown(call, found, servers=query.get("with_servers", False), brief=brief)}
-    if limit is not None and len(found) >= limit > 0:
-        answer["hypervisors_links"] = next_link(call, path, found[-1].id if by_uuid else str(found[-1].number))
+    return HypervisorPage(limit, marker, by_uuid, pattern)
+
+
+def _list(call: Call) -> dict[str, Any]:
+    page = _page(call)
+    services = hypervisors.list_hypervisors(call, page)
+    documents = _briefly(call, services, servers=call.query.get("with_servers", False))
+    return _answer(call, "/os-hypervisors", page, documents, services)
+
+
+def _list_detail(call: Call) -> dict[str, Any]:
+    page = _page(call)
+    hosts = hypervisors.list_hypervisors_detail(call, page)
+    documents = _fully(call, hosts, servers=call.query.get("with_servers", False))
+    return _answer(call, "/os-hypervisors/detail", page, documents, [host.service for host in hosts[-1:]])
+
+
+def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
+            services: Sequence[Service]) -> dict[str, Any]:
+    """Return a page with the link to the next one. *services*: the last one is the page's last."""
+    answer: dict[str, Any] = {"hypervisors": documents}
+    if page.limit is not None and len(documents) >= page.limit > 0:
+        answer["hypervisors_links"] = next_link(call, path,
+                                                services[-1].id if page.by_uuid else str(services[-1].number))
     return answer
 
 
@@ -106,31 +142,31 @@ def _by_uuid(call: Call) -> dict[str, bool]:
     return {"by_uuid": call.at(Gate.HOST_UUIDS)}
 
 
-def _one(call: Call, found: Service) -> dict[str, Any]:
-    return {"hypervisor": _shown(call, [found], servers=call.query.get("with_servers", False))[0]}
+def _one(call: Call, host: SizedHypervisor) -> dict[str, Any]:
+    return {"hypervisor": _fully(call, [host], servers=call.query.get("with_servers", False))[0]}
 
 
-def _uptime(call: Call, found: tuple[Service, str]) -> dict[str, Any]:
-    return {"hypervisor": {**_shown(call, [found[0]], servers=False, brief=True)[0], "uptime": found[1]}}
+def _uptime(call: Call, service_uptime: tuple[Service, str]) -> dict[str, Any]:
+    return {"hypervisor": {**_briefly(call, [service_uptime[0]], servers=False)[0], "uptime": service_uptime[1]}}
 
 
 _WITH = {"with_servers": Query(value=TRUTH, since=53)}
 LIST_QUERY = {**_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
-              **pages(Gate.HYPERVISOR_PAGES.version)}
-_row = noun("os-hypervisors", "/os-hypervisors", strict=53)
+              **paging_parameters(Gate.HYPERVISOR_PAGES.version)}
+_row = operation_factory("os-hypervisors", "/os-hypervisors", strict=53)
 # The id of search and servers is a part of the host's name.
 OPERATIONS = (
-    _row("GET", "", "list", hypervisors.page, query=LIST_QUERY,
-         handler=lambda call: _listed(call, "/os-hypervisors", brief=True)),
-    _row("GET", "/detail", "detail.list", hypervisors.page_detail, query=LIST_QUERY,
-         handler=lambda call: _listed(call, "/os-hypervisors/detail", brief=False)),
-    _row("GET", "/statistics", "statistics.list", hypervisors.statistics, until=87,
+    _row("GET", "", "list", hypervisors.list_hypervisors, query=LIST_QUERY,
+         handler=_list),
+    _row("GET", "/detail", "detail.list", hypervisors.list_hypervisors_detail, query=LIST_QUERY,
+         handler=_list_detail),
+    _row("GET", "/statistics", "statistics.list", hypervisors.show_hypervisor_statistics, until=87,
          shown=shown_as("hypervisor_statistics")),
-    _row("GET", "/{id}", "show", hypervisors.show, given=_by_uuid, shown=_one, query=_WITH),
-    _row("GET", "/{id}/search", "search.list", hypervisors.search, until=52,
-         shown=lambda call, found: {"hypervisors": _shown(call, found, servers=False, brief=True)}),
-    _row("GET", "/{id}/servers", "servers.list", hypervisors.search_servers, until=52,
-         shown=lambda call, found: {"hypervisors": _shown(call, found, servers=True, brief=True)}),
-    _row("GET", "/{id}/uptime", "uptime.list", hypervisors.uptime, until=87, given=_by_uuid, shown=_uptime,
+    _row("GET", "/{id}", "show", hypervisors.show_hypervisor, given=_by_uuid, shown=_one, query=_WITH),
+    _row("GET", "/{id}/search", "search.list", hypervisors.search_hypervisors, until=52,
+         shown=lambda call, services: {"hypervisors": _briefly(call, services, servers=False)}),
+    _row("GET", "/{id}/servers", "servers.list", hypervisors.search_hypervisor_servers, until=52,
+         shown=lambda call, services: {"hypervisors": _briefly(call, services, servers=True)}),
+    _row("GET", "/{id}/uptime", "uptime.list", hypervisors.show_uptime, until=87, given=_by_uuid, shown=_uptime,
          waits=True),
 )

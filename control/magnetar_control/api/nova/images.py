@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""images, until 2.35, and their metadata, until 2.38: what Nova passes on to the image service."""
+"""images, until 2.35, and their metadata, until 2.38: the API of the image service as Nova proxies it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from magnetar_control.api.values import Anything, OneKey, Time, Wrapped, to_second
 from magnetar_control.compute.proxies import images
 from magnetar_control.compute.proxies.images import ImageQuery
-from magnetar_control.services import Documents
+from magnetar_core.document import Documents
 from magnetar_core.errors import InvalidRequest
 
 from .fields import ApiField, Fields, View
-from .operation import Call, Query, body_as, noun, shown_as
-from .paging import Limit, next_link, pages, size
+from .operation import Call, Query, body_as, operation_factory, shown_as
+from .paging import Limit, next_link, page_size, paging_parameters
 from .values import METADATA, PROXIES, TRUE
 
-#: Statuses of the image service to Nova's, and how far such an image is, in percent.
+#: Statuses of the image service to Nova's, with the progress of such an image in percent.
 STATUS = {"active": ("ACTIVE", 100), "saving": ("SAVING", 50), "queued": ("SAVING", 25), "killed": ("ERROR", 0)}
 UNKNOWN = ("UNKNOWN", 0)
 #: Properties that Nova shows as fields.
 SERVER, DISK_CONFIG = "instance_uuid", "auto_disk_config"
-#: What begins the name of a parameter that filters by a property.
+#: Prefix of parameters that filter by a property.
 PROPERTY = "property-"
 METADATA_LAST = 38
 
@@ -58,51 +58,53 @@ FIELDS = Fields(
 BY_FIELD = {"name": "name", "status": "status", "minRam": "min_ram", "minDisk": "min_disk"}
 BY_PROPERTY = {"server": SERVER, "type": "image_type"}
 _WORD = Query(value=Anything())
-QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offset"), _WORD), **pages(),
+QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offset"), _WORD), **paging_parameters(),
          **dict.fromkeys(("minRam", "minDisk"), Query(value=Limit())), "changes-since": Query(value=Time())}
 
 
 def _query(call: Call) -> dict[str, ImageQuery]:
-    """A server may be named by its URL."""
+    """Return the list request of the query. A server may be named by its URL."""
     query = {**call.query, **({"status": call.query["status"].lower()} if "status" in call.query else {})}
     properties = {BY_PROPERTY[name]: value.rpartition("/")[2] if name == "server" else value
                   for name, value in query.items() if name in BY_PROPERTY}
     properties.update((name.removeprefix(PROPERTY), value) for name, value in call.request.query
                       if name.startswith(PROPERTY))
     return {"query": ImageQuery(
-        limit=size(call), marker=query.get("marker"), since=query.get("changes-since"), properties=properties,
+        limit=page_size(call), marker=query.get("marker"), since=query.get("changes-since"), properties=properties,
         fields={BY_FIELD[name]: value for name, value in query.items() if name in BY_FIELD})}
 
 
-def _listed(call: Call, found: Documents, path: str, answer: str) -> dict[str, Any]:
-    shown = {"images": [*map(View(call, FIELDS, answer).document, found)]}
-    more = "limit" in call.query and len(found) >= size(call) > 0
-    return {**shown, **({"images_links": next_link(call, path, found[-1]["id"])} if more else {})}
+def _listed(call: Call, image_documents: Documents, path: str, answer: str) -> dict[str, Any]:
+    shown = {"images": [*map(View(call, FIELDS, answer).document, image_documents)]}
+    more = "limit" in call.query and len(image_documents) >= page_size(call) > 0
+    return {**shown, **({"images_links": next_link(call, path, image_documents[-1]["id"])} if more else {})}
 
 
 def _update(call: Call) -> dict[str, Any]:
     """PUT …/metadata/{id}."""
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
-    images.add(call, call.params["image_id"], call.body)
+    images.add_image_metadata(call, call.params["image_id"], call.body)
     return {"meta": call.body}
 
 
-_row = noun("images", "/images", until=PROXIES)
-_metadata = noun("images.metadata", "/images/{image_id}/metadata", until=METADATA_LAST)
+_row = operation_factory("images", "/images", until=PROXIES)
+_metadata = operation_factory("images.metadata", "/images/{image_id}/metadata", until=METADATA_LAST)
 _ALL: Mapping[str, Any] = {"body": Wrapped("metadata", METADATA), "given": body_as("metadata"),
                            "shown": shown_as("metadata")}
 OPERATIONS = (
-    _row("GET", "", "list", images.page, given=_query, query=QUERY,
-         shown=lambda call, found: _listed(call, found, "/images", "list")),
-    _row("GET", "/detail", "detail.list", images.page, given=_query, query=QUERY,
-         shown=lambda call, found: _listed(call, found, "/images/detail", "show")),
-    _row("GET", "/{id}", "show", images.show, shown=FIELDS.one("image")),
-    _row("DELETE", "/{id}", "delete", images.delete, status=204),
-    _metadata("GET", "", "list", images.metadata, shown=shown_as("metadata")),
-    _metadata("POST", "", "create", images.add, **_ALL),
-    _metadata("PUT", "", "replace", images.replace, **_ALL),
-    _metadata("GET", "/{id}", "show", images.item, shown=lambda call, value: {"meta": {call.params["id"]: value}}),
-    _metadata("PUT", "/{id}", "update", images.add, handler=_update, body=Wrapped("meta", OneKey(METADATA))),
-    _metadata("DELETE", "/{id}", "delete", images.remove, status=204),
+    _row("GET", "", "list", images.list_images, given=_query, query=QUERY,
+         shown=lambda call, image_documents: _listed(call, image_documents, "/images", "list")),
+    _row("GET", "/detail", "detail.list", images.list_images, given=_query, query=QUERY,
+         shown=lambda call, image_documents: _listed(call, image_documents, "/images/detail", "show")),
+    _row("GET", "/{id}", "show", images.show_image, shown=FIELDS.one("image")),
+    _row("DELETE", "/{id}", "delete", images.delete_proxied_image, status=204),
+    _metadata("GET", "", "list", images.list_image_metadata, shown=shown_as("metadata")),
+    _metadata("POST", "", "create", images.add_image_metadata, **_ALL),
+    _metadata("PUT", "", "replace", images.replace_image_metadata, **_ALL),
+    _metadata("GET", "/{id}", "show", images.show_image_metadata_item, shown=lambda call,
+              value: {"meta": {call.params["id"]: value}}),
+    _metadata("PUT", "/{id}", "update", images.add_image_metadata, handler=_update,
+              body=Wrapped("meta", OneKey(METADATA))),
+    _metadata("DELETE", "/{id}", "delete", images.delete_image_metadata_item, status=204),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-keypairs: public keys of users. Until 2.91 pairs are made here on request."""
+"""os-keypairs: public keys of users. Until 2.91 the service generates key pairs on request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from magnetar_control.api.values import Wrapped
 from magnetar_control.compute.accounts import keypairs
 from magnetar_core.values import Choices, Text
 
-from .fields import ApiField, Fields, View, below
+from .fields import ApiField, Fields, View, field_errors_below
 from .history import Gate
-from .operation import Call, Query, noun
-from .paging import next_link, pages, size
+from .operation import Call, Query, operation_factory
+from .paging import next_link, page_size, paging_parameters
 
 PATH = "/os-keypairs"
 KEY = Text(1, 16384)
-#: create: also what POST answers.
+#: create: also the answer of POST.
 FIELDS = Fields(
     ApiField("name", Text(1, 255, r"(?! )[a-zA-Z0-9_ -]+(?<! )",
                           "may have letters, digits, blanks inside, - and _ only"),
@@ -40,10 +40,10 @@ FIELDS = Fields(
     ApiField("private_key", shows="create", when=lambda _shown, row: row.private_key is not None))
 
 
-def index(call: Call) -> dict[str, Any]:
+def handle_list_keypairs(call: Call) -> dict[str, Any]:
     """GET /os-keypairs."""
-    limit = size(call) if call.at(Gate.KEYPAIR_PAGES) else None
-    rows = keypairs.page(call, call.query.get("user_id"), limit, call.query.get("marker"))
+    limit = page_size(call) if call.at(Gate.KEYPAIR_PAGES) else None
+    rows = keypairs.list_keypairs(call, call.query.get("user_id"), limit, call.query.get("marker"))
     view = View(call, FIELDS, "list")
     answer: dict[str, Any] = {"keypairs": [{"keypair": view.document(row)} for row in rows]}
     if limit is not None and len(rows) >= limit > 0:
@@ -51,21 +51,21 @@ def index(call: Call) -> dict[str, Any]:
     return answer
 
 
-def create(call: Call) -> dict[str, Any]:
-    """POST /os-keypairs: keep a public key, or (until 2.91, without one) make a pair."""
-    with below("keypair"):
-        made = keypairs.create(call, **FIELDS.arguments(call.body))
+def handle_create_keypair(call: Call) -> dict[str, Any]:
+    """POST /os-keypairs: store a public key, or (until 2.91, without one) generate a pair."""
+    with field_errors_below("keypair"):
+        made = keypairs.create_keypair(call, **FIELDS.arguments(call.body))
     return {"keypair": View(call, FIELDS, "create").document(made)}
 
 
-_row = noun("os-keypairs", PATH)
+_row = operation_factory("os-keypairs", PATH)
 _USER = {"user_id": Query(value=Text(1, 255), since=10)}
 _NAMED = {"given": lambda call: {"user": call.query.get("user_id")}, "query": _USER, "strict": 75}
 OPERATIONS = (
-    _row("GET", "", "list", keypairs.page, handler=index, strict=75,
-         query={**_USER, **pages(Gate.KEYPAIR_PAGES.version)}),
-    _row("POST", "", "create", keypairs.create, handler=create, body=Wrapped("keypair", FIELDS.body("create")),
-         status=((1, 200), (2, 201))),
-    _row("GET", "/{id}", "show", keypairs.show, shown=FIELDS.one("keypair"), **_NAMED),
-    _row("DELETE", "/{id}", "delete", keypairs.delete, status=((1, 202), (2, 204)), **_NAMED),
+    _row("GET", "", "list", keypairs.list_keypairs, handler=handle_list_keypairs, strict=75,
+         query={**_USER, **paging_parameters(Gate.KEYPAIR_PAGES.version)}),
+    _row("POST", "", "create", keypairs.create_keypair, handler=handle_create_keypair,
+         body=Wrapped("keypair", FIELDS.body("create")), status=((1, 200), (2, 201))),
+    _row("GET", "/{id}", "show", keypairs.show_keypair, shown=FIELDS.one("keypair"), **_NAMED),
+    _row("DELETE", "/{id}", "delete", keypairs.delete_keypair, status=((1, 202), (2, 204)), **_NAMED),
 )

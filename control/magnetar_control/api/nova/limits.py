@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""limits: what a project may use, and what it uses."""
+"""limits: the limits of a project, and its usage."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ FIELDS = Fields(
     ApiField("maxSecurityGroups", name="security_groups", shows="show", until=35),
     ApiField("maxSecurityGroupRules", name="security_group_rules", shows="show", until=35),
     ApiField("maxTotalFloatingIps", name="floating_ips", shows="show", until=35),
-    # What the network service counts is 0 here.
+    # Resources that the network service counts are 0 here.
     ApiField("totalSecurityGroupsUsed", shows="show", until=35, show=lambda _view, _row: 0),
     ApiField("totalFloatingIpsUsed", shows="show", until=35, show=lambda _view, _row: 0),
     mapping=True)
 
 
-def _shown(call: Call, found: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
-    most, used = found
+def _shown(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
+    most, used = limits_and_usage
     row = {**most, **{f"{name}_used": number for name, number in used.items()}}
     return {"limits": {"rate": [], "absolute": View(call, FIELDS).document(row)}}
 
 
 OPERATIONS = (
-    ApiOperation(method="GET", path="/limits", use=quotas.show_limits, name="limits.list", strict=75, shown=_shown,
-                 given=lambda call: {"project": call.query.get("tenant_id")},
+    ApiOperation(method="GET", path="/limits", use=quotas.show_quota_limits, name="limits.list", strict=75,
+                 shown=_shown, given=lambda call: {"project": call.query.get("tenant_id")},
                  query={"tenant_id": Query(value=Text(1, 255))}),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-networks, os-tenant-networks and floating IPs, until 2.35: what Nova passes on to the network service."""
+"""os-networks, os-tenant-networks and floating IPs, until 2.35: the API of the network service as Nova proxies it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from magnetar_control.compute.proxies import networks
 from magnetar_core.values import Nullable, Text
 
 from .fields import ApiField, Fields, View
-from .operation import ApiOperation, Call, noun, shown_as
-from .values import PROXIES, record
+from .operation import ApiOperation, Call, operation_factory, shown_as
+from .values import PROXIES, body_object
 
 Shown = Callable[[View, Mapping[str, Any]], Any]
 
 
 def _of_subnet(show: Callable[[Mapping[str, Any]], Any]) -> Shown:
-    """What *show* makes of a network's subnet; ``None`` of one without."""
+    """Return a function that applies *show* to a network's subnet, and returns ``None`` for a network without one."""
     return lambda _view, network: show(network["subnet"]) if network["subnet"] else None
 
 
@@ -30,7 +30,7 @@ def _name_server(place: int) -> Shown:
     return _of_subnet(lambda subnet: next(iter(subnet["dns_nameservers"][place:place + 1]), None))
 
 
-#: What Nova's own networks had once, which administrators see still, and what is told of it.
+#: Fields of the former nova-network, which administrators still see, and their values.
 ADMINS: Mapping[str, Shown | None] = {
     **dict.fromkeys((
         "bridge_interface", "deleted", "deleted_at", "dhcp_server", "dhcp_start", "host", "injected", "multi_host",
@@ -44,7 +44,7 @@ def _nothing(_view: View, _network: Mapping[str, Any]) -> None:
     return None
 
 
-#: brief: of tenants. show: of all; admin: of administrators.
+#: brief: for os-tenant-networks. show: for all callers; admin: for administrators.
 FIELDS = Fields(
     ApiField("id", shows="brief show admin"),
     ApiField("label", name="name", shows="brief show admin"),
@@ -65,20 +65,22 @@ def _document(call: Call) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     return View(call, FIELDS, "admin" if call.is_admin else "show").document
 
 
-_row = noun("os-networks", "/os-networks", until=PROXIES)
-_tenant = noun("os-tenant-networks", "/os-tenant-networks", until=PROXIES)
-_floating = noun("os-floating-ips", "/os-floating-ips", until=PROXIES)
+_row = operation_factory("os-networks", "/os-networks", until=PROXIES)
+_tenant = operation_factory("os-tenant-networks", "/os-tenant-networks", until=PROXIES)
+_floating = operation_factory("os-floating-ips", "/os-floating-ips", until=PROXIES)
 OPERATIONS = (
-    _row("GET", "", "list", networks.every, shown=lambda call, found: {"networks": [*map(_document(call), found)]}),
-    _row("GET", "/{id}", "show", networks.show, shown=lambda call, one: {"network": _document(call)(one)}),
-    _tenant("GET", "", "list", networks.every_of_tenant, shown=FIELDS.many("networks", "brief")),
-    _tenant("GET", "/{id}", "show", networks.show_of_tenant, shown=FIELDS.one("network", "brief")),
+    _row("GET", "", "list", networks.list_networks, shown=lambda call,
+         network_documents: {"networks": [*map(_document(call), network_documents)]}),
+    _row("GET", "/{id}", "show", networks.show_network, shown=lambda call,
+         network: {"network": _document(call)(network)}),
+    _tenant("GET", "", "list", networks.list_tenant_networks, shown=FIELDS.many("networks", "brief")),
+    _tenant("GET", "/{id}", "show", networks.show_tenant_network, shown=FIELDS.one("network", "brief")),
     ApiOperation(method="GET", path="/os-floating-ip-pools", name="os-floating-ip-pools.list", until=PROXIES,
-                 use=networks.pools, shown=shown_as("floating_ip_pools")),
-    _floating("GET", "", "list", networks.floating_ips, shown=shown_as("floating_ips")),
-    _floating("POST", "", "create", networks.allocate, given=lambda call: call.body or {},
+                 use=networks.list_floating_ip_pools, shown=shown_as("floating_ip_pools")),
+    _floating("GET", "", "list", networks.list_floating_ips, shown=shown_as("floating_ips")),
+    _floating("POST", "", "create", networks.allocate_floating_ip, given=lambda call: call.body or {},
               shown=shown_as("floating_ip"),
-              body=Nullable(record({"pool": Nullable(Text(0, 255))}))),
+              body=Nullable(body_object({"pool": Nullable(Text(0, 255))}))),
     _floating("GET", "/{id}", "show", networks.show_floating_ip, shown=shown_as("floating_ip")),
-    _floating("DELETE", "/{id}", "delete", networks.release, status=202),
+    _floating("DELETE", "/{id}", "delete", networks.release_floating_ip, status=202),
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An operation of the Compute API: a route with its version range, rule, body, query and state guard.
 
-``since`` and ``until`` stand where the thing is declared; a version number stands in no handler, but as a named gate.
+The declaration holds ``since`` and ``until``; handlers use named gates instead of version numbers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .versions import LEGACY, NEWEST, VERSIONS
 if TYPE_CHECKING:
     from magnetar_control.compute.cloud import Cloud
 
-#: After all versions.
+#: A version after all versions.
 NEVER = NEWEST + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A query parameter; *since*: its first version. *many*: it may come several times."""
+    """A query parameter; *since*: its first version. *many*: whether it may be repeated."""
 
     value: Value
     since: int = 1
@@ -36,23 +36,30 @@ class Query:
 
 
 def by_use_case(call: Call) -> Any:
-    """The handler of operations that have no other: the use case is called with the server, the other words of the path
-    and what is ``given``; what is ``shown`` of its result is the answer, or nothing."""
+    """Call the use case with the server, the other words of the path and the arguments from ``given``. Return the
+    answer that ``shown`` makes of the result, or nothing. This is the default handler."""
     operation = call.operation
-    words = [call.target if name == "server_id" else word for name, word in call.params.items()]
-    found = operation.use(call, *words, **operation.given(call))
-    return operation.shown(call, found) if operation.shown else None
+    words = [call.target if name == "server_id" else param for name, param in call.params.items()]
+    use_case_result = operation.use(call, *words, **operation.given(call))
+    return operation.shown(call, use_case_result) if operation.shown else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiOperation(Route):
-    """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
-    policy and states. *given*: what a use case without another handler is called with, by name. *shown* makes the
-    answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first, of which an
-    answer may need no more than *columns*. *strict*: the version from which unknown query parameters are refused.
-    *quick*: asks only databases, and little of them. *waits*: for the server's host, and the caller with it. *away*:
-    since when, and what answers (of the call and the server's mapping) while the server's cell does not. *status*: of
-    success, or (since, status) rows, newest last."""
+    """One operation of the Compute API.
+
+    * *name*: the operation's id in the conformance table.
+    * *use*: the use case that its handler calls, which checks policy and states.
+    * *given*: returns the keyword arguments of the use case, for the default handler.
+    * *shown*: makes the answer from the use case's result.
+    * *target*: ``server`` looks up the server of ``{server_id}`` first; the answer may need only its *columns*.
+    * *strict*: the first version that refuses unknown query parameters.
+    * *quick*: whether it only reads a little from databases.
+    * *waits*: whether it waits for the server's host, together with the caller.
+    * *away*: the first version, and the answer (from the call and the server's mapping) while the server's cell does
+      not respond.
+    * *status*: of success, or (since, status) rows, newest last.
+    """
 
     name: str
     use: Callable[..., Any]
@@ -75,43 +82,44 @@ class ApiOperation(Route):
 
     @property
     def policy(self) -> str | None:
-        """The policy rule that decides who may."""
+        """Return the policy rule for the operation."""
         return self.use.rule if isinstance(self.use, UseCase | ServerUseCase) else None
 
     @property
     def key(self) -> str | None:
-        """The row of ``ACTIONS`` that says in which states of the server it is possible."""
+        """Return the row of ``ACTIONS`` with the states of the server that allow the operation."""
         return self.use.key if isinstance(self.use, ServerUseCase) else None
 
     def success(self, version: int) -> int:
-        """The status of success at a version."""
+        """Return the status of success at a version."""
         if isinstance(self.status, int):
             return self.status
         return next(status for since, status in reversed(self.status) if since <= version)
 
 
-def noun(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
-    """What makes the operations of a noun, all with what is *common*: their names begin with *name*, paths with
-    *path*."""
+def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
+    """Return a function that makes the operations of a noun. All have the values in *common*; their names begin with
+    *name*, their paths with *path*."""
 
-    def row(method: str, below: str, word: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
-        return ApiOperation(method=method, path=path + below, name=f"{name}.{word}", use=use, **{**common, **more})
+    def row(method: str, below: str, name_suffix: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
+        return ApiOperation(method=method, path=path + below, name=f"{name}.{name_suffix}", use=use,
+                            **{**common, **more})
 
     return row
 
 
 def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
-    """The use case is given the body as *name*."""
+    """Return a ``given`` that passes the body to the use case as *name*."""
     return lambda call: {name: call.body}
 
 
 def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
-    """The answer is the use case's result under *key*."""
-    return lambda _call, found: {key: found}
+    """Return a ``shown`` that answers with the use case's result under *key*."""
+    return lambda _call, use_case_result: {key: use_case_result}
 
 
 class Call(Caller):
-    """What a handler works with: a caller, and what it asks for."""
+    """One request with its caller, as handlers get it."""
 
     __slots__ = ("body", "operation", "params", "query", "request", "shapes", "target", "version")
 
@@ -121,28 +129,28 @@ class Call(Caller):
         self.request, self.operation, self.params, self.version = request, operation, params, version
         self.query: dict[str, Any] = {}
         self.body: Any = None
-        #: What its answers show (``fields.Shape``), by their noun and word: an answer asks for it twice.
+        #: The forms of its answers (``fields.Shape``), by noun and word: an answer needs its form twice.
         self.shapes: dict[Any, Any] = {}
         #: The server of the path.
         self.target: Target = None  # type: ignore[assignment]
 
     @property
     def base(self) -> str:
-        """What links to resources begin with: with version and, where the client gave it, project."""
+        """Return the start of links to resources: the URL with version and, where the client gave it, project."""
         return str(self.request.extra["base"])
 
     @property
     def legacy(self) -> bool:
-        """Whether it is asked below ``/v2``: as at the first version, and leniently."""
+        """Return whether the request is below ``/v2``: at the first version, and leniently checked."""
         return self.request.path.startswith("/v2/")
 
     @property
     def images(self) -> str:
-        """Where the image service is, for links to what it has."""
+        """Return the URL of the image service, for links to its resources."""
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
 
     def at(self, gate: Gate) -> bool:
-        """Whether the version asked for is that of *gate*, or a later one."""
+        """Return whether the requested version is the one of *gate*, or a later one."""
         return self.version >= gate.version
 
     def read(self) -> None:
@@ -153,19 +161,19 @@ class Call(Caller):
             self.body = self.operation.body.check(self.body, "", version)
 
 
-def _query(given: Sequence[tuple[str, str]], operation: ApiOperation, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, text in given:
-        known = operation.query.get(name)
-        if known is None or known.since > version:
+def _query(query_pairs: Sequence[tuple[str, str]], operation: ApiOperation, version: int) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, text in query_pairs:
+        parameter = operation.query.get(name)
+        if parameter is None or parameter.since > version:
             if version >= operation.strict:
                 raise InvalidField(name[:80], "is not a query parameter of this operation")
             continue
         if "\x00" in text:
             raise InvalidField(name, "must not contain a NUL character")
-        value = known.value.check(text, name, VERSIONS[version])
-        if known.many:
-            found.setdefault(name, []).append(value)
+        value = parameter.value.check(text, name, VERSIONS[version])
+        if parameter.many:
+            checked.setdefault(name, []).append(value)
         else:
-            found[name] = value
-    return found
+            checked[name] = value
+    return checked

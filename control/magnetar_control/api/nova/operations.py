@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All operations of the Compute API that are served. What Nova has removed is in
-``removed``."""
+"""All operations of the Compute API that are served. ``removed`` has the operations that Nova has removed."""
 
 from __future__ import annotations
 
@@ -58,13 +57,14 @@ NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attac
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
-    """The version documents once more, below a version: v2.0 or v2.1."""
+    """Return the version document below a version: v2.0 or v2.1."""
     if id not in ROOTS.values():
         raise NotFound(f"There is no version {id[:80]} of the Compute API; there are {', '.join(ROOTS.values())}.")
-    return versions.one(id, call.request.root)
+    return versions.version_document(id, call.request.root)
 
 
 OPERATIONS = (
     *(operation for noun in NOUNS for operation in noun.OPERATIONS),
-    ApiOperation(method="GET", path="/versions/{id}", name="versions.show", use=_version, shown=lambda _call, one: one),
+    ApiOperation(method="GET", path="/versions/{id}", name="versions.show", use=_version, shown=lambda _call,
+                 document: document),
 )

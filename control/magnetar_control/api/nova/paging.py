@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lists page by page, and links to the next one."""
+"""Paging of lists, and links to the next page."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from .operation import Call, Query
 
 
 class Limit(Value):
-    """Text of a number of items, 0 or more."""
+    """A number of items as text, 0 or more."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """An int."""
+        """Return an int."""
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise InvalidField(path, "must be a whole number, 0 or more", value)
         return int(text)
 
 
-def pages(since: int = 1) -> dict[str, Query]:
-    """The parameters of a list that is paged *since* a version."""
+def paging_parameters(since: int = 1) -> dict[str, Query]:
+    """Return the parameters of a list that is paged *since* a version."""
     return {"limit": Query(value=Limit(), since=since), "marker": Query(value=Anything(), since=since)}
 
 
-def size(call: Call) -> int:
-    """How many items the answer may have."""
+def page_size(call: Call) -> int:
+    """Return the maximum number of items of the answer."""
     most: int = call.settings.max_limit
-    given = call.query.get("limit")
-    return most if given is None else min(given, most)
+    requested_limit = call.query.get("limit")
+    return most if requested_limit is None else min(requested_limit, most)
 
 
 def next_link(call: Call, path: str, marker: str) -> list[dict[str, str]]:
-    """``[{"rel": "next", "href": …}]``: the same question from *marker* on."""
-    kept: Iterable[tuple[str, str]] = [(name, value) for name, value in call.request.query if name != "marker"]
-    query = urlencode([*kept, ("marker", marker)], quote_via=quote)
+    """Return ``[{"rel": "next", "href": …}]``: the same query from *marker* on."""
+    query_pairs: Iterable[tuple[str, str]] = [(name, value) for name, value in call.request.query if name != "marker"]
+    query = urlencode([*query_pairs, ("marker", marker)], quote_via=quote)
     return [{"rel": "next", "href": f"{call.base}{path}?{query}"}]

@@ -12,7 +12,7 @@ from magnetar_control.compute.accounts.quotas import INJECTED, NETWORK, RESOURCE
 from magnetar_core.values import Text
 
 from .fields import ApiField, Fields, View
-from .operation import Call, Query, body_as, noun
+from .operation import Call, Query, body_as, operation_factory
 from .values import TRUTH
 
 GROUPS = ("server_groups", "server_group_members")
@@ -32,9 +32,9 @@ def _with_id(key: str, answer: str) -> Callable[[Call, quotas.Limits], dict[str,
     return lambda call, limits: {key: {"id": call.params["id"], **View(call, FIELDS, answer).document(limits)}}
 
 
-def _detail(call: Call, found: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
-    """Limits with what is used."""
-    limits, used = found
+def _detail(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
+    """Return the limits with the usage of each."""
+    limits, used = limits_and_usage
     return {"quota_set": {"id": call.params["id"], **{
         name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0}
         for name, limit in View(call, FIELDS).document(limits).items()}}}
@@ -48,16 +48,16 @@ def _limits(call: Call) -> dict[str, Any]:
 _SHOWN = _with_id("quota_set", "show")
 _OF_USER = {"query": {"user_id": Query(value=Text(1, 255))}, "strict": 75,
             "given": lambda call: {"user": call.query.get("user_id")}}
-_row = noun("os-quota-sets", "/os-quota-sets/{id}")
-_class = noun("os-quota-class-sets", "/os-quota-class-sets/{id}")
+_row = operation_factory("os-quota-sets", "/os-quota-sets/{id}")
+_class = operation_factory("os-quota-class-sets", "/os-quota-class-sets/{id}")
 OPERATIONS = (
-    _row("GET", "", "show", quotas.show, shown=_SHOWN, **_OF_USER),
-    _row("GET", "/detail", "detail.list", quotas.show_detail, shown=_detail, **_OF_USER),
-    _row("GET", "/defaults", "defaults.list", quotas.show_defaults, shown=_SHOWN),
-    _row("PUT", "", "update", quotas.update, body=Wrapped("quota_set", FIELDS.body("update")),
+    _row("GET", "", "show", quotas.show_quotas, shown=_SHOWN, **_OF_USER),
+    _row("GET", "/detail", "detail.list", quotas.show_quota_detail, shown=_detail, **_OF_USER),
+    _row("GET", "/defaults", "defaults.list", quotas.show_default_quotas, shown=_SHOWN),
+    _row("PUT", "", "update", quotas.update_quotas, body=Wrapped("quota_set", FIELDS.body("update")),
          shown=FIELDS.one("quota_set"), **{**_OF_USER, "given": _limits}),
-    _row("DELETE", "", "delete", quotas.reset, status=202, **_OF_USER),
-    _class("GET", "", "show", quotas.show_class, shown=_with_id("quota_class_set", "show_class"), strict=102),
-    _class("PUT", "", "update", quotas.update_class, body=Wrapped("quota_class_set", FIELDS.body("update_class")),
+    _row("DELETE", "", "delete", quotas.reset_quotas, status=202, **_OF_USER),
+    _class("GET", "", "show", quotas.show_quota_class, shown=_with_id("quota_class_set", "show_class"), strict=102),
+    _class("PUT", "", "update", quotas.update_quota_class, body=Wrapped("quota_class_set", FIELDS.body("update_class")),
            given=body_as("want"), shown=FIELDS.one("quota_class_set", "show_class")),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Nova had once and has removed: it answers 410 at every microversion, to everybody who has a token."""
+"""Paths that Nova has removed: they answer 410 at every microversion, to every caller with a token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from magnetar_control.web import Fault
 
 from .operation import ApiOperation
 
-#: Path to what was there: methods and, below the path of an action, the names of actions.
+#: Path to its former methods or, for the path of an action, to the names of actions.
 REMOVED = {
     "/os-agents": "GET POST",
     "/os-agents/{id}": "PUT DELETE",
@@ -47,19 +47,20 @@ REMOVED = {
     "/servers/{server_id}/consoles/{id}": "GET DELETE",
     "/servers/{server_id}/os-virtual-interfaces": "GET",
 }
-#: Nova's words.
+#: Nova's text.
 GONE = "This resource is no longer available.  No forwarding address is given."
 
 
 def _gone(_caller: Caller, *_words: Any) -> None:
-    """Raises ``Fault`` 410."""
+    """Raise ``Fault`` 410."""
     raise Fault(410, GONE)
 
 
-def _row(path: str, word: str) -> ApiOperation:
-    action = word if path.endswith("/action") else None
-    return ApiOperation(method="POST" if action else word, path=path, name=f"removed {word} {path}", action=action,
-                        bodiless=action is None, use=_gone)
+def _row(path: str, method_or_action: str) -> ApiOperation:
+    action = method_or_action if path.endswith("/action") else None
+    return ApiOperation(method="POST" if action else method_or_action, path=path,
+                        name=f"removed {method_or_action} {path}", action=action, bodiless=action is None, use=_gone)
 
 
-OPERATIONS = tuple(_row(path, word) for path, those in REMOVED.items() for word in those.split())
+OPERATIONS = tuple(_row(path, method_or_action) for path, methods_or_actions in REMOVED.items()
+                   for method_or_action in methods_or_actions.split())

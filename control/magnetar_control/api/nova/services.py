@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-services: the agents of compute hosts and the conductors; hosts are disabled, forced down and removed here."""
+"""os-services: the agents of compute hosts and the conductors; requests disable, force down and remove hosts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from magnetar_core.values import Choices, Text
 
 from .fields import ApiField, Fields, View
 from .history import Gate
-from .operation import ApiOperation, Call, Query, noun
-from .values import HOST, TRUTH, record
+from .operation import ApiOperation, Call, Query, operation_factory
+from .values import HOST, TRUTH, body_object
 
 REASON = Text(1, 255)
-#: unreachable: what is shown of a service whose cell does not answer.
+#: unreachable: the fields of a service whose cell does not respond.
 FIELDS = Fields(
     ApiField("id", name="number", shows="show", until=52),
     ApiField("id", shows="show", since=53),
@@ -27,18 +27,18 @@ FIELDS = Fields(
     ApiField("host", shows="show unreachable"),
     ApiField("zone", shows="show"),
     ApiField("status", Choices(ENABLED, DISABLED), takes="update"),
-    ApiField("status", shows="show", show=lambda _view, one: DISABLED if one.disabled else ENABLED),
+    ApiField("status", shows="show", show=lambda _view, service: DISABLED if service.disabled else ENABLED),
     ApiField("status", shows="unreachable", show=lambda _view, _one: "UNKNOWN"),
-    ApiField("state", shows="show", show=lambda _view, one: "up" if one.up else "down"),
+    ApiField("state", shows="show", show=lambda _view, service: "up" if service.up else "down"),
     ApiField("updated_at", name="seen_at", shows="show"),
     ApiField("disabled_reason", REASON, takes="update", shows="show"),
     ApiField("forced_down", TRUTH, takes="update", shows="show", since=11))
 
 
-def _listed(call: Call, found: Sequence[Service]) -> dict[str, Any]:
-    known, lost = View(call, FIELDS), View(call, FIELDS, "unreachable")
-    return {"services": [(known if one.reachable else lost).document(one) for one in found
-                         if one.reachable or call.at(Gate.DOWN_CELLS)]}
+def _listed(call: Call, service_rows: Sequence[Service]) -> dict[str, Any]:
+    reachable_view, lost = View(call, FIELDS), View(call, FIELDS, "unreachable")
+    return {"services": [(reachable_view if service.reachable else lost).document(service) for service in service_rows
+                         if service.reachable or call.at(Gate.DOWN_CELLS)]}
 
 
 def _change(call: Call) -> dict[str, Any]:
@@ -47,25 +47,26 @@ def _change(call: Call) -> dict[str, Any]:
     return dict(call.body)
 
 
-def _word(word: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
-    """Until 2.52: a change, to *values* and what the body says, by a word and the name of the host."""
-    return _row("PUT", f"/{word}", word, services.update_by_host, since=since, until=52,
-                body=record({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},
+def _word(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
+    """Return the operation, until 2.52, that applies *values* and the body to the host, which the body names; *action*
+    is its word in the path."""
+    return _row("PUT", f"/{action}", action, services.update_host_service, since=since, until=52,
+                body=body_object({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},
                 shown=lambda call, _none: {"service": {**call.body, **values}})
 
 
-_row = noun("os-services", "/os-services")
+_row = operation_factory("os-services", "/os-services")
 _NAMED = {"host": HOST, "binary": Text(1, 255)}
 _TEXT = Query(value=Anything())
 OPERATIONS = (
-    _row("GET", "", "list", services.every, strict=75, query={"host": _TEXT, "binary": _TEXT}, shown=_listed,
+    _row("GET", "", "list", services.list_services, strict=75, query={"host": _TEXT, "binary": _TEXT}, shown=_listed,
          given=lambda call: {"host": call.query.get("host"), "binary": call.query.get("binary")}),
     _word("enable", {"status": ENABLED}), _word("disable", {"status": DISABLED}),
     _word("disable-log-reason", {"status": DISABLED}, disabled_reason=REASON),
     _word("force-down", {}, 11, forced_down=TRUTH),
-    _row("PUT", "/{id}", "update", services.update, since=Gate.HOST_UUIDS.version, body=FIELDS.body("update"),
-         given=_change, shown=lambda call, one: {"service": View(
-             call, FIELDS, "show" if one.reachable else "unreachable").document(one)}),
-    _row("DELETE", "/{id}", "delete", services.remove, given=lambda call: {"by_uuid": call.at(Gate.HOST_UUIDS)},
+    _row("PUT", "/{id}", "update", services.update_service, since=Gate.HOST_UUIDS.version, body=FIELDS.body("update"),
+         given=_change, shown=lambda call, service: {"service": View(
+             call, FIELDS, "show" if service.reachable else "unreachable").document(service)}),
+    _row("DELETE", "/{id}", "delete", services.delete_service, given=lambda call: {"by_uuid": call.at(Gate.HOST_UUIDS)},
          status=204),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types that only Nova's bodies and queries have, and the words, names and texts that several of them share."""
+"""Value types that only Nova's bodies and queries have, and shared words, names and texts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from magnetar_core.values import Text, Value
 from .fields import ApiField, Body
 from .versions import NEWEST
 
-#: The last version in which Nova passes on what other services are asked for.
+#: The last version in which Nova proxies other services.
 PROXIES = 35
 TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
 FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
 TRUTH = Truth(TRUE, FALSE)
 
 
-def record(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
-    """An object with these keys and no others; *required* ones must be there."""
+def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
+    """Return an object type with these keys and no others; the *required* ones must be present."""
     made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
             for name, value in fields.items()]
     return Body(made, [field for field in made if field.required or field.wire in required])
 
 
-def since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
-    """A key that exists from a version on."""
+def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
+    """Return a key that exists from a version on."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 
@@ -43,7 +43,7 @@ class Gapped(Value):
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """As the value does, where it exists."""
+        """Return the value as its type does, in the versions where it exists."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")
         return self.value.check(value, path, version)
@@ -54,8 +54,8 @@ HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
-    """The tag of a NIC or disk: there since 2.32, lost by a mistake after *until*, and back since 2.42."""
-    return since("2.32", Gapped(TAG, until, "2.42"))
+    """Return the tag of a NIC or disk: new in 2.32, lost by a mistake of Nova's after *until*, and back since 2.42."""
+    return field_since("2.32", Gapped(TAG, until, "2.42"))
 
 
 __all__ = ["KEY", "METADATA", "TAG", "TAGS"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Microversions: what a request asks for, and the version documents (API-001 and following rows).
+"""Microversions: the negotiation of a request's version, and the version documents.
 
 A version is its minor number: 2.53 is 53.
 """
@@ -16,19 +16,20 @@ from magnetar_control.web import Fault
 from magnetar_core.errors import InvalidRequest, MagnetarError
 from magnetar_core.versions import Version
 
+#: The served microversions. Pages, tests and cases take the newest one from here.
 FIRST, NEWEST = 1, 104
 OLD_HEADER, HEADER = "x-openstack-nova-api-version", "openstack-api-version"
 VARY = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
 _FORM = re.compile(r"([1-9]\d{0,8})\.([1-9]\d{0,8}|0)", re.ASCII)
 #: Minor number to the core's ``Version``, for declarations.
 VERSIONS = [Version(f"2.{minor}") for minor in range(NEWEST + 1)]
-#: What there is below ``/v2``.
+#: The version below ``/v2``.
 LEGACY = Lenient(f"2.{FIRST}")
 UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
 
 
-def negotiate(headers: Mapping[str, str]) -> int:
-    """The minor version asked for. Raises ``InvalidRequest`` for a malformed one, 406 out of range."""
+def negotiate_microversion(headers: Mapping[str, str]) -> int:
+    """Return the requested minor version. Raises ``InvalidRequest`` for a malformed one, 406 out of range."""
     for part in headers.get(HEADER, "").split(","):
         words = part.split()
         if words and words[0].lower() in ("compute", "nova"):
@@ -57,8 +58,8 @@ def _malformed(text: str) -> MagnetarError:
 
 
 @lru_cache(NEWEST + 1)
-def stamp(version: int) -> Mapping[str, str]:
-    """Headers of every answer below ``/v2.1``; below ``/v2`` there are no versions."""
+def microversion_headers(version: int) -> Mapping[str, str]:
+    """Return the headers of every answer below ``/v2.1``; below ``/v2`` there are no versions."""
     return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
             "vary": VARY}
 
@@ -66,30 +67,30 @@ def stamp(version: int) -> Mapping[str, str]:
 def _document(id: str, url: str, media: bool = False) -> dict[str, Any]:
     current = id == "v2.1"
     path = f"{url}/{'v2.1' if current else 'v2'}/"
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": id, "status": "CURRENT" if current else "DEPRECATED", "version": f"2.{NEWEST}" if current else "",
         "min_version": f"2.{FIRST}" if current else "", "updated": UPDATED[id],
         "links": [{"rel": "self", "href": path}]}
     if media:
-        found["links"].append({"rel": "describedby", "type": "text/html", "href": "https://docs.openstack.org/"})
-        found["media-types"] = [{"base": "application/json",
-                                 "type": f"application/vnd.openstack.compute+json;version={'2.1' if current else '2'}"}]
-    return found
+        document["links"].append({"rel": "describedby", "type": "text/html", "href": "https://docs.openstack.org/"})
+        media_type = f"application/vnd.openstack.compute+json;version={'2.1' if current else '2'}"
+        document["media-types"] = [{"base": "application/json", "type": media_type}]
+    return document
 
 
-def listed(url: str) -> dict[str, Any]:
-    """Answer of ``GET /``; *url* is the service's root."""
+def version_list_document(url: str) -> dict[str, Any]:
+    """Return the answer of ``GET /``; *url* is the service's root."""
     return {"versions": [_document("v2.0", url), _document("v2.1", url)]}
 
 
-def one(id: str, url: str) -> dict[str, Any]:
-    """Answer of ``GET /v2.1``, and of ``/versions/{id}``."""
+def version_document(id: str, url: str) -> dict[str, Any]:
+    """Return the answer of ``GET /v2.1``, and of ``/versions/{id}``."""
     return {"version": _document(id, url, media=True)}
 
 
-def choices(url: str, path: str) -> dict[str, Any]:
-    """Answer (300) for a path without a version."""
+def version_choices_document(url: str, path: str) -> dict[str, Any]:
+    """Return the answer (300) for a path without a version."""
     return {"choices": [
-        {"id": id, "status": found["status"], "media-types": found["media-types"],
-         "links": [{"rel": "self", "href": f"{url}/{word}{path}"}]}
-        for id, word in (("v2.0", "v2"), ("v2.1", "v2.1")) for found in (_document(id, url, media=True),)]}
+        {"id": id, "status": document["status"], "media-types": document["media-types"],
+         "links": [{"rel": "self", "href": f"{url}/{segment}{path}"}]}
+        for id, segment in (("v2.0", "v2"), ("v2.1", "v2.1")) for document in (_document(id, url, media=True),)]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-volumes and os-snapshots, until 2.35: what Nova passes on to the volume service."""
+"""os-volumes and os-snapshots, until 2.35: the API of the volume service as Nova proxies it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 from magnetar_control.api.values import Number, Wrapped
 from magnetar_control.compute.proxies import volumes
-from magnetar_control.services import Document
 from magnetar_control.web import Answer
+from magnetar_core.document import Document
 from magnetar_core.values import Nullable, Text
 
 from .fields import ApiField, Fields, View
-from .operation import Call, Query, noun
+from .operation import Call, Query, operation_factory
 from .paging import Limit
 from .values import METADATA, PROXIES, TRUTH
 
-#: Largest size of a volume that a body may say.
+#: Largest size of a volume in a body.
 MOST = 2**31 - 1
 NAME = Nullable(Text(0, 255))
 
 
 def _attachments(_view: View, volume: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The first server that has it. Nova shows an empty document for none."""
-    one = next((one for one in volume["attachments"] if one["status"] == "attached"), None)
-    return [{"id": volume["id"], "volumeId": volume["id"], "serverId": one["server_id"], "device": one["device"]}
-            if one else {}]
+    """Return the first server with the volume; for none an empty document, as in Nova."""
+    attachment = next((attachment for attachment in volume["attachments"] if attachment["status"] == "attached"), None)
+    return [{"id": volume["id"], "volumeId": volume["id"], "serverId": attachment["server_id"],
+             "device": attachment["device"]}
+            if attachment else {}]
 
 
 FIELDS = Fields(
@@ -70,20 +71,22 @@ def _made(call: Call, volume: Document) -> Answer:
 
 
 QUERY = {"limit": Query(value=Limit()), "offset": Query(value=Limit())}
-_row = noun("os-volumes", "/os-volumes", until=PROXIES)
-_snapshot = noun("os-snapshots", "/os-snapshots", until=PROXIES)
+_row = operation_factory("os-volumes", "/os-volumes", until=PROXIES)
+_snapshot = operation_factory("os-snapshots", "/os-snapshots", until=PROXIES)
 OPERATIONS = (
-    _row("GET", "", "list", volumes.page, given=_page, query=QUERY, shown=FIELDS.many("volumes")),
-    _row("GET", "/detail", "detail.list", volumes.page_detail, given=_page, query=QUERY, shown=FIELDS.many("volumes")),
-    _row("POST", "", "create", volumes.create, body=Wrapped("volume", FIELDS.body("create")), shown=_made,
+    _row("GET", "", "list", volumes.list_volumes, given=_page, query=QUERY, shown=FIELDS.many("volumes")),
+    _row("GET", "/detail", "detail.list", volumes.list_volumes_detail, given=_page, query=QUERY,
+         shown=FIELDS.many("volumes")),
+    _row("POST", "", "create", volumes.create_volume, body=Wrapped("volume", FIELDS.body("create")), shown=_made,
          given=lambda call: FIELDS.arguments(call.body, "create")),
-    _row("GET", "/{id}", "show", volumes.show, shown=FIELDS.one("volume")),
-    _row("DELETE", "/{id}", "delete", volumes.delete, status=202),
-    _snapshot("GET", "", "list", volumes.snapshots, given=_page, query=QUERY, shown=SNAPSHOT.many("snapshots")),
-    _snapshot("GET", "/detail", "detail.list", volumes.snapshots_detail, given=_page, query=QUERY,
+    _row("GET", "/{id}", "show", volumes.show_volume, shown=FIELDS.one("volume")),
+    _row("DELETE", "/{id}", "delete", volumes.delete_volume, status=202),
+    _snapshot("GET", "", "list", volumes.list_volume_snapshots, given=_page, query=QUERY,
               shown=SNAPSHOT.many("snapshots")),
-    _snapshot("POST", "", "create", volumes.create_snapshot, body=Wrapped("snapshot", SNAPSHOT.body("create")),
+    _snapshot("GET", "/detail", "detail.list", volumes.list_volume_snapshots_detail, given=_page, query=QUERY,
+              shown=SNAPSHOT.many("snapshots")),
+    _snapshot("POST", "", "create", volumes.create_volume_snapshot, body=Wrapped("snapshot", SNAPSHOT.body("create")),
               given=lambda call: SNAPSHOT.arguments(call.body, "create"), shown=SNAPSHOT.one("snapshot")),
-    _snapshot("GET", "/{id}", "show", volumes.show_snapshot, shown=SNAPSHOT.one("snapshot")),
-    _snapshot("DELETE", "/{id}", "delete", volumes.delete_snapshot, status=202),
+    _snapshot("GET", "/{id}", "show", volumes.show_volume_snapshot, shown=SNAPSHOT.one("snapshot")),
+    _snapshot("DELETE", "/{id}", "delete", volumes.delete_volume_snapshot, status=202),
 )

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``/allocations``: what a consumer holds, shown and changed, in the form of each microversion."""
+"""``/allocations``: the allocations of a consumer, shown and changed, in the form of each microversion."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.values import Anything, record
+from magnetar_control.api.values import Anything, build_record
 from magnetar_control.compute.placement.consumers import UNKNOWN, Consumers, Wish, normal_uuid
 from magnetar_control.compute.placement.placement import Placement
-from magnetar_control.services import Document
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.values import Integer, ListOf, MapOf, Nullable, Text, Value
 
@@ -19,15 +19,16 @@ from . import views
 from .writing import NAME
 
 RESOURCES = MapOf(NAME, Integer(1), 500)
-#: Until 1.11, and since 1.12.
-OF_LIST = ListOf(record({"resource_provider": record({"uuid": Text(1, 36)}, "uuid"), "resources": RESOURCES},
-                        "resource_provider", "resources"), 500)
-BY_PROVIDER = MapOf(Text(1, 36), record({"resources": RESOURCES, "generation": Integer()}, "resources"), 500)
+#: The form until 1.11, and the form since 1.12.
+OF_LIST = ListOf(build_record({"resource_provider": build_record({"uuid": Text(1, 36)}, "uuid"),
+                               "resources": RESOURCES},
+                              "resource_provider", "resources"), 500)
+BY_PROVIDER = MapOf(Text(1, 36), build_record({"resources": RESOURCES, "generation": Integer()}, "resources"), 500)
 WHO = Text(1, 255)
 
 
-def form(minor: int) -> Value:
-    """The body for one consumer at 1.*minor*."""
+def allocation_body(minor: int) -> Value:
+    """Return the type of the body for one consumer at 1.*minor*."""
     fields: dict[str, Value] = {"allocations": BY_PROVIDER if minor >= 12 else OF_LIST}
     required = ["allocations"]
     if minor >= 8:
@@ -37,11 +38,11 @@ def form(minor: int) -> Value:
         fields["consumer_generation"] = Nullable(Integer())
         required.append("consumer_generation")
     if minor >= 34:
-        fields["mappings"] = Anything()  # which provider each group of a request got: it is told, and not kept
+        fields["mappings"] = Anything()  # the provider of each group of a request: accepted, and not stored
     if minor >= 38:
         fields["consumer_type"] = NAME
         required.append("consumer_type")
-    return record(fields, *required)
+    return build_record(fields, *required)
 
 
 class AllocationRoutes:
@@ -49,58 +50,58 @@ class AllocationRoutes:
         self.placement, self.consumers = placement, Consumers(placement)
 
     def routes(self) -> list[Guarded]:
-        """All are for administrators and services."""
-        return [route(where, handler, status, "service") for where, handler, status in (
+        """Return the routes. All are for administrators and services."""
+        return [guarded_route(where, handler, status, "service") for where, handler, status in (
             ("GET /allocations/{uuid}", self.show, 200), ("PUT /allocations/{uuid}", self.replace, 204),
             ("DELETE /allocations/{uuid}", self.remove, 204), ("POST /allocations", self.replace_many, 204))]
 
     def show(self, request: Request) -> Document:
-        """What a consumer holds; nothing of one that holds nothing, as in Placement."""
-        found, providers = self.placement.consumer(normal_uuid(request.params["uuid"]))
-        if found is None:
+        """Return the allocations of a consumer; an empty object for a consumer without allocations, as in Placement."""
+        consumer, providers = self.placement.consumer(normal_uuid(request.params["uuid"]))
+        if consumer is None:
             return {"allocations": {}}
-        minor, held = views.minor(request), {
+        minor, allocations = views.minor_version(request), {
             id: {"resources": resources, "generation": providers[id].generation}
-            for id, resources in found.held.items() if id in providers}
-        more: dict[str, Any] = {"project_id": found.project_id, "user_id": found.user_id} if minor >= 12 else {}
-        more |= {"consumer_generation": found.generation} if minor >= 28 else {}
-        return {"allocations": held, **more, **({"consumer_type": found.type} if minor >= 38 else {})}
+            for id, resources in consumer.held.items() if id in providers}
+        more: dict[str, Any] = {"project_id": consumer.project_id, "user_id": consumer.user_id} if minor >= 12 else {}
+        more |= {"consumer_generation": consumer.generation} if minor >= 28 else {}
+        return {"allocations": allocations, **more, **({"consumer_type": consumer.type} if minor >= 38 else {})}
 
     def replace(self, request: Request) -> None:
-        """Have a consumer hold what the body says; since 1.28 that may be nothing."""
-        minor = views.minor(request)
-        given = form(minor).check(request.json(), "")
-        if not given["allocations"] and minor < 28:
+        """Replace the allocations of a consumer by those in the body; since 1.28 they may be empty."""
+        minor = views.minor_version(request)
+        body = allocation_body(minor).check(request.json(), "")
+        if not body["allocations"] and minor < 28:
             raise InvalidField("allocations", "must not be empty: DELETE removes them")
-        self.consumers.replace({normal_uuid(request.params["uuid"]): _wish(given, minor)})
+        self.consumers.replace({normal_uuid(request.params["uuid"]): _wish(body, minor)})
 
     def replace_many(self, request: Request) -> None:
-        """The same for several consumers at once (1.13), all of them or none."""
-        views.since(request, 13)
-        minor = views.minor(request)
-        given = MapOf(Text(1, 36), form(minor), 500).check(request.json(), "")
-        if not given:
+        """Replace the allocations of several consumers in one transaction (1.13)."""
+        views.require_minor_version(request, 13)
+        minor = views.minor_version(request)
+        bodies = MapOf(Text(1, 36), allocation_body(minor), 500).check(request.json(), "")
+        if not bodies:
             raise InvalidField("body", "must have a consumer")
-        self.consumers.replace(wishes(given, minor))
+        self.consumers.replace(consumer_wishes(bodies, minor))
 
     def remove(self, request: Request) -> None:
-        """Have a consumer hold nothing."""
+        """Remove the allocations of a consumer."""
         self.consumers.release(normal_uuid(request.params["uuid"]))
 
 
-def wishes(given: Mapping[str, Document], minor: int) -> dict[str, Wish]:
+def consumer_wishes(bodies: Mapping[str, Document], minor: int) -> dict[str, Wish]:
     """Return what consumers must hold, by uuid, of bodies at 1.*minor*. Raises ``InvalidRequest`` for a consumer that
     is named twice."""
-    found = {normal_uuid(id): _wish(one, minor) for id, one in given.items()}
-    if len(found) < len(given):
+    wishes = {normal_uuid(id): _wish(body, minor) for id, body in bodies.items()}
+    if len(wishes) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")
-    return found
+    return wishes
 
 
-def _wish(given: Document, minor: int) -> Wish:
-    said = given["allocations"]
+def _wish(body: Document, minor: int) -> Wish:
+    allocations = body["allocations"]
     if minor < 12:
-        said = {one["resource_provider"]["uuid"]: one for one in said}
-    held = {id.lower(): one["resources"] for id, one in said.items() if one["resources"]}
-    return Wish(held, given.get("project_id", ""), given.get("user_id", ""), given.get("consumer_type", UNKNOWN),
-                given.get("consumer_generation"), minor >= 28)
+        allocations = {allocation["resource_provider"]["uuid"]: allocation for allocation in allocations}
+    claims = {id.lower(): allocation["resources"] for id, allocation in allocations.items() if allocation["resources"]}
+    return Wish(claims, body.get("project_id", ""), body.get("user_id", ""), body.get("consumer_type", UNKNOWN),
+                body.get("consumer_generation"), minor >= 28)

@@ -13,22 +13,21 @@ from typing import Any
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.compute.placement.placement import Placement
-from magnetar_control.services import Document
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import route
+from magnetar_control.web.application import guarded_route
+from magnetar_core.document import Document
 
 from .reading import PlacementRoutes
 
 LEAST, MOST = (1, 0), (1, 39)
 HEADER = "OpenStack-API-Version"
-#: Placement's codes, by what a fault has in its details.
+#: Detail of a fault to Placement's error code.
 CODES = {"generation": "placement.concurrent_update", "in_use": "placement.inventory.inuse"}
 
 
-def negotiated(header: str) -> tuple[int, int]:
-    """The microversion that the header asks of this service; 1.0 where it asks for none. Raises ``Fault`` 400 or
-    406."""
-    for words in (one.split() for one in header.split(",")):
+def negotiate_placement_version(header: str) -> tuple[int, int]:
+    """Return the microversion that the header requests of this service, 1.0 by default. Raises ``Fault`` 400 or 406."""
+    for words in (part.split() for part in header.split(",")):
         if len(words) != 2 or words[0].lower() != "placement":
             continue
         if words[1] == "latest":
@@ -48,14 +47,14 @@ def _text(version: tuple[int, int]) -> str:
 
 
 class PlacementApplication(RoutedService):
-    """Mounted at ``/placement``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+    """The application, mounted at ``/placement``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
 
     def __init__(self, cloud: Cloud, authenticate: Callable[[Request], None]) -> None:
-        super().__init__([route("GET /", _versions, who="anyone"), *PlacementRoutes(Placement(cloud)).routes()],
+        super().__init__([guarded_route("GET /", _versions, who="anyone"), *PlacementRoutes(Placement(cloud)).routes()],
                          authenticate, lambda fault: Answer({}, fault.status), slash=0)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """A fault in Placement's form; since 1.23 with a code."""
+        """Return a fault in Placement's form; since 1.23 with a code."""
         error: dict[str, Any] = {"status": fault.status, "request_id": request.id, "detail": fault.message,
                                  "title": HTTPStatus(fault.status).phrase}
         if request.extra.get("version", LEAST) >= (1, 23):
@@ -66,9 +65,9 @@ class PlacementApplication(RoutedService):
         return Answer({"errors": [error]}, fault.status, fault.headers)
 
     def handle(self, request: Request) -> Answer:
-        """Answer at the microversion that is asked for, and say which that was."""
+        """Return the answer at the requested microversion, with that version in its headers."""
         try:
-            request.extra["version"] = version = negotiated(request.headers.get(HEADER.lower(), ""))
+            request.extra["version"] = version = negotiate_placement_version(request.headers.get(HEADER.lower(), ""))
         except Fault as fault:
             return self.refused(request, fault)
         answer = super().handle(request)

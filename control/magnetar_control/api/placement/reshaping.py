@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``POST /reshaper`` (1.30): inventories of providers and allocations of consumers at once, all or nothing."""
+"""``POST /reshaper`` (1.30): inventories of providers and allocations of consumers in one transaction."""
 
 from __future__ import annotations
 
-from magnetar_control.api.values import record
+from magnetar_control.api.values import build_record
 from magnetar_control.compute.placement.placement import Placement
 from magnetar_control.compute.placement.providers import Providers
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_core.values import MapOf, Text, Value
 
 from . import allocations, views
 from .writing import INVENTORIES
 
 
-def form(minor: int) -> Value:
-    """The body at 1.*minor*: of providers what PUT of their inventories takes, of consumers what PUT of their
-    allocations takes."""
-    return record({"inventories": MapOf(Text(1, 36), INVENTORIES, 500),
-                   "allocations": MapOf(Text(1, 36), allocations.form(minor), 500)}, "inventories", "allocations")
+def reshaping_body(minor: int) -> Value:
+    """Return the type of the body at 1.*minor*: inventories as PUT of a provider's inventories accepts them,
+    allocations as PUT of a consumer's allocations does."""
+    return build_record({"inventories": MapOf(Text(1, 36), INVENTORIES, 500),
+                         "allocations": MapOf(Text(1, 36), allocations.allocation_body(minor), 500)}, "inventories",
+                        "allocations")
 
 
 class ReshapingRoutes:
@@ -26,15 +27,15 @@ class ReshapingRoutes:
         self.providers = Providers(placement)
 
     def routes(self) -> list[Guarded]:
-        """It is for administrators."""
-        return [route("POST /reshaper", self.reshape, 204, "service")]
+        """Return the route. It is for administrators."""
+        return [guarded_route("POST /reshaper", self.reshape, 204, "service")]
 
     def reshape(self, request: Request) -> None:
-        """What consumers hold goes from provider to provider together with the inventories."""
-        views.since(request, 30)
-        minor = views.minor(request)
-        given = form(minor).check(request.json(), "")
+        """Move allocations from provider to provider together with the inventories."""
+        views.require_minor_version(request, 30)
+        minor = views.minor_version(request)
+        body = reshaping_body(minor).check(request.json(), "")
         self.providers.reshape(
-            {id.lower(): (one["resource_provider_generation"], one["inventories"])
-             for id, one in given["inventories"].items()},
-            allocations.wishes(given["allocations"], minor))
+            {id.lower(): (provider_body["resource_provider_generation"], provider_body["inventories"])
+             for id, provider_body in body["inventories"].items()},
+            allocations.consumer_wishes(body["allocations"], minor))

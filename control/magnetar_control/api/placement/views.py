@@ -1,48 +1,48 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parts of answers that reading and writing have in common, and the microversion of a request."""
+"""Common parts of answers of reading and writing, and the microversion of a request."""
 
 from __future__ import annotations
 
 from magnetar_control.compute.placement.provider_tree import Provider
-from magnetar_control.services import Document
 from magnetar_control.web import Request
+from magnetar_core.document import Document
 from magnetar_core.errors import NotFound
 
 
-def minor(request: Request) -> int:
-    """The second number of the microversion that is asked for."""
+def minor_version(request: Request) -> int:
+    """Return the second number of the requested microversion."""
     return int(request.extra["version"][1])
 
 
-def since(request: Request, first: int) -> None:
-    """Raises ``NotFound`` below microversion 1.*first*."""
-    if minor(request) < first:
+def require_minor_version(request: Request, first: int) -> None:
+    """Raise ``NotFound`` below microversion 1.*first*."""
+    if minor_version(request) < first:
         raise NotFound(f"This is there from microversion 1.{first} on.")
 
 
-def traits(one: Provider) -> Document:
-    """The traits of a provider."""
-    return {"traits": sorted(one.traits), "resource_provider_generation": one.generation}
+def traits_view(provider: Provider) -> Document:
+    """Return the traits of a provider."""
+    return {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
 
 
-def tree(one: Provider) -> Document:
-    """The provider above it, and its host."""
-    return {"parent_provider_uuid": one.parent_id, "root_provider_uuid": one.root_id}
+def tree_view(provider: Provider) -> Document:
+    """Return the parent provider and the root provider, which is the host."""
+    return {"parent_provider_uuid": provider.parent_id, "root_provider_uuid": provider.root_id}
 
 
-def inventories(one: Provider) -> Document:
-    """Its inventories, by class."""
-    return {"resource_provider_generation": one.generation, "inventories": one.inventories}
+def inventories_view(provider: Provider) -> Document:
+    """Return the inventories of a provider, by class."""
+    return {"resource_provider_generation": provider.generation, "inventories": provider.inventories}
 
 
-def inventory(one: Provider, name: str) -> Document:
-    """That of a class. Raises ``NotFound``."""
-    if name not in one.inventories:
-        raise NotFound(f"No inventory of class {name[:80]} for {one.id}.")
-    return {"resource_provider_generation": one.generation, **one.inventories[name]}
+def inventory_view(provider: Provider, name: str) -> Document:
+    """Return the inventory of a class. Raises ``NotFound``."""
+    if name not in provider.inventories:
+        raise NotFound(f"No inventory of class {name[:80]} for {provider.id}.")
+    return {"resource_provider_generation": provider.generation, **provider.inventories[name]}
 
 
-def aggregates(request: Request, one: Provider) -> Document:
-    """Uuids of its aggregates; with the generation since 1.19."""
-    more = {"resource_provider_generation": one.generation} if minor(request) >= 19 else {}
-    return {"aggregates": [group.uuid for group in one.aggregates], **more}
+def aggregates_view(request: Request, provider: Provider) -> Document:
+    """Return the uuids of the provider's aggregates; with the generation since 1.19."""
+    more = {"resource_provider_generation": provider.generation} if minor_version(request) >= 19 else {}
+    return {"aggregates": [group.uuid for group in provider.aggregates], **more}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from magnetar_control.api.v1.network.address_group import AddressGroups
@@ -26,15 +26,15 @@ from magnetar_control.api.v1.servers.server_request import FLAVORS, KEYPAIRS, NE
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.web import Answer, Request
-from magnetar_control.web.request import parsed
-from magnetar_control.web.routing import words
+from magnetar_control.web.request import parse_json
+from magnetar_control.web.routing import path_segments
 from magnetar_core import query
-from magnetar_core.ensure import batch, permissions
+from magnetar_core.document import Document
+from magnetar_core.ensure import check_batch, check_permissions
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
-from magnetar_core.events import EventRequest, subject_of
+from magnetar_core.events import EventRequest, subject_of_event
 from magnetar_core.operations import RUNNING, Operation
-from magnetar_core.reconcile import Document
-from magnetar_core.version import API, version
+from magnetar_core.version import API, installed_version
 
 from .driver import ALL_PROJECTS, CloudDriver
 from .groups import Aggregates, ServerGroups
@@ -52,15 +52,16 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
     AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Seconds that a request waits which does not say.
+#: Seconds that a request waits when it names no time.
 WAIT = 20.0
 OPERATIONS = "operations"
 
 
-def parameters(request: Request, *names: str, **known: Callable[[str, str], Any]) -> dict[str, Any]:
-    """The parameters of the query string: those *names* of an ensure, and *known* ones, each read by its function.
-    Others, and repeated ones, are refused."""
-    return query.parameters(request.query, {**{name: query.PARAMETERS[name] for name in names}, **known}, shown=80)
+def query_parameters(request: Request, *names: str, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
+    """Return the parameters of the query string: the parameters of an ensure in *names*, and others with their
+    *readers*. Raises ``InvalidRequest`` for other and for repeated parameters."""
+    return query.read_parameters(request.query, {**{name: query.PARAMETERS[name] for name in names}, **readers},
+                                 shown=80)
 
 
 class V1Application:
@@ -68,17 +69,19 @@ class V1Application:
         self.cloud = cloud
         most = cloud.settings.operations
         self.operations = ProjectOperations(most, cloud.settings.of_project(most), QUEUED)
-        #: The parts of batches, which are not counted twice: a batch waits for its parts.
+        #: The parts of batches. They are counted separately, because a batch waits for its parts.
         self.parts = ProjectOperations(most, cloud.settings.of_project(most))
-        #: How many requests may wait at once: some threads are always left for others.
+        #: The number of requests that may wait at the same time. Some threads always stay free for other requests.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
+        #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
+        self.elsewhere: Callable[[Request, float], Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
 
     def streams(self, method: str, path: str) -> bool:
-        """The content of images is read piece by piece."""
+        """Return whether the content is read piece by piece: the content of images is."""
         return method == "PUT" and path.startswith("/v1/image/") and path.endswith("/data")
 
     def admit(self, request: Request) -> Answer | None:
-        """Return the refusal of a request whose sender is not known; never raises."""
+        """Return the refusal of a request whose sender is not known, or ``None``; never raises."""
         try:
             self._caller(request)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
@@ -86,7 +89,7 @@ class V1Application:
         return None
 
     def handle(self, request: Request) -> Answer:
-        """Answer; never raises."""
+        """Return the answer to *request*; never raises."""
         self._named(request)
         try:
             answer = self._answer(request)
@@ -96,7 +99,7 @@ class V1Application:
         return answer
 
     def refused(self, request: Request, fault: Exception) -> Answer:
-        """The answer to what fails, also before ``handle`` is asked."""
+        """Return the answer for *fault*, also when the request was refused before ``handle``."""
         self._named(request)
         error = error_of(fault, request.id)
         headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
@@ -104,13 +107,13 @@ class V1Application:
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
-        """The client may say what the request is called."""
-        given = request.headers.get("x-request-id", "")
-        if REQUEST_ID.fullmatch(given):
-            request.id = given
+        """Take over the request id that the client sent, if it has the right form."""
+        request_id = request.headers.get("x-request-id", "")
+        if REQUEST_ID.fullmatch(request_id):
+            request.id = request_id
 
     def _caller(self, request: Request) -> Caller:
-        """Who asks. Raises ``Unauthenticated``, ``Forbidden``."""
+        """Return the caller. Raises ``Unauthenticated``, ``Forbidden``."""
         header = request.headers.get("authorization", "")
         bearer = header[7:].strip() if header[:7].lower() == "bearer " else ""
         token = request.headers.get("x-auth-token") or bearer
@@ -131,7 +134,7 @@ class V1Application:
         if "%00" in request.path or "%00" in request.query_string:
             raise InvalidRequest("The URL has a NUL character, which no name may have.")
         caller = self._caller(request)
-        parts = words(request.path)[1:]
+        parts = path_segments(request.path)[1:]
         if not any(parts):
             return self._root(request)
         if not all(parts):
@@ -147,94 +150,98 @@ class V1Application:
         if handler is None:
             raise MethodNotAllowed(f"{request.path[:200]} does not know {request.method}; it knows "
                                    f"{', '.join(sorted(routes))}.", allow=", ".join(sorted(routes)))
-        found: Answer = handler(request, caller, driver, *parts[1:2])
-        return found
+        answer: Answer = handler(request, caller, driver, *parts[1:2])
+        return answer
 
-    def _routes(self, depth: int, driver: CloudDriver, rest: list[str]) -> dict[str, Callable[..., Answer]]:
-        """Method to handler."""
+    def _routes(self, depth: int, driver: CloudDriver, subpath: list[str]) -> dict[str, Callable[..., Answer]]:
+        """Return the handlers of a path by method."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
         if depth == 2:
             return {"GET": self._show, "PUT": self._ensure, "DELETE": self._remove}
-        if rest == ["events"]:
+        if subpath == ["events"]:
             return {"POST": self._event}
-        more: dict[str, Callable[..., Answer]] = getattr(driver, "more", {}).get(rest[0], {}) if depth == 3 else {}
+        more: dict[str, Callable[..., Answer]] = getattr(driver, "more", {}).get(subpath[0], {}) if depth == 3 else {}
         return more
 
     def _root(self, request: Request) -> Answer:
-        parameters(request)
+        query_parameters(request)
         return Answer({"host": request.root.partition("://")[2],
-                       "api": API, "kinds": list(DRIVERS), "version": version(), "cloud": True,
+                       "api": API, "kinds": list(DRIVERS), "version": installed_version(), "cloud": True,
                        "project": request.context.project_name or request.context.project_id})
 
     # Reading
 
     def _list(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
-        readers = {field.name: query.reader(field.value) for field in driver.kind.fields if "list" in field.on}
-        more = {ALL_PROJECTS: query.boolean} if driver.of_all_projects else {}
-        given = parameters(request, **{name: read for name, read in sorted(readers.items()) if read}, **query.PAGE,
-                           **more)
-        page = {name: given.pop(name, None) for name in query.PAGE}
-        found = [driver.public(one) for one in driver.filtered(caller, given)]
-        filters = {name: query.texts(value) for name, value in given.items()}
-        found = [one for one in found if query.fits(one, filters)]
+        readers = {field.name: query.filter_reader(field.value) for field in driver.kind.fields if "list" in field.on}
+        more = {ALL_PROJECTS: query.read_boolean} if driver.of_all_projects else {}
+        parameters = query_parameters(request, **{name: read for name, read in sorted(readers.items()) if read},
+                                      **query.PAGE, **more)
+        page = {name: parameters.pop(name, None) for name in query.PAGE}
+        resources = [driver.public(resource) for resource in driver.filtered(caller, parameters)]
+        filters = {name: query.filter_texts(value) for name, value in parameters.items()}
+        resources = [resource for resource in resources if query.fits_filters(resource, filters)]
         page["sort"] = page["sort"] or ["name"] * ("name" in readers)
-        return Answer({driver.kind.plural: query.paged(driver.kind.noun, sorted(readers), found, **page)})
+        return Answer({driver.kind.plural: query.paginate_resources(driver.kind.noun, sorted(readers), resources,
+                                                                    **page)})
 
     def _show(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
-        parameters(request)
+        query_parameters(request)
         return Answer(driver.public(driver.one(caller, key)))
 
     # Changing
 
     def _ensure(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
-        given = parameters(request, **query.PARAMETERS)
-        dry, wait = given.pop("dry_run", False), given.pop("wait", WAIT)
-        allowed, want = permissions(given), parsed(request.content)
+        parameters = query_parameters(request, **query.PARAMETERS)
+        dry, wait = parameters.pop("dry_run", False), parameters.pop("wait", WAIT)
+        allowed, want = check_permissions(parameters), parse_json(request.content)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
         return self._work(caller, "ensure", driver, key, wait,
                           lambda operation: driver.ensure(caller, key, want, allowed, dry, operation))
 
     def _remove(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
-        given = parameters(request, "dry_run", "wait")
-        return self._work(caller, "remove", driver, key, given.get("wait", WAIT), lambda operation: driver.ensure(
-            caller, key, None, permissions({}), given.get("dry_run", False), operation))
+        parameters = query_parameters(request, "dry_run", "wait")
+        return self._work(caller, "remove", driver, key, parameters.get("wait", WAIT), lambda operation: driver.ensure(
+            caller, key, None, check_permissions({}), parameters.get("dry_run", False), operation))
 
     def _ensure_many(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
-        given = parameters(request, "dry_run", "wait")
-        items = [*batch(parsed(request.content))]
-        return self._work(caller, "ensure", driver, None, given.get("wait", WAIT), lambda operation: {
-            "results": self._each(caller, driver, items, given.get("dry_run", False), operation)})
+        parameters = query_parameters(request, "dry_run", "wait")
+        items = [*check_batch(parse_json(request.content))]
+        return self._work(caller, "ensure", driver, None, parameters.get("wait", WAIT), lambda operation: {
+            "results": self._each(caller, driver, items, parameters.get("dry_run", False), operation)})
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Each for itself, side by side; the answers come in the order of the items."""
+        """Ensure each item in a part of its own, in parallel. Return the answers in the order of the items."""
         started = []
         for key, want, allowed in items:
-            one = ProjectOperation("ensure", driver.kind.noun, key, caller)
-            one.kept = False
-            started.append(self.parts.begin(one, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
+            part = ProjectOperation("ensure", driver.kind.noun, key, caller)
+            part.kept = False
+            started.append(self.parts.begin(part, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
                 caller, key, want, allowed, dry, operation)))
-        found = []
+        outcomes = []
         with parent.waiting():
             for operation in started:
                 while not operation.wait(0.5):
                     if parent.cancelling:
                         self.parts.stop(operation)
-                found.append({"error": operation.error} if operation.error else operation.result.as_dict())
-        return found
+                outcomes.append({"error": operation.error} if operation.error else operation.result.as_dict())
+        return outcomes
 
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
-        wait, sent = parameters(request, "wait").get("wait", WAIT), EventRequest.check(parsed(request.content))
+        wait, sent = query_parameters(request, "wait").get("wait",
+                                                           WAIT), EventRequest.check(parse_json(request.content))
         return self._work(caller, str(sent["event"]), driver, key, wait,
-                          lambda operation: events.event(caller, driver, key, sent, operation), subject_of(sent))
+                          lambda operation: events.handle_server_event(caller, driver, key, sent, operation),
+                          subject_of_event(sent))
 
-    def _work(self, caller: Caller, what: str, driver: CloudDriver, key: str | None, wait: float,
+    def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
-        """200 with the result, 202 with the operation while it runs; raises what it raised."""
+        """Run *function* as an operation: return 200 with its result, or 202 with the operation while it runs. Raises
+        what it raised."""
         operation = self.operations.begin(
-            ProjectOperation(what, driver.kind.noun, key, caller, subject), function)
+            ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.until(operation, wait):
             return Answer({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                           {"Location": f"/v1/{OPERATIONS}/{operation.id}"})
@@ -244,7 +251,8 @@ class V1Application:
         return Answer({**operation.as_dict()["result"], "request_id": operation.request_id})
 
     def until(self, operation: Operation, wait: float) -> bool:
-        """Wait for it, unless too many others wait already."""
+        """Wait at most *wait* seconds for the end of the operation, or only briefly if too many requests wait already.
+        Return whether it has ended."""
         if not operation.wait(min(wait, 0.02)) and wait and self._waiting.acquire(blocking=False):
             try:
                 return operation.wait(wait)
@@ -254,23 +262,46 @@ class V1Application:
 
     # Operations
 
-    def _operations(self, request: Request, caller: Caller, rest: list[str]) -> Answer:
-        mine = [one for one in reversed(self.operations.list()) if one.project == caller.project]
-        if not rest:
-            words = dict.fromkeys(("status", "kind", "key", "name"), query.plain)
-            given = parameters(request, **words, limit=query.number)
-            limit = given.pop("limit", query.LIMIT)
-            found = [one for one in mine if all(getattr(one, name) == value for name, value in given.items())]
-            return Answer({"operations": [one.as_dict(False) for one in found[:limit]]})
-        operation = next((one for one in mine if one.id == rest[0]), None)
+    def _operations(self, request: Request, caller: Caller, subpath: list[str]) -> Answer:
+        mine = [operation for operation in reversed(self.operations.list()) if operation.project == caller.project]
+        if not subpath:
+            words = dict.fromkeys(("status", "kind", "key", "name"), query.read_text)
+            parameters = query_parameters(request, **words, limit=query.read_number)
+            limit = parameters.pop("limit", query.LIMIT)
+            matching = [operation for operation in mine if all(getattr(operation, name) == value for name,
+                                                               value in parameters.items())]
+            documents = [operation.as_dict(False) for operation in matching[:limit]]
+            others = [document for status, body in self.elsewhere(request, 0.0) if status == 200
+                      for document in parse_json(body)["operations"]]
+            if others:
+                documents = sorted([*documents, *others], key=lambda document: document["started_at"], reverse=True)
+            return Answer({"operations": documents[:limit]})
+        operation = next((operation for operation in mine if operation.id == subpath[0]), None)
         if operation is None:
-            raise NotFound(f"There is no operation {rest[0][:80]!r}: it ended long ago, or another API service has it. "
-                           "Send the request again to be told how it is.", kind="operation", key=rest[0][:80])
+            answer = self._operation_elsewhere(request)
+            if answer is not None:
+                return answer
+            raise NotFound(
+                f"There is no operation {subpath[0][:80]!r}: it ended long ago, or another API service has it. "
+                           "Send the request again to be told how it is.", kind="operation", key=subpath[0][:80])
         if request.method == "DELETE":
             check_may_cancel(caller, operation)
             self.operations.stop(operation)
             return Answer(operation.as_dict(), 202 if operation.status == RUNNING else 200)
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("An operation is looked at (GET) or cancelled (DELETE).", allow="DELETE, GET")
-        self.until(operation, parameters(request, "wait").get("wait", 0.0))
+        self.until(operation, query_parameters(request, "wait").get("wait", 0.0))
         return Answer(operation.as_dict())
+
+    def _operation_elsewhere(self, request: Request) -> Answer | None:
+        """Return the answer of the process on the same port that has the operation."""
+        seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
+        waits = bool(seconds) and self._waiting.acquire(blocking=False)
+        if seconds and not waits:
+            request.query_string = ""  # too many requests wait
+        try:
+            return next((Answer(body, status) for status, body in self.elsewhere(request, seconds)
+                         if status != 404), None)
+        finally:
+            if waits:
+                self._waiting.release()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers: one for each kind that the cloud serves. They answer the questions that an agent's drivers answer on a host
-(``complete``, ``plan``, what there is and how it is shown); what follows from the answers is ``core.reconcile``.
+"""Drivers of the kinds that the cloud serves, one for each kind.
+
+They answer the questions that an agent's drivers answer on a host (``complete``, ``plan``, which resources there are
+and how they are shown); ``core.reconcile`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -14,26 +16,27 @@ from weakref import WeakValueDictionary
 
 from magnetar_control.compute.caller import Caller
 from magnetar_core import reconcile
+from magnetar_core.document import Document
 from magnetar_core.errors import Ambiguous, InvalidField, MagnetarError, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
-from magnetar_core.reconcile import Document, check_mode, compared, difference, is_uuid, recorded
+from magnetar_core.reconcile import check_mode, compared_fields, field_differences, is_uuid_key, record_step
 
-#: Namespace of uuids that follow from others.
+#: The namespace of uuids that are derived from others.
 NAMESPACE = uuid.UUID("7d3f7c0e-6c1c-5a39-9d0e-3f0f6f0c7a11")
-#: One lock for each key that is being ensured, so that two requests at once do not make two resources of one name.
+#: One lock for each key that is being ensured, so that two parallel requests do not create two resources with one name.
 _LOCKS: WeakValueDictionary[tuple[str, ...], threading.Lock] = WeakValueDictionary()
 _LOCK = threading.Lock()
 
 
-#: The parameter of lists with which administrators see what is of other projects.
+#: The parameter of lists with which administrators see the resources of other projects.
 ALL_PROJECTS = "all_projects"
 
 
 @contextmanager
 def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
-    """Within, *lock* is held; who does the same already is waited for."""
+    """Hold *lock* within. An operation that has to wait for the lock gives way to others."""
     if not lock.acquire(blocking=False):
         with operation.waiting():
             lock.acquire()
@@ -44,132 +47,139 @@ def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
 
 
 class CloudDriver:
-    """The common part. *kind* is the declaration; *makeable*: whether one can be made, changed and removed here."""
+    """The common part of the drivers. *kind* is the declaration; *makeable*: whether resources can be created, changed
+    and removed here."""
 
     kind: type[Kind]
     makeable = True
-    #: Whether a new one may be given a uuid. Else its service draws it, and a uuid that nothing has makes none.
+    #: Whether a new resource may be given a uuid. Otherwise its service draws it, and an unknown uuid creates nothing.
     takes_id = True
-    #: Whether one that was removed can be made again as it was: it holds nothing but its document.
+    #: Whether a removed resource can be created again as it was: it holds nothing except its document.
     only_a_document = False
     #: Whether lists take ``ALL_PROJECTS``.
     of_all_projects = False
-    #: Fields that the cloud has no place for, with the only value that may be given.
+    #: Fields that the cloud has no place for, with the only value that they may have.
     host_only: Mapping[str, Any] = {}
-    #: What a new one says of itself.
+    #: Fields of a new resource that are known before it exists.
     new: Mapping[str, Any] = {}
-    #: The steps of making and of removing one, besides writing it down.
+    #: The steps of creating and of removing a resource, without the step that records it.
     making: tuple[Step, ...] = ()
     removing: tuple[Step, ...] = ()
 
-    # What there is
+    # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """All that the caller may see, as answers show them. Keys that begin with ``_`` are the driver's own."""
+        """Return all resources that the caller may see, as answers show them. Keys that begin with ``_`` are the
+        driver's own."""
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """As ``every``, for a list with *filters*; those that the driver has applied it takes out of them."""
+        """Return the resources for a list with *filters*; remove the filters that the driver has applied itself."""
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """The one that *key*, its uuid or name, means. Raises ``Ambiguous``."""
-        found = self.every(caller)
-        exact = [one for one in found if one.get("id") == (key.lower() if is_uuid(key) else key)]
-        return exact[0] if exact else self.only(caller, [one for one in found if one.get("name") == key], key)
+        """Return the resource with the uuid or name *key*, or ``None``. Raises ``Ambiguous``."""
+        resources = self.every(caller)
+        exact = [resource for resource in resources if resource.get("id") == (key.lower() if is_uuid_key(key) else key)]
+        return exact[0] if exact else self.only(caller, [resource for resource in resources
+                                                         if resource.get("name") == key], key)
 
-    def only(self, caller: Caller, found: list[Document], name: str) -> Document | None:
-        """The one of *found*, which all have the *name*; the project's own go before others. Raises ``Ambiguous``."""
-        found = [one for one in found if one.get("_owner") == caller.project] or found
-        if len(found) > 1:
-            raise Ambiguous(f"{len(found)} {self.kind.plural} have the name {name!r}; use a uuid.",
-                            uuids=[str(one["id"]) for one in found])
-        return found[0] if found else None
+    def only(self, caller: Caller, resources: list[Document], name: str) -> Document | None:
+        """Return the only one of *resources*, which all have the *name*, or ``None``. The project's own resources take
+        precedence. Raises ``Ambiguous``."""
+        resources = [resource for resource in resources if resource.get("_owner") == caller.project] or resources
+        if len(resources) > 1:
+            raise Ambiguous(f"{len(resources)} {self.kind.plural} have the name {name!r}; use a uuid.",
+                            uuids=[str(resource["id"]) for resource in resources])
+        return resources[0] if resources else None
 
     def one(self, caller: Caller, key: str) -> Document:
-        """As ``find``. Raises ``NotFound``."""
-        found = self.find(caller, key)
-        if found is None:
+        """Return the resource with the uuid or name *key*. Raises ``NotFound``, ``Ambiguous``."""
+        resource = self.find(caller, key)
+        if resource is None:
             raise NotFound(f"There is no {self.kind.noun} {key!r} in this cloud that you may see.", kind=self.kind.noun,
                            key=key)
-        return found
+        return resource
 
     def public(self, resource: Document) -> Document:
-        """The resource as answers show it."""
+        """Return the resource as answers show it."""
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
     def comparable(self, resource: Document) -> Document:
-        """The resource, or what is wanted of it, as differences show it."""
+        """Return the resource, or a requested document, as differences show it."""
         return resource
 
-    # What is wanted
+    # Requests
     def given(self, key: str, want: Document) -> Document:
-        """*want* checked, with what *key* says. Raises ``InvalidField``, also for what only a single host can have."""
-        found = reconcile.given_by(self.kind, key, want)
+        """Return *want* checked, with the identity that *key* gives. Raises ``InvalidField``, also for fields that only
+        a single host can have."""
+        document = reconcile.checked_request(self.kind, key, want)
         for name, only in self.host_only.items():
-            if name in found and found[name] != only:
-                raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", found[name])
-        return found
+            if name in document and document[name] != only:
+                raise InvalidField(name, f"is a matter of single hosts; in a cloud it is {only!r}", document[name])
+        return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """The one that *field* of another resource names; ``None`` where a dry run may assume it. Raises
-        ``InvalidField``, with a *rule* of its own if given."""
-        found, noun = self.find(caller, key), self.kind.noun
-        if found is None:
+        """Return the resource *key* that *field* of another resource names; ``None`` where a dry run may assume it.
+        Raises ``InvalidField``, with *rule* as its text if there is one."""
+        resource, noun = self.find(caller, key), self.kind.noun
+        if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
-            reconcile.missing(InvalidField(field, rule), noun, key)
-        return found
+            reconcile.refuse_missing(InvalidField(field, rule), noun, key)
+        return resource
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """What is wanted with its references resolved, in place of *have* where there is one. Changes nothing. Raises
-        what cannot be; ``reconcile.missing`` says which reference a dry run may assume."""
+        """Return *want* with its references resolved, for the change of *have* if there is one. Changes nothing. Raises
+        the errors of an impossible request; ``reconcile.refuse_missing`` says which reference a dry run may assume."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Whether *want* can be made, in the place of *have* where there is one, which is removed before. Raises what
-        the service would refuse; changes nothing."""
+        """Check that *want* can be created, in the place of *have* if there is one, which is removed before. Changes
+        nothing. Raises what the service would raise."""
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        """Whether *have* can be changed into *want*. Raises what would be refused; changes nothing."""
+        """Check that *have* can be changed into *want*. Changes nothing. Raises what the service would raise."""
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """*have*, when it can be relied on; what is being made is waited for (not in a dry run, without *operation*).
+        """Return *have* when it can be relied on: wait until it is created (not in a dry run, without *operation*).
         Raises ``Conflict``."""
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the steps from *have* to *want* (``None``: absent), besides writing it down. *have* also says what the
-        caller allows: ``allow_reboot``, ``rebuild``. Pure."""
+        """Yield the steps from *have* to *want* (``None``: absent), without the step that records it. *have* also holds
+        what the caller allows: ``allow_reboot``, ``rebuild``. Pure."""
         if want is None:
             yield from self.removing
         elif have is None:
             yield from self.making
 
     def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
-        """As ``plan`` of a change, for a dry run, in which others may be asked."""
+        """Return the plan of a change for a dry run, which may ask other services, unlike ``plan``."""
         return list(self.plan(want, have))
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """What the resource will look like, as far as that is known. May raise what a making would."""
+        """Return the resource as it will look, as far as that is known. May raise what ``make`` would raise."""
         if have is None:
             shown = {f.name for f in self.kind.fields if "show" in f.on}
             return {**{name: value for name, value in want.items() if name in shown}, **self.new}
         secrets = self.kind.secrets()
-        return {**have, **{name: want[name] for name in compared(self.kind) if name in want and name not in secrets}}
+        return {**have, **{name: want[name] for name in compared_fields(self.kind) if name in want
+                           and name not in secrets}}
 
-    # What is done
+    # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
-        """Make one. Returns its uuid where that says better than the name which one it is."""
+        """Create the resource. Return its uuid where a uuid identifies it better than the name."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Have the fields *names* be as in *want*."""
+        """Update the fields *names* to their values in *want*."""
         raise NotImplementedError
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove it and make it as wanted. Where that fails, one that is only a document is made again as it was."""
+        """Remove the resource and create it as in *want*. If that fails, create it again as it was when it is
+        ``only_a_document``."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -185,7 +195,7 @@ class CloudDriver:
     # Ensure
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Have it be as *want*; ``None``: absent."""
+        """Bring the resource into the state *want*; ``None``: absent."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with _LOCK:
@@ -197,37 +207,37 @@ class CloudDriver:
             return change.run(self.find(caller, key))
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove *have*, if there is one."""
+        """Remove *have*, if it exists."""
         if have is None:
             return Result([], [], None)
         if not dry_run:
             self.remove(caller, have, operation)
-        steps = [*self.plan(None, have), reconcile.forgotten(self.kind, have["name"])]
-        return Result(steps, difference(self.kind, self.comparable(have), None), self.public(have))
+        steps = [*self.plan(None, have), reconcile.forget_step(self.kind, have["name"])]
+        return Result(steps, field_differences(self.kind, self.comparable(have), None), self.public(have))
 
 
 class CloudChange(reconcile.Change):
-    """One ensure of something that is to be there, in a cloud."""
+    """One ensure of a resource that must exist, in a cloud."""
 
-    def __init__(self, driver: CloudDriver, caller: Caller, given: Document, permissions: Mapping[str, Any],
+    def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
-        super().__init__(driver.kind, given, permissions, dry_run)
+        super().__init__(driver.kind, desired, permissions, dry_run)
         self.driver, self.caller, self.operation = driver, caller, operation
 
     def run(self, have: Document | None) -> Result:
-        """Plan it; then do it, or in a dry run stop there."""
+        """Plan the change, then carry it out; a dry run stops after the plan."""
         if have is None:
             return self._make()
         self.check_id(str(have["id"]), have["name"])
-        want = self._complete(self.wanted({name: have.get(name) for name in compared(self.kind)}), have)
+        want = self._complete(self.wanted({name: have.get(name) for name in compared_fields(self.kind)}), have)
         policy = self.on_immutable(have["name"], have, want, have.get("status"))
         if policy == "recreate":
             return self._recreate(have, want)
         return self._change(have, want, rebuild=policy == "rebuild")
 
-    def _complete(self, wanted: Document, have: Document | None) -> Document:
+    def _complete(self, desired: Document, have: Document | None) -> Document:
         with check_mode(self.dry_run, self.warnings):
-            return self.driver.complete(self.caller, wanted, have)
+            return self.driver.complete(self.caller, desired, have)
 
     def _shown(self, key: str) -> Document:
         return self.driver.public(self.driver.one(self.caller, key))
@@ -238,9 +248,9 @@ class CloudChange(reconcile.Change):
             raise InvalidField("id", f"is drawn for a new {self.kind.noun}, and none of yours has {id}. To make one, "
                                      "ask by its name, and leave the uuid out", id)
         self.check_new()
-        wanted = {**self.wanted(None), **({"id": id} if id else {})}
-        want = self._complete(wanted, None)
-        steps = [recorded(self.kind, want.get("name", "")), *driver.plan(want, None)]
+        desired = {**self.wanted(None), **({"id": id} if id else {})}
+        want = self._complete(desired, None)
+        steps = [record_step(self.kind, want.get("name", "")), *driver.plan(want, None)]
         with check_mode(self.dry_run, self.warnings):
             if self.dry_run:
                 driver.check_make(self.caller, want, None)
@@ -248,16 +258,16 @@ class CloudChange(reconcile.Change):
             else:
                 made = driver.make(self.caller, want, self.operation)
                 shown = self._shown(made or str(want.get("id") or want["name"]))
-        return self.result(steps, self._difference(None, wanted), shown)
+        return self.result(steps, self._difference(None, desired), shown)
 
     def _difference(self, have: Document | None, want: Document) -> list[Document]:
-        before = have and self.driver.comparable(have)
-        return difference(self.kind, before, self.driver.comparable(want))
+        current = have and self.driver.comparable(have)
+        return field_differences(self.kind, current, self.driver.comparable(want))
 
     def _change(self, have: Document, want: Document, *, rebuild: bool) -> Result:
         driver = self.driver
         have = driver.wait_until_usable(self.caller, have, None if self.dry_run else self.operation)
-        names = [name for name in compared(self.kind) if name in want and want.get(name) != have.get(name)]
+        names = [name for name in compared_fields(self.kind) if name in want and want.get(name) != have.get(name)]
         allowed = {**have, **self.allowed(rebuild)}
         planned = list(driver.plan(want, allowed))
         if not names and not planned:
@@ -271,13 +281,13 @@ class CloudChange(reconcile.Change):
         else:
             driver.change(self.caller, allowed, want, names, self.operation)
             shown = self._shown(str(have["id"]))
-        return self.result([recorded(self.kind, str(want.get("name", have["name"]))), *planned], changes, shown)
+        return self.result([record_step(self.kind, str(want.get("name", have["name"]))), *planned], changes, shown)
 
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
         driver.check_make(self.caller, want, have)
-        gone = list(driver.plan(None, have)) or [reconcile.forgotten(self.kind, have["name"])]
-        steps = [*gone, recorded(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
+        removal_steps = list(driver.plan(None, have)) or [reconcile.forget_step(self.kind, have["name"])]
+        steps = [*removal_steps, record_step(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
         changes = self._difference(have, want)
         if self.dry_run:
             shown = driver.public(driver.predicted(self.caller, want, have))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: those of the image service that the caller sees; content is sent through ``PUT /v1/image/{key}/data``."""
+"""image: the images of the image service that the caller sees; ``PUT /v1/image/{key}/data`` uploads content."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.image.fields import check_properties
-from magnetar_control.services.image.images import check_owner, check_readable, check_writer
+from magnetar_control.services.image.images import check_image_owner, check_image_writer, check_readable
 from magnetar_control.web import Answer, Request
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField, InvalidRequest
-from magnetar_core.image_format import HEAD, format_of
+from magnetar_core.image_format import HEAD, detect_image_format
 from magnetar_core.kinds import Image
 from magnetar_core.kinds.image import BOOT
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
-from magnetar_core.reconcile import Document, is_uuid
+from magnetar_core.reconcile import is_uuid_key
 
 from .driver import CloudDriver
 
-#: The properties in which fields of the kind are kept.
+#: The properties that hold fields of the kind.
 DESCRIPTION, CHECKSUM, CONSISTENCY = "description", "magnetar_checksum", "magnetar_consistency"
 STATUS = {"killed": "error", "importing": "saving", "uploading": "saving"}
 OCTETS = "application/octet-stream"
 
 
-def shown(image: Mapping[str, Any]) -> Document:
-    """The service's image as the kind has it."""
+def render_image(image: Mapping[str, Any]) -> Document:
+    """Return the service's image in the form of the kind."""
     properties = image["properties"]
     checksum = properties.get(CHECKSUM) or (f"sha512:{image['os_hash_value']}" if image.get("os_hash_value") else None)
     return {"id": image["id"], "name": image["name"] or "", "description": properties.get(DESCRIPTION) or "",
@@ -46,7 +47,7 @@ def shown(image: Mapping[str, Any]) -> Document:
 
 
 class CloudImages(CloudDriver):
-    """Own ones are meant before others of the same name."""
+    """The driver of images. A name means the project's own image before others with the same name."""
 
     kind = Image
     host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
@@ -57,24 +58,25 @@ class CloudImages(CloudDriver):
             "data": {"PUT": self.upload, "GET": self.download}}
 
     def every(self, caller: Caller, name: str | None = None) -> list[Document]:
-        """Those that can be meant by their name."""
-        found = map(shown, caller.cloud.services.image.list(caller.context, name))
-        return [one for one in found if _mine(caller, one, ("public",))]
+        """Return the images that a name can mean."""
+        images = map(render_image, caller.cloud.services.image.list(caller.context, name))
+        return [image for image in images if _mine(caller, image, ("public",))]
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        image = caller.cloud.services.image.show(caller.context, key.lower()) if is_uuid(key) else None
+        image = caller.cloud.services.image.show(caller.context, key.lower()) if is_uuid_key(key) else None
         if image is not None:
-            one = shown(image)
-            return one if _mine(caller, one, ("public", "community")) else None
+            document = render_image(image)
+            return document if _mine(caller, document, ("public", "community")) else None
         return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """An image comes without content; what it has goes with it."""
+        """Yield the removal of the content before the image; a new image is created without content."""
         if want is None and have and have["status"] == "active":
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Content comes by upload only; a digest of another kind than the one kept is compared with Glance's own."""
+        """Accept content by upload only. A requested sha512 digest that matches Glance's own counts as the stored
+        checksum."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -91,22 +93,22 @@ class CloudImages(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Whether the project may have it, with its content."""
-        check_writer(caller.context)
+        """Check that the project may have the image with its content."""
+        check_image_writer(caller.context)
         freed = (have or {}).get("size") or 0
         caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         self.check_make(caller, want, None)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
-        kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
+        own_properties = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
         caller.cloud.services.image.create(
             caller.context, want.get("name"), **fixed, container_format=container_of(want.get("disk_format")),
-            properties={**want["properties"], **{name: value for name, value in kept.items() if value}})
+            properties={**want["properties"], **{name: value for name, value in own_properties.items() if value}})
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Fields, and properties: those that are not wanted any more go. While there is no content, what is said of it
-        may change too."""
+        """Update fields and properties; remove properties that *want* lacks. While the image has no content, its format
+        and checksum may change too."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
@@ -133,9 +135,9 @@ class CloudImages(CloudDriver):
     # Content
 
     def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
-        """Take the content in; it must have the digest that was said."""
+        """Store the uploaded content. Its digest must match the image's checksum."""
         have = self.one(caller, key)
-        check_owner(caller.context, {"owner": have["_owner"]})
+        check_image_owner(caller.context, {"owner": have["_owner"]})
         with request.upload() as pieces:
             self._take(caller, have, pieces, request.length)
         result = Result([Step("receive", "take in the uploaded content")], [
@@ -143,9 +145,9 @@ class CloudImages(CloudDriver):
         return Answer({**result.as_dict(), "request_id": request.id})
 
     def _take(self, caller: Caller, have: Document, pieces: Iterator[bytes], size: int | None) -> None:
-        first = beginning(pieces)
+        first = read_image_head(pieces)
         if not have["disk_format"]:
-            format = format_of(first)
+            format = detect_image_format(first)
             self._set(caller, have, {"disk_format": format, "container_format": container_of(format)})
         digest: dict[str, str] = {}
         try:
@@ -159,17 +161,18 @@ class CloudImages(CloudDriver):
     def _set(self, caller: Caller, have: Document, values: Document) -> None:
         caller.cloud.services.image.update(caller.context, have["id"], lambda _image: values)
 
-    def _checked(self, caller: Caller, have: Document, first: bytes, rest: Iterator[bytes],
+    def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
-        """The content. When it is asked for, the image is *saving*, and what is said of it cannot change any more."""
+        """Yield the content and check its digest. From the first piece on the image is ``saving``, and its checksum
+        cannot change."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
-        found = hashlib.new(algorithm)
-        for piece in itertools.chain((first,) if first else (), rest):
-            found.update(piece)
+        hasher = hashlib.new(algorithm)
+        for piece in itertools.chain((first,) if first else (), remaining):
+            hasher.update(piece)
             yield piece
-        digest["found"] = f"{algorithm}:{found.hexdigest()}"
-        if claimed and found.hexdigest() != claimed:
+        digest["found"] = f"{algorithm}:{hasher.hexdigest()}"
+        if claimed and hasher.hexdigest() != claimed:
             raise InvalidRequest(f"The content has {digest['found']}, and {digest['said']} was said; nothing is kept.")
 
     def download(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
@@ -181,20 +184,21 @@ class CloudImages(CloudDriver):
         return Answer(request.download(pieces), 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
 
 
-def _mine(caller: Caller, one: Document, open: Collection[str]) -> bool:
-    """Whether the image can be meant: the project's own, and those of a visibility in *open*. Administrators see those
-    of all projects elsewhere, and not here. Anybody may give a community image any name: its uuid is to mean it."""
-    return one["_owner"] == caller.project or one["_visibility"] in open or not caller.context.is_admin
+def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
+    """Return whether the caller can name the image: it is the project's own, or its visibility is in *open*.
+    Administrators see the images of all projects in other lists, not here. Any project may give a community image any
+    name, so such an image is named by its uuid."""
+    return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 
 def container_of(format: str | None) -> str:
-    """Glance's container_format of content of a disk_format."""
+    """Return Glance's container_format for content of the disk format *format*."""
     return format if format in BOOT else "bare"
 
 
-def beginning(pieces: Iterator[bytes]) -> bytes:
-    """What comes first, at least as much of it as tells the format."""
-    found = bytearray()
-    while len(found) < HEAD and (piece := next(pieces, b"")):
-        found += piece
-    return bytes(found)
+def read_image_head(pieces: Iterator[bytes]) -> bytes:
+    """Return the first bytes of the content, at least as many as the detection of the format needs."""
+    head = bytearray()
+    while len(head) < HEAD and (piece := next(pieces, b"")):
+        head += piece
+    return bytes(head)

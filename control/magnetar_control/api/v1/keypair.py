@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: those of the user."""
+"""keypair: the keypairs of the user."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import uuid
 
 from magnetar_control.compute.accounts import keypairs
 from magnetar_control.compute.caller import Caller
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Keypair
 from magnetar_core.operations import Operation
-from magnetar_core.reconcile import Document
 
 from .driver import NAMESPACE, CloudDriver
 
@@ -27,7 +27,7 @@ def _sha256(public: str) -> str:
 
 
 class CloudKeypairs(CloudDriver):
-    """Nova's have no uuid: the one that is shown follows from user and name."""
+    """The driver of keypairs. Nova's have no uuid; the uuid shown is derived from user and name."""
 
     kind = Keypair
     takes_id, only_a_document = False, True
@@ -36,20 +36,20 @@ class CloudKeypairs(CloudDriver):
     def every(self, caller: Caller) -> list[Document]:
         return [{"id": str(uuid.uuid5(NAMESPACE, f"{row.user_id} {row.name}")), "name": row.name, "description": "",
                  "public_key": row.public_key, "type": "ssh", "fingerprint": _sha256(row.public_key),
-                 "fingerprint_md5": row.fingerprint} for row in keypairs.page(caller) if row.type == "ssh"]
+                 "fingerprint_md5": row.fingerprint} for row in keypairs.list_keypairs(caller) if row.type == "ssh"]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """A key that is none is refused before anything is changed."""
+        """Refuse an invalid public key before anything is changed."""
         if have is None or want["public_key"] != have["public_key"]:
-            keypairs.fingerprint("ssh", want["public_key"])
+            keypairs.public_key_fingerprint("ssh", want["public_key"])
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        keypairs.create(caller, want["name"], want["public_key"])
+        keypairs.create_keypair(caller, want["name"], want["public_key"])
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         raise Conflict("A key pair of a cloud cannot be renamed: make another one.", fields=names)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Servers keep the key."""
-        keypairs.delete(caller, have["name"])
+        """Delete the keypair. Servers keep the key."""
+        keypairs.delete_keypair(caller, have["name"])

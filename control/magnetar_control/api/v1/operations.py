@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What takes longer than a caller waits: work in threads of this process, that can be asked for, waited for, cancelled.
+"""Work that takes longer than a caller waits, in threads of this process. Clients can show operations, wait for them
+and cancel them.
 
-What is asked of a server is in the queue of its cell and goes on whatever becomes of this process; an operation only
-follows it, and asks for the next step when one is done. A client whose operation is gone asks for the same again, and
-is told how that ended.
+A server's actions are in the queue of its cell and continue even if this process ends; an operation only follows them,
+and requests the next action when one is complete. A client whose operation is lost sends the same request again, and
+gets the outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DataError
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.store.engine.database import away, full
+from magnetar_control.store.engine.database import is_database_unreachable, is_disk_full
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.web import Fault
 from magnetar_core.errors import (
@@ -40,30 +41,31 @@ from magnetar_core.operations import Operation, Operations
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Function = Callable[[Operation], Any]
-#: Operations of one project that may wait, and seconds after which who is refused may ask again.
+#: Limit of waiting operations of one project, and seconds after which a refused client may try again.
 QUEUED, AGAIN = 1000, "10"
-#: How many of one project that have begun may wait for servers or volumes; of several projects that have such, each may
-#: have its part. So all of them are a few times as many.
+#: Limit of begun operations of one project that wait for servers or volumes. Several projects with such operations
+#: share it, so the total is a few times as high.
 WAITING = 1000
-#: What the web server itself refuses, by its status.
+#: Errors of the web server itself, by status.
 FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: TooLarge, 503: Unreachable}
 
 
 def error_of(error: Exception, request_id: str) -> MagnetarError:
-    """The core's error for whatever was raised. What is not expected is logged under the request's id, and says so."""
+    """Return the core's error for *error*. An unexpected error is logged under the request's id, which its message
+    names."""
     if isinstance(error, MagnetarError):
         return error
     if isinstance(error, Fault):
         return FAULTS.get(error.status, InvalidRequest if error.status < 500 else MagnetarError)(error.message)
-    if isinstance(error, DataError):  # a number too large, a sign that the database has not
+    if isinstance(error, DataError):  # a number too large, a character that the database lacks
         log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
         return InvalidRequest("The database does not take a value of the request: "
                               f"{str(error.orig).splitlines()[0]}.")
-    if full(error):
+    if is_disk_full(error):
         log.error("no room is left: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return NoSpace("A disk of the cloud is full: what is there can be read, and nothing written. An operator must "
                        "make room.")
-    if away(error):
+    if is_database_unreachable(error):
         log.warning("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return Unreachable("A database of the cloud does not answer. Try again in seconds; what was asked of the cloud "
                            "by then goes on.", headers={"Retry-After": "2"})
@@ -83,13 +85,13 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """May be within another."""
-        before, self._waits = self._waits, True
+        """Let other operations run within. Calls may be nested."""
+        was_waiting, self._waits = self._waits, True
         try:
-            with contextlib.nullcontext() if before else self.gives_way():
+            with contextlib.nullcontext() if was_waiting else self.gives_way():
                 yield
         finally:
-            self._waits = before
+            self._waits = was_waiting
 
     def raise_if_cancelled(self) -> None:
         if self.cancelling:
@@ -107,7 +109,7 @@ class ProjectOperation(Operation):
 
 
 def check_may_cancel(caller: Caller, operation: Operation) -> None:
-    """Raises ``Forbidden`` for who may only read what others do in the project."""
+    """Raise ``Forbidden`` for a caller who may only read, unless the operation is the caller's own."""
     mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id
     if not mine and not caller.context.is_writer:
         raise Forbidden(f"You are not authorized to cancel operation {operation.id}: {operation.caller} asked for it, "
@@ -115,22 +117,25 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 
 
 class ProjectOperations(Operations):
-    """Operations of all projects: *workers* at once, of which one project has *share* at most. More of them wait in a
-    queue for each project: *queued* at most. One that waits for servers or volumes gives its place to others meanwhile:
-    it keeps a thread, which is cheap, and no other from going on."""
+    """Operations of all projects.
+
+    *workers* run in parallel, at most *share* of one project. Further operations wait in a queue for each project:
+    *queued* at most. An operation that waits for servers or volumes gives its place to another one meanwhile: it keeps
+    a thread, which is cheap, and blocks no other operation.
+    """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
-        super().__init__(workers + 10 * WAITING)  # threads, which come when they are needed
+        super().__init__(workers + 10 * WAITING)  # threads; they start when they are needed
         self._free, self._share, self._most = workers, share, queued
         self._busy: Counter[str | None] = Counter()
         self._waiting: Counter[str | None] = Counter()
         self._queues: dict[str | None, deque[tuple[Operation, Function]]] = {}
-        #: Those that have waited, and go on when it is their turn, before others of their project.
+        #: Operations that have waited. They continue when it is their turn, before new operations of their project.
         self._back: dict[str | None, deque[threading.Event]] = {}
         self._turns = threading.Lock()
 
     def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
-        """See ``Operations``. Raises ``TooManyRequests``."""
+        """Begin the operation; see ``Operations``. Raises ``TooManyRequests``."""
         with self._turns:
             waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
         if waiting >= self._most:
@@ -142,15 +147,15 @@ class ProjectOperations(Operations):
         return super().begin(operation, function, stream)
 
     def stop(self, operation: Operation) -> None:
-        """Cancel it; one that has not begun ends at once."""
+        """Cancel the operation. If it has not begun, it ends immediately."""
         operation.cancel()
         with self._turns:
             queue = self._queues.get(operation.project, deque())
-            found = [one for one in queue if one[0] is operation]
-            for one in found:
-                _taken(self._queues, operation.project, one)
-        for one in found:
-            self._run(*one)
+            queued_work = [work for work in queue if work[0] is operation]
+            for work in queued_work:
+                _taken(self._queues, operation.project, work)
+        for work in queued_work:
+            self._run(*work)
 
     def _submit(self, operation: Operation, function: Function, stream: bool) -> None:
         with self._turns:
@@ -158,7 +163,7 @@ class ProjectOperations(Operations):
         self._next()
 
     def _next(self) -> None:
-        """Give free places to those that wait for one, projects with the least under way first."""
+        """Give free places to waiting operations. Projects with the fewest running operations come first."""
         with self._turns:
             while self._free and (may := [name for name in {*self._back, *self._queues} if self._may(name)]):
                 project = min(may, key=self._busy.__getitem__)
@@ -169,23 +174,23 @@ class ProjectOperations(Operations):
                     _taken(self._back, project, turn)
                     turn.set()
                 else:
-                    one = self._queues[project][0]
-                    _taken(self._queues, project, one)
-                    self._begun(project, one)
+                    work = self._queues[project][0]
+                    _taken(self._queues, project, work)
+                    self._begun(project, work)
 
     def _may(self, project: str | None) -> bool:
-        """Whether one of the project may go on, or another begin."""
+        """Return whether an operation of the project may continue or begin."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 
-    def _begun(self, project: str | None, one: tuple[Operation, Function]) -> None:
+    def _begun(self, project: str | None, work: tuple[Operation, Function]) -> None:
         try:
-            self._pool.submit(self._work, project, *one)
+            self._pool.submit(self._work, project, *work)
         except RuntimeError as error:
-            if "start new thread" not in str(error):  # the process ends: no other begins
+            if "start new thread" not in str(error):  # the process ends: no other operation begins
                 self._ended_one(project)
                 self._queues.clear()
-            # Else the system has no more threads, and it begins when one of this process is free.
+            # Otherwise the system has no more threads, and the operation begins when a thread of this process is free.
 
     def _ended_one(self, project: str | None) -> None:
         self._free += 1
@@ -193,7 +198,7 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _giving_way(self, project: str | None) -> Iterator[None]:
-        """Within, an operation that has a place leaves it to others."""
+        """Give the operation's place to others within."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1
@@ -217,8 +222,8 @@ class ProjectOperations(Operations):
             self._next()
 
 
-def _taken(queues: dict[str | None, deque[T]], project: str | None, one: T) -> None:
-    queues[project].remove(one)
+def _taken(queues: dict[str | None, deque[T]], project: str | None, waiter: T) -> None:
+    queues[project].remove(waiter)
     if not queues[project]:
         del queues[project]
 

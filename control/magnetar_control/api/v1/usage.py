@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""usage: what projects have used in a period."""
+"""usage: the resources that projects have used in a period."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from magnetar_control.api.v1.servers.server_view import stamp
+from magnetar_control.api.v1.servers.server_view import agent_timestamp
 from magnetar_control.compute.accounts import usage
 from magnetar_control.compute.accounts.usage import Period, ProjectUsage, ServerUsage
 from magnetar_control.compute.caller import Caller
-from magnetar_control.store.engine.database import moment
+from magnetar_control.store.engine.database import parse_moment
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds import Usage
-from magnetar_core.reconcile import Document
 
 from .driver import ALL_PROJECTS, CloudDriver
 
-#: Servers that are asked for at once.
+#: Limit of servers in one query.
 PAGE = 1000
 SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours": "local_gb"}
 
 
 class Usages(CloudDriver):
-    """Of the project, or for administrators of all. Without a period, it is the moment."""
+    """The driver of usage, of the project, or for administrators of all projects. Without a period it is the current
+    usage."""
 
     kind, makeable, of_all_projects = Usage, False, True
 
@@ -32,25 +33,25 @@ class Usages(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """GET /v1/usage?begin=…&end=…"""
+        """Return the usage for GET /v1/usage?begin=…&end=…"""
         period = Period(begin=_moment(filters, "begin"), end=_moment(filters, "end"), limit=PAGE)
         everywhere = filters.pop(ALL_PROJECTS, False)
-        found: dict[str, list[ProjectUsage]] = {}
-        for one in _pages(caller, period, everywhere=everywhere):
-            found.setdefault(one.project_id, []).append(one)
-        return [_shown(parts) for parts in found.values()]
+        parts_by_project: dict[str, list[ProjectUsage]] = {}
+        for part in _pages(caller, period, everywhere=everywhere):
+            parts_by_project.setdefault(part.project_id, []).append(part)
+        return [_shown(parts) for parts in parts_by_project.values()]
 
 
 def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[ProjectUsage]:
-    """All that was used, a project in several parts where it has many servers."""
+    """Yield the usage of all projects; a project with many servers comes in several parts."""
     while True:
         if everywhere:
-            page = usage.page(caller, period)
+            page = usage.list_project_usage(caller, period)
         else:
-            own = usage.show(caller, caller.project, period)
-            page = [own] if own else []
+            project_usage = usage.show_project_usage(caller, caller.project, period)
+            page = [project_usage] if project_usage else []
         yield from page
-        if sum(len(one.servers) for one in page) < PAGE:
+        if sum(len(part.servers) for part in page) < PAGE:
             return
         period = replace(period, marker=page[-1].servers[-1].id)
 
@@ -58,20 +59,22 @@ def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[Proj
 def _moment(filters: dict[str, Any], name: str) -> str | None:
     text = filters.pop(name, None)
     try:
-        return None if text is None else moment(text)
+        return None if text is None else parse_moment(text)
     except ValueError:
         raise InvalidField(name, "must be a day or a moment in ISO 8601, such as 2026-11-21T10:00:00Z", text) from None
 
 
 def _shown(parts: list[ProjectUsage]) -> Document:
-    one = parts[0]
-    return {"name": one.project_id, "begin": stamp(one.begin), "end": stamp(one.end),
+    first = parts[0]
+    return {"name": first.project_id, "begin": agent_timestamp(first.begin), "end": agent_timestamp(first.end),
             "hours": sum(part.hours for part in parts),
             **{name: sum(part.total(size) for part in parts) for name, size in SIZES.items()},
             "servers": [_server(server) for part in parts for server in part.servers]}
 
 
-def _server(one: ServerUsage) -> Document:
-    return {"id": one.id, "name": one.name, "flavor": one.flavor, "vcpus": one.vcpus, "memory_mb": one.memory_mb,
-            "disk_gb": one.local_gb, "started_at": stamp(one.started_at), "ended_at": stamp(one.ended_at),
-            "state": one.state, "hours": one.hours, "uptime": one.uptime}
+def _server(server: ServerUsage) -> Document:
+    return {"id": server.id, "name": server.name, "flavor": server.flavor, "vcpus": server.vcpus,
+            "memory_mb": server.memory_mb,
+            "disk_gb": server.local_gb, "started_at": agent_timestamp(server.started_at),
+            "ended_at": agent_timestamp(server.ended_at),
+            "state": server.state, "hours": server.hours, "uptime": server.uptime}

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_type: those of the volume service, for administrators to make and for all to see."""
+"""volume_type: the volume types of the volume service. Administrators create them, all projects see them."""
 
 from __future__ import annotations
 
 from magnetar_control.api.volume.encryption import DEFAULTS, check_key_size
-from magnetar_control.compute.accounts.projects import project_id
+from magnetar_control.compute.accounts.projects import resolve_project_id
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.services.volume.types import SHOWN_TO_ALL, VolumeType
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds import CloudVolumeType
 from magnetar_core.kinds.volume_type import PROVIDERS
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
-from magnetar_core.reconcile import Document
 
 from .driver import CloudDriver
 
 
 class VolumeTypes(CloudDriver):
-    """A change is several: each is one of the Block Storage API, and asking again does what is left."""
+    """The driver of volume types. A change is several calls of the Block Storage API; the same request again completes
+    what is left."""
 
     kind = CloudVolumeType
     takes_id = False
@@ -27,21 +28,23 @@ class VolumeTypes(CloudDriver):
     def every(self, caller: Caller) -> list[Document]:
         store, admin = caller.cloud.services.volume.types, caller.context.is_admin
         admitted = store.admitted() if admin else {}
-        return [_shown(one, admin, admitted.get(one.id, [])) for one in store.every(caller.context)]
+        return [_shown(volume_type, admin, admitted.get(volume_type.id, []))
+                for volume_type in store.every(caller.context)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Raises ``InvalidField`` for what does not go together."""
+        """Raise ``InvalidField`` for fields that contradict each other."""
         check_admin(caller.context, f"{self.kind.noun}:{'update' if have else 'create'}")
         if want["is_public"] and want["projects"]:
             raise InvalidField("projects", "are for a type that is not public: set is_public to false",
                                want["projects"])
-        told = {name: value for name, value in want["encryption"].items() if value is not None}
-        if told and "provider" not in told:
+        encryption = {name: value for name, value in want["encryption"].items() if value is not None}
+        if encryption and "provider" not in encryption:
             raise InvalidField("encryption.provider", "is required for volumes that are encrypted")
-        check_key_size(told)
-        known = have["projects"] if have else ()
-        projects = {project_id(caller, one, f"projects[{at}]", known) for at, one in enumerate(want["projects"])}
-        return {**want, "projects": sorted(projects), "encryption": told}
+        check_key_size(encryption)
+        current_projects = have["projects"] if have else ()
+        projects = {resolve_project_id(caller, project, f"projects[{at}]", current_projects) for at,
+                    project in enumerate(want["projects"])}
+        return {**want, "projects": sorted(projects), "encryption": encryption}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         caller.cloud.services.volume.types.check(want["name"])
@@ -51,7 +54,7 @@ class VolumeTypes(CloudDriver):
         if want["name"] != have["name"]:
             store.check(want["name"])
         store.check_change(caller.context, have["id"],
-                           anew=any(want[name] != have[name] for name in ("extra_specs", "encryption")))
+                           must_be_unused=any(want[name] != have[name] for name in ("extra_specs", "encryption")))
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
         store, context = caller.cloud.services.volume.types, caller.context
@@ -63,7 +66,7 @@ class VolumeTypes(CloudDriver):
         return str(made.id)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Projects go while it is private still, and come when it is."""
+        """Remove projects first, while the type is still private, then update its fields, then add projects."""
         store, context, id = caller.cloud.services.volume.types, caller.context, have["id"]
         for project in sorted({*have["projects"]} - {*want["projects"]}):
             store.expel(context, id, project)
@@ -78,10 +81,10 @@ class VolumeTypes(CloudDriver):
             store.encrypt(context, id, _encryption(want) if want["encryption"] else None)
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Raises ``InvalidRequest`` while volumes have it, and for that of a pool; in a dry run too."""
+        """Raise ``InvalidRequest`` while volumes have the type, and for the type of a pool; in a dry run too."""
         check_admin(caller.context, f"{self.kind.noun}:delete")
         if have is not None:
-            caller.cloud.services.volume.types.check_change(caller.context, have["id"], anew=True)
+            caller.cloud.services.volume.types.check_change(caller.context, have["id"], must_be_unused=True)
         return super().removal(caller, have, dry_run, operation)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
@@ -92,9 +95,13 @@ def _encryption(want: Document) -> Document:
     return {**DEFAULTS, **want["encryption"]}
 
 
-def _shown(one: VolumeType, admin: bool, projects: list[str]) -> Document:
-    told = {"provider": PROVIDERS[0], **{name: one.encryption[name] for name in ("cipher", "key_size")
-                                         if one.encryption.get(name)}} if admin and one.encryption else {}
-    return {"id": one.id, "name": one.name, "description": one.description or "", "is_public": one.is_public,
-            "projects": projects, "encryption": told, "pool": one.pool, "multiattach": one.multiattach,
-            "extra_specs": {name: value for name, value in one.extra_specs.items() if admin or name in SHOWN_TO_ALL}}
+def _shown(volume_type: VolumeType, admin: bool, projects: list[str]) -> Document:
+    encryption = {"provider": PROVIDERS[0], **{name: volume_type.encryption[name] for name in ("cipher", "key_size")
+                                               if volume_type.encryption.get(
+                                                   name)}} if admin and volume_type.encryption else {}
+    return {"id": volume_type.id, "name": volume_type.name, "description": volume_type.description or "",
+            "is_public": volume_type.is_public,
+            "projects": projects, "encryption": encryption, "pool": volume_type.pool,
+            "multiattach": volume_type.multiattach,
+            "extra_specs": {name: value for name, value in volume_type.extra_specs.items() if admin
+                            or name in SHOWN_TO_ALL}}

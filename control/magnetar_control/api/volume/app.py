@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Cinder's API v3 as an application: routes, microversions, and the small answers that clients look for."""
+"""Cinder's API v3 as an application: routes, microversions, and small answers that clients need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.api.fault_forms import named_answer
-from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import route
+from magnetar_control.web.application import guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest
 
 from . import filters, metadata, none
@@ -31,27 +31,27 @@ KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotF
         503: "serviceUnavailable"}
 
 
-def refused(fault: Fault) -> Answer:
+def render_cinder_fault(fault: Fault) -> Answer:
     """Return a fault in Cinder's form."""
     return named_answer(KEYS, fault)
 
 
-def negotiated(header: str) -> tuple[int, int]:
-    """The microversion that ``OpenStack-API-Version`` asks of this service; 3.0 where it does not. Raises
+def negotiate_volume_version(header: str) -> tuple[int, int]:
+    """Return the microversion that ``OpenStack-API-Version`` requests of this service, 3.0 by default. Raises
     ``InvalidRequest`` or ``Fault`` 406."""
-    asked = next((word.split(maxsplit=1)[1].strip() for word in map(str.strip, header.split(","))
-                  if len(word.split(maxsplit=1)) == 2 and word.split()[0].lower() == "volume"), None)
-    if asked is None:
+    requested = next((part.split(maxsplit=1)[1].strip() for part in map(str.strip, header.split(","))
+                      if len(part.split(maxsplit=1)) == 2 and part.split()[0].lower() == "volume"), None)
+    if requested is None:
         return LEAST
-    if asked == "latest":
+    if requested == "latest":
         return MOST
-    if not re.fullmatch(r"[1-9]\d{0,3}\.(0|[1-9]\d{0,3})", asked):
-        raise InvalidRequest(f"API Version String '{asked[:40]}' is of invalid format. Must be of format "
+    if not re.fullmatch(r"[1-9]\d{0,3}\.(0|[1-9]\d{0,3})", requested):
+        raise InvalidRequest(f"API Version String '{requested[:40]}' is of invalid format. Must be of format "
                     "MajorNum.MinorNum.")
-    major, _dot, minor = asked.partition(".")
+    major, _dot, minor = requested.partition(".")
     version = int(major), int(minor)
     if not LEAST <= version <= MOST:
-        raise Fault(406, f"Version {asked} is not supported by the API. Minimum is {_text(LEAST)} and maximum is "
+        raise Fault(406, f"Version {requested} is not supported by the API. Minimum is {_text(LEAST)} and maximum is "
                     f"{_text(MOST)}.")
     return version
 
@@ -61,33 +61,35 @@ def _text(version: tuple[int, int]) -> str:
 
 
 class VolumeApplication(RoutedService):
-    """Mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+    """The application, mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
 
     def __init__(self, service: EmbeddedVolumes, authenticate: Callable[[Request], None]) -> None:
         def scoped(request: Request) -> None:
-            """The project of the URL is the token's."""
+            """Authenticate, and check that the project of the URL is the token's."""
             authenticate(request)
             project = request.extra["project"] = request.params.pop("project_id", None)
             if project not in (None, request.context.project_id):
                 raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
         routes = [
-            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes, TypeRoutes,
+            *(route for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes, TypeRoutes,
                                           EncryptionRoutes)
-              for one in routes(service).routes()),
-            *metadata.routes("volumes/{id}", service.volumes), *metadata.routes("snapshots/{id}", service.snapshots),
-            *none.routes(), *filters.routes()]
+              for route in routes(service).routes()),
+            *metadata.metadata_routes("volumes/{id}", service.volumes),
+            *metadata.metadata_routes("snapshots/{id}", service.snapshots),
+            *none.absent_volume_routes(), *filters.filter_routes()]
         super().__init__([
-            route("GET /", _versions, 300, who="anyone"),
-            route("GET /v3", _versions, who="anyone"),
-            # 3.67 and later leave the project out; taking both at each version lets one endpoint serve all clients.
-            *(replace(one, path=f"/v3/{project}{one.path}") for one in routes for project in ("{project_id}/", "")),
-        ], scoped, refused)
+            guarded_route("GET /", _versions, 300, who="anyone"),
+            guarded_route("GET /v3", _versions, who="anyone"),
+            # Since 3.67 URLs have no project. Each version accepts both forms, so one endpoint serves all clients.
+            *(replace(route, path=f"/v3/{project}{route.path}") for route in routes
+              for project in ("{project_id}/", "")),
+        ], scoped, render_cinder_fault)
 
     def handle(self, request: Request) -> Answer:
-        """Answer at the microversion that is asked for, and say which that was."""
+        """Return the answer at the requested microversion, with that version in its headers."""
         try:
-            request.extra["version"] = negotiated(request.headers.get(HEADER.lower(), ""))
+            request.extra["version"] = negotiate_volume_version(request.headers.get(HEADER.lower(), ""))
         except (Fault, InvalidRequest) as error:
             return self.refused(request, error if isinstance(error, Fault) else Fault(error.status, error.message))
         answer = super().handle(request)
@@ -96,7 +98,7 @@ class VolumeApplication(RoutedService):
 
 
 def _versions(request: Request) -> Document:
-    """The one version. At ``/`` the status is 300, as Cinder's."""
+    """Return the only version. At ``/`` the status is 300, as Cinder's."""
     return {"versions": [{
         "id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
         "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How volumes of a type are encrypted (Block Storage API v3, "Volume types (types)": encryption), and a volume."""
+"""The encryption of volume types (Block Storage API v3, "Volume types (types)": encryption), and of a volume."""
 
 from __future__ import annotations
 
-from magnetar_control.api.values import Number, record
-from magnetar_control.services import Document
+from magnetar_control.api.values import Number, build_record
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.types import VolumeType
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.values import Choices, Nullable
 
-from .values import body
+from .values import checked_body
 
-#: What there is: QEMU's own LUKS on the server's host, AES-256 in XTS mode. XTS has two keys of 256 bits.
+#: The supported providers: QEMU's own LUKS on the server's host, AES-256 in XTS mode. XTS has two keys of 256 bits.
 PROVIDERS = ("luks", "nova.volume.encryptors.luks.LuksEncryptor")
 DEFAULTS: Document = {"cipher": None, "key_size": None, "control_location": "front-end"}
 FIELDS = {"provider": Choices(*PROVIDERS), "cipher": Nullable(Choices("aes-xts-plain64")),
           "key_size": Nullable(Number(256, 512)), "control_location": Choices("front-end")}
-CREATE, UPDATE = record(FIELDS, "provider"), record(FIELDS)
+CREATE, UPDATE = build_record(FIELDS, "provider"), build_record(FIELDS)
 
 
 class EncryptionRoutes:
@@ -27,51 +27,53 @@ class EncryptionRoutes:
         self.service, self.store = service, service.types
 
     def routes(self) -> list[Guarded]:
-        """Where they are, below ``/v3``."""
+        """Return the routes, below ``/v3``."""
         every = "types/{id}/encryption"
-        one = f"{every}/{{encryption_id}}"
-        return [route(f"GET {every}", self.show, who="admin"), route(f"POST {every}", self.create, who="admin"),
-                route(f"GET {one}", self.part, who="admin"), route(f"PUT {one}", self.update, who="admin"),
-                route(f"DELETE {one}", self.delete, 202, who="admin"),
-                route("GET volumes/{id}/encryption", self.of_volume)]
+        encryption_path = f"{every}/{{encryption_id}}"
+        return [guarded_route(f"GET {every}", self.show, who="admin"),
+                guarded_route(f"POST {every}", self.create, who="admin"),
+                guarded_route(f"GET {encryption_path}", self.part, who="admin"),
+                guarded_route(f"PUT {encryption_path}", self.update, who="admin"),
+                guarded_route(f"DELETE {encryption_path}", self.delete, 202, who="admin"),
+                guarded_route("GET volumes/{id}/encryption", self.of_volume)]
 
     def show(self, request: Request) -> Document:
-        """Empty where they are not encrypted."""
-        one = self._type(request)
-        return _shown(one) if one.encryption else {}
+        """Return the encryption of the type; an empty object without encryption."""
+        volume_type = self._type(request)
+        return _shown(volume_type) if volume_type.encryption else {}
 
     def part(self, request: Request) -> Document:
-        """One value of it; the URL has the name in the place of the id."""
+        """Return one value of the encryption; the URL has its name in the place of the id."""
         name, have = request.params["encryption_id"], self.show(request)
         if name not in have:
             raise NotFound(f"The encryption of the volume type has no {name[:80]}.")
         return {name: have[name]}
 
     def create(self, request: Request) -> Document:
-        """Raises ``InvalidRequest`` where the type has one."""
-        given = _checked(body(request, "encryption", CREATE))
+        """Create the encryption of the type. Raises ``InvalidRequest`` if it has one."""
+        encryption = _checked(checked_body(request, "encryption", CREATE))
         if self._type(request).encryption:
             raise InvalidRequest(f"Volume type encryption for type {request.params['id']} already exists.")
-        return self._set(request, {**DEFAULTS, **given})
+        return self._set(request, {**DEFAULTS, **encryption})
 
     def update(self, request: Request) -> Document:
-        given, one = _checked(body(request, "encryption", UPDATE)), self._found(request)
-        if not given:
+        changes, volume_type = _checked(checked_body(request, "encryption", UPDATE)), self._found(request)
+        if not changes:
             raise InvalidField("encryption", "must have one key at least")
-        self._set(request, {**DEFAULTS, **(one.encryption or {}), **given})
-        return {"encryption": given}  # as Cinder: what changed, and no ids
+        self._set(request, {**DEFAULTS, **(volume_type.encryption or {}), **changes})
+        return {"encryption": changes}  # as Cinder: only the changes, without ids
 
     def delete(self, request: Request) -> None:
         self._found(request)
         self.store.encrypt(request.context, request.params["id"], None)
 
     def of_volume(self, request: Request) -> Document:
-        """What a volume is encrypted with, for who sees it; its key is nobody's to see."""
+        """Return the encryption of a volume for callers who see it; no caller sees its key."""
         volume = self.service.volumes.show(request.context, request.params["id"])
         if volume["encryption_key_id"] is None:
             return {"encryption_key_id": None}
-        told = self.store.of(volume["volume_type"]).encryption or {**DEFAULTS, "provider": PROVIDERS[0]}
-        return {"encryption_key_id": volume["encryption_key_id"], **{name: told[name] for name in FIELDS}}
+        encryption = self.store.of(volume["volume_type"]).encryption or {**DEFAULTS, "provider": PROVIDERS[0]}
+        return {"encryption_key_id": volume["encryption_key_id"], **{name: encryption[name] for name in FIELDS}}
 
     def _set(self, request: Request, values: Document) -> Document:
         return {"encryption": _shown(self.store.encrypt(request.context, request.params["id"], values))}
@@ -80,23 +82,23 @@ class EncryptionRoutes:
         return self.store.find(request.context, request.params["id"])
 
     def _found(self, request: Request) -> VolumeType:
-        one, id = self._type(request), request.params["encryption_id"]
-        if not one.encryption or one.encryption["encryption_id"] != id:
-            raise NotFound(f"Volume type {one.name} has no encryption {id[:80]}.")
-        return one
+        volume_type, id = self._type(request), request.params["encryption_id"]
+        if not volume_type.encryption or volume_type.encryption["encryption_id"] != id:
+            raise NotFound(f"Volume type {volume_type.name} has no encryption {id[:80]}.")
+        return volume_type
 
 
-def _shown(one: VolumeType) -> Document:
-    return {"volume_type_id": one.id, **(one.encryption or {})}
+def _shown(volume_type: VolumeType) -> Document:
+    return {"volume_type_id": volume_type.id, **(volume_type.encryption or {})}
 
 
-def check_key_size(given: Document) -> None:
-    """Raises ``InvalidField``."""
-    if given.get("key_size") not in (None, 256, 512):
+def check_key_size(encryption: Document) -> None:
+    """Raise ``InvalidField`` for an unsupported key size."""
+    if encryption.get("key_size") not in (None, 256, 512):
         raise InvalidField("encryption.key_size", "must be 256, or 512, which counts both keys of XTS",
-                           given["key_size"])
+                           encryption["key_size"])
 
 
-def _checked(given: Document) -> Document:
-    check_key_size(given)
-    return given
+def _checked(encryption: Document) -> Document:
+    check_key_size(encryption)
+    return encryption

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""By what lists are asked for (Block Storage API v3, "Resource filters", 3.33)."""
+"""The filters of lists (Block Storage API v3, "Resource filters", 3.33)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from magnetar_control.api.query import check_known
-from magnetar_control.services import Document
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 
 from .attachments import AttachmentRoutes
 from .limits import MESSAGE_FILTERS
@@ -23,13 +23,13 @@ FILTERS: Mapping[str, Sequence[str]] = {
     "volume_type": TYPE_FILTERS}
 
 
-def routes() -> list[Guarded]:
-    """Where they are, below ``/v3``."""
-    return [route("GET resource_filters", _filters)]
+def filter_routes() -> list[Guarded]:
+    """Return the routes, below ``/v3``."""
+    return [guarded_route("GET resource_filters", _filters)]
 
 
 def _filters(request: Request) -> Document:
     check_known(request, ("resource",))
-    wanted = dict(request.query).get("resource")
+    resource = dict(request.query).get("resource")
     return {"resource_filters": [{"resource": name, "filters": [*filters]} for name, filters in FILTERS.items()
-                                 if wanted in (None, name)]}
+                                 if resource in (None, name)]}

@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits, quotas, zones, services and messages: the small answers that clients look for."""
+"""Limits, quotas, zones, services and messages: small answers that clients need."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from magnetar_control.api.query import check_known
-from magnetar_control.api.values import record
-from magnetar_control.services import Document, Documents
+from magnetar_control.api.values import build_record
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import RESOURCES, UNUSED
 from magnetar_control.services.volume.rows import VolumeListing, check_admin
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import views
-from .nouns import PAGING, page, sorted_by
-from .values import IGNORED, LIMIT, TRUTH, body, is_set
+from .nouns import PAGING, page_of_documents, sorted_by
+from .values import IGNORED, LIMIT, TRUTH, checked_body, is_set
 
 #: All limits of a project.
 NAMES = (*RESOURCES, *UNUSED)
 QUOTAS = dict.fromkeys(NAMES, LIMIT)
-QUOTA_SET = record({**QUOTAS, "force": TRUTH, "skip_validation": TRUTH,
-                    **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
-CLASS_SET = record({**QUOTAS, "id": IGNORED, "class_name": IGNORED})
+QUOTA_SET = build_record({**QUOTAS, "force": TRUTH, "skip_validation": TRUTH,
+                          **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
+CLASS_SET = build_record({**QUOTAS, "id": IGNORED, "class_name": IGNORED})
 #: The only quota class: the limits of projects without their own.
 CLASS = "default"
-#: What is asked of services, and why none does it.
+#: Actions on services, and the reason why none is supported.
 NOT_OF_SERVICES = ("The service of volumes on a host is the compute service there. openstack compute service set "
                    "--disable keeps servers, and the volumes made with them, away from a host.")
-#: By what messages are listed.
+#: Filters of the list of messages.
 MESSAGE_FILTERS = ("event_id", "message_level", "resource_type", "resource_uuid")
 
 
@@ -40,24 +40,24 @@ class LimitRoutes:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Where they are, below ``/v3``."""
+        """Return the routes, below ``/v3``."""
         quotas, service = "os-quota-sets/{id}", self.service
-        return [route("GET limits", self.limits),
-                route(f"GET {quotas}", self.quota), route(f"PUT {quotas}", self.set_quota),
-                route(f"DELETE {quotas}", self.drop_quota),
-                route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
+        return [guarded_route("GET limits", self.limits),
+                guarded_route(f"GET {quotas}", self.quota), guarded_route(f"PUT {quotas}", self.set_quota),
+                guarded_route(f"DELETE {quotas}", self.drop_quota),
+                guarded_route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
                     "id": request.params["id"], **service.quotas("default")[0]}}),
-                route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
+                guarded_route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
                     {"zoneName": service.zone, "zoneState": {"available": True}}]}),
-                route("GET os-quota-class-sets/{id}", self.quota_class, who="admin"),
-                route("PUT os-quota-class-sets/{id}", self.set_quota_class, who="admin"),
-                route("GET os-services", self.services),
-                route("PUT os-services/{action}", self.no_action, who="admin"),
-                route("GET messages", self.messages), route("GET messages/{id}", self.message),
-                route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
+                guarded_route("GET os-quota-class-sets/{id}", self.quota_class, who="admin"),
+                guarded_route("PUT os-quota-class-sets/{id}", self.set_quota_class, who="admin"),
+                guarded_route("GET os-services", self.services),
+                guarded_route("PUT os-services/{action}", self.no_action, who="admin"),
+                guarded_route("GET messages", self.messages), guarded_route("GET messages/{id}", self.message),
+                guarded_route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """What the project may have, and has; administrators name another one: ``project_id`` (3.39), which
+        """Return limits and usage of the project; administrators may name another one: ``project_id`` (3.39), which
         python-cinderclient, and so Horizon, calls ``tenant_id``."""
         check_known(request, ("project_id", "tenant_id"))
         query = dict(request.query)
@@ -73,14 +73,14 @@ class LimitRoutes:
             "maxTotalBackupGigabytes": most["backup_gigabytes"], "totalBackupGigabytesUsed": 0}}}
 
     def quota(self, request: Request) -> Document:
-        """Limits of a project, with ``usage=True`` what it has of them."""
+        """Return the limits of a project, with ``usage=True`` its usage too."""
         id = request.params["id"]
         self._check_seen(request, id)
         most, have = self.service.quotas(id)
         full = dict(request.query).get("usage", "").lower() == "true"
-        found: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
-                                 for name, limit in most.items()}
-        return {"quota_set": {"id": id, **found}}
+        limits: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
+                                  for name, limit in most.items()}
+        return {"quota_set": {"id": id, **limits}}
 
     @staticmethod
     def _check_seen(request: Request, id: str) -> None:
@@ -89,71 +89,74 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Limits of a project, -1 for none; for admins. With ``skip_validation`` (in the body, or in the query, where
-        python-cinderclient has it) or ``force`` false none is below what the project has."""
+        """Set limits of a project, -1 for unlimited; for administrators. With ``skip_validation`` (in the body, or in
+        the query, where python-cinderclient puts it) or ``force`` false, a limit below the usage is refused."""
         check_admin(request.context)
-        given = {**body(request, "quota_set", QUOTA_SET), **{
+        requested = {**checked_body(request, "quota_set", QUOTA_SET), **{
             name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}
-        if not (given.get("skip_validation", True) and given.get("force", True)):
+        if not (requested.get("skip_validation", True) and requested.get("force", True)):
             have = self.service.quotas(request.params["id"])[1]
             for name in NAMES:
-                if 0 <= given.get(name, -1) < have[name]:
+                if 0 <= requested.get(name, -1) < have[name]:
                     raise InvalidField(f"quota_set.{name}", f"is less than the {have[name]} that the project has; "
-                                       "leave skip_validation out to set it all the same", given[name])
+                                       "leave skip_validation out to set it all the same", requested[name])
         return {"quota_set": self.service.set_quotas(
-            request.params["id"], {name: given[name] for name in NAMES if name in given})}
+            request.params["id"], {name: requested[name] for name in NAMES if name in requested})}
 
     def drop_quota(self, request: Request) -> None:
-        """The project has those of all others again; for admins."""
+        """Reset the project to the default limits; for administrators."""
         check_admin(request.context)
         self.service.set_quotas(request.params["id"], dict.fromkeys(NAMES))
 
     def quota_class(self, request: Request) -> Document:
-        """The limits of projects without their own. Raises ``NotFound`` for another class."""
+        """Return the limits of projects without their own. Raises ``NotFound`` for another class."""
         if request.params["id"] != CLASS:
             raise NotFound(f"There is one quota class, {CLASS}.")
         return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0]}}
 
     def set_quota_class(self, request: Request) -> Document:
         self.quota_class(request)
-        given = body(request, "quota_class_set", CLASS_SET)
+        requested = checked_body(request, "quota_class_set", CLASS_SET)
         return {"quota_class_set": self.service.set_quotas(
-            CLASS, {name: given[name] for name in NAMES if name in given})}
+            CLASS, {name: requested[name] for name in NAMES if name in requested})}
 
     def no_action(self, _request: Request) -> NoReturn:
         raise InvalidRequest(NOT_OF_SERVICES)
 
     def services(self, request: Request) -> Document:
-        """The hosts that hold volumes; for admins. None can be disabled or frozen, or is copied elsewhere."""
+        """Return the hosts that hold volumes; for administrators. Hosts cannot be disabled, frozen or replicated
+        here."""
         check_admin(request.context)
         check_known(request, ("binary", "host"))
         query = dict(request.query)
         never = {"status": "enabled", "disabled_reason": None, "frozen": False, "replication_status": "disabled",
-                 "active_backend_id": None, **views.since(request, (7, True, "cluster", None))}
-        found = [
+                 "active_backend_id": None, **views.versioned_fields(request, (7, True, "cluster", None))}
+        services = [
             {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone, **never,
-             "state": state, "updated_at": now(), **views.since(request, (49, True, "backend_state", state))}
+             "state": state, "updated_at": utc_now(), **views.versioned_fields(request,
+                                                                               (49, True, "backend_state", state))}
             for host in self.service.reach.hosts() for state in ("up" if host["up"] else "down",)]
-        return {"services": [one for one in found if query.get("binary") in (None, one["binary"])
-                             and query.get("host") in (None, one["host"], one["host"].partition("@")[0])]}
+        return {"services": [service for service in services if query.get("binary") in (None, service["binary"])
+                             and query.get("host") in (None, service["host"], service["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Why something failed (3.3). Administrators ask for all projects, or for another one, too."""
+        """Return the messages about failures (3.3). Administrators may list messages of all projects or of another
+        one."""
         check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
         project_id = query.get("project_id")
-        found = [one for one in self._messages(request, VolumeListing(
+        messages = [message for message in self._messages(request, VolumeListing(
             everywhere=is_set(request, "all_tenants") or project_id is not None, project_id=project_id))
-                 if all(query.get(name) in (None, one[name]) for name in MESSAGE_FILTERS)]
-        return page(request, "messages", sorted_by(query, found, (
+                    if all(query.get(name) in (None, message[name]) for name in MESSAGE_FILTERS)]
+        return page_of_documents(request, "messages", sorted_by(query, messages, (
             "id", "event_id", "resource_type", "created_at", "resource_uuid")))
 
     def message(self, request: Request) -> Document:
         id = request.params["id"]
-        found = self._messages(request, VolumeListing(everywhere=True, filters={"id": id}))
-        if not found:
+        messages = self._messages(request, VolumeListing(everywhere=True, filters={"id": id}))
+        if not messages:
             raise NotFound(f"Message {id} could not be found.")
-        return {"message": found[0]}
+        return {"message": messages[0]}
 
     def _messages(self, request: Request, listing: VolumeListing) -> Documents:
         return [

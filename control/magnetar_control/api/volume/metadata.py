@@ -3,35 +3,35 @@
 
 from __future__ import annotations
 
-from magnetar_control.services import Document
 from magnetar_control.services.volume.snapshots import SnapshotStore
 from magnetar_control.services.volume.volumes import VolumeStore
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .values import METADATA, body
+from .values import METADATA, checked_body
 
 
-def routes(below: str, store: VolumeStore | SnapshotStore) -> list[Guarded]:
-    """The routes *below* what has the metadata, of which *store* is."""
+def metadata_routes(below: str, store: VolumeStore | SnapshotStore) -> list[Guarded]:
+    """Return the routes *below* the resource with the metadata; *store* is the resource's store."""
     def read(request: Request) -> Document:
-        found: Document = store.show(request.context, request.params["id"])["metadata"]
-        return found
+        metadata: Document = store.show(request.context, request.params["id"])["metadata"]
+        return metadata
 
-    def changed(request: Request, given: Document, keep: bool) -> Document:
+    def changed(request: Request, values: Document, keep: bool) -> Document:
         return store.change_metadata(request.context, request.params["id"],
-                                     lambda old: {**(old if keep else {}), **given})
+                                     lambda old: {**(old if keep else {}), **values})
 
     def many(request: Request, keep: bool) -> Document:
-        return {"metadata": changed(request, body(request, "metadata", METADATA), keep)}
+        return {"metadata": changed(request, checked_body(request, "metadata", METADATA), keep)}
 
     def put(request: Request) -> Document:
-        given = body(request, "meta", METADATA)
-        if list(given) != [request.params["key"]]:
+        metadata = checked_body(request, "meta", METADATA)
+        if list(metadata) != [request.params["key"]]:
             raise InvalidRequest(f"meta must hold the key of the URL, {request.params['key']!r}, and no other.")
-        changed(request, given, keep=True)
-        return {"meta": given}
+        changed(request, metadata, keep=True)
+        return {"meta": metadata}
 
     def delete(request: Request) -> None:
         key = request.params["key"]
@@ -42,13 +42,13 @@ def routes(below: str, store: VolumeStore | SnapshotStore) -> list[Guarded]:
 
         store.change_metadata(request.context, request.params["id"], without)
 
-    every, one = f"{below}/metadata", f"{below}/metadata/{{key}}"
-    return [route(f"GET {every}", lambda request: {"metadata": read(request)}),
-            route(f"POST {every}", lambda request: many(request, keep=True)),
-            route(f"PUT {every}", lambda request: many(request, keep=False)),
-            route(f"GET {one}", lambda request: {"meta": {
+    every, key_path = f"{below}/metadata", f"{below}/metadata/{{key}}"
+    return [guarded_route(f"GET {every}", lambda request: {"metadata": read(request)}),
+            guarded_route(f"POST {every}", lambda request: many(request, keep=True)),
+            guarded_route(f"PUT {every}", lambda request: many(request, keep=False)),
+            guarded_route(f"GET {key_path}", lambda request: {"meta": {
                 request.params["key"]: _value(read(request), request.params["key"])}}),
-            route(f"PUT {one}", put), route(f"DELETE {one}", delete)]
+            guarded_route(f"PUT {key_path}", put), guarded_route(f"DELETE {key_path}", delete)]
 
 
 def _value(have: Document, key: str) -> str:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where volumes may lie: the pools of hosts, and what each host can do with them (Block Storage API v3, "Back-end
-storage pools", "Capabilities")."""
+"""The storage pools of hosts, and the capabilities of each host (Block Storage API v3, "Back-end storage pools",
+"Capabilities")."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from magnetar_control.api.query import check_known
-from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.type_specs import BACKEND_NAME, CAPABILITIES, POOL, PROTOCOL, VENDOR
 from magnetar_control.web import Request
-from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.application import Guarded, guarded_route
+from magnetar_core.document import Document
 from magnetar_core.errors import NotFound
 
 from .values import TRUTH
@@ -20,31 +20,31 @@ POOL_FILTERS = ("name", "volume_type")
 
 
 class PoolRoutes:
-    """All of it is for admins."""
+    """The routes of pools, all for administrators."""
 
     def __init__(self, service: EmbeddedVolumes) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Where they are, below ``/v3``."""
-        return [route("GET scheduler-stats/get_pools", self.pools, who="admin"),
-                route("GET capabilities/{host}", self.capabilities, who="admin")]
+        """Return the routes, below ``/v3``."""
+        return [guarded_route("GET scheduler-stats/get_pools", self.pools, who="admin"),
+                guarded_route("GET capabilities/{host}", self.capabilities, who="admin")]
 
     def pools(self, request: Request) -> Document:
-        """Each pool of each host; ``detail=true`` says how large they are. That is the host's disk in each: what pools
-        of other kinds hold is not known."""
+        """Return each pool of each host; with ``detail=true`` and its size. The size is the host's disk for each pool:
+        the capacity of pools of other kinds is unknown."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools
         if "volume_type" in query:  # 3.35
             pools = (self.service.types.find(request.context, query["volume_type"]).pool,)
         detailed = TRUTH.check(query.get("detail", "false"), "detail")
-        found = [_pool(host, pool, detailed) for host in self.service.reach.hosts()
-                 for pool in pools]
-        return {"pools": [one for one in found if query.get("name") in (None, one["name"])]}
+        pool_documents = [_pool(host, pool, detailed) for host in self.service.reach.hosts()
+                          for pool in pools]
+        return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
-        """What volumes of a host can be asked for by extra specs: nothing."""
+        """Return the capabilities that extra specs can request of a host's volumes: none."""
         name, _at, backend = request.params["host"].partition("@")
         if backend not in ("", BACKEND_NAME) or all(host["name"] != name for host in self.service.reach.hosts()):
             raise NotFound(f"Host {request.params['host'][:80]} could not be found.")

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.values import Anything, Id, Number, OrEmpty, Truth
-from magnetar_control.services import Document
 from magnetar_control.services.volume.rows import KEYS
 from magnetar_control.web import Request
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.values import Choices, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
@@ -26,29 +26,30 @@ class Stripped(Text):
 
 
 class IdOrNone(Id):
-    """A uuid; null and the empty text are none."""
+    """A uuid; null and the empty text mean none."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return None if value in (None, "") else super().check(value, path, version)
 
 
 class Connector(MapOf):
-    """Who is about to attach a volume, in the words of a driver, of which *read* ones are. It is kept."""
+    """The client that will attach a volume, as its driver describes it. The fields in *read* are used, all are
+    stored."""
 
     read = {"host": Nullable(Text(0, 255)), "mountpoint": Nullable(Text(0, 255))}
-    #: Bytes of it as JSON.
+    #: Limit in bytes of the JSON text.
     most = 1 << 14
 
     def __init__(self) -> None:
         super().__init__(Text(), Anything())
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        found = super().check(value, path, version)
+        connector = super().check(value, path, version)
         for name, kind in self.read.items():
-            kind.check(found.get(name), f"{path}.{name}", version)
-        if len(orjson.dumps(found)) > self.most:
+            kind.check(connector.get(name), f"{path}.{name}", version)
+        if len(orjson.dumps(connector)) > self.most:
             raise InvalidField(path, f"must have {self.most} bytes at most")
-        return found
+        return connector
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
         return {**super().schema(version), "properties": {
@@ -57,30 +58,31 @@ class Connector(MapOf):
 
 NAME = Nullable(Stripped(0, 255))
 ID = IdOrNone()
-#: GiB of a volume; and a limit of a project, of which -1 is none.
+#: GiB of a volume; and a limit of a project, with -1 for unlimited.
 SIZE, LIMIT = Number(1, 2**20), Number(-1)
 METADATA = OrEmpty(MapOf(Text(1, 255), Text(0, 255), KEYS), {})
 MODE = Nullable(Choices("rw", "ro", ""))
 CONNECTOR = Connector()
-#: A field whose value changes nothing here.
+#: A field without effect.
 IGNORED = Anything()
 NAMES: dict[str, Value] = {"name": NAME, "display_name": NAME, "description": NAME, "display_description": NAME}
 
 
-def body(request: Request, name: str, value: Value) -> Any:
-    """The object *name* of the body, checked."""
-    given = request.json()
-    if not isinstance(given, dict) or not isinstance(given.get(name), dict):
+def checked_body(request: Request, name: str, value: Value) -> Any:
+    """Return the object *name* of the body, checked."""
+    document = request.json()
+    if not isinstance(document, dict) or not isinstance(document.get(name), dict):
         raise InvalidRequest(f"Missing required element '{name}' in request body; it must be an object.")
-    return value.check(given[name], name)
+    return value.check(document[name], name)
 
 
-def named(given: Document) -> Document:
-    """Name and description, also by their old names."""
-    old = {"name": given.get("display_name"), "description": given.get("display_description")}
-    return {name: given.get(name, value) for name, value in old.items() if name in given or f"display_{name}" in given}
+def name_fields(fields: Document) -> Document:
+    """Return name and description, also from their old names."""
+    old = {"name": fields.get("display_name"), "description": fields.get("display_description")}
+    return {name: fields.get(name, value) for name, value in old.items() if name in fields
+            or f"display_{name}" in fields}
 
 
 def is_set(request: Request, name: str) -> bool:
-    """Whether a flag of the query says yes."""
+    """Return whether a flag of the query is true."""
     return TRUTH.words.get(dict(request.query).get(name, "").lower(), False)

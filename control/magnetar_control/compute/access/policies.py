@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nova's policy rules and who passes each by default (API reference and policy reference, 2026)."""
+"""Nova's policy rules and the roles that pass each by default (API reference and policy reference, 2026)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-#: Nova's base rules, which others and policy files refer to. The last seven are of older files.
+#: Nova's base rules, which other rules and policy files refer to. The last seven occur in older files.
 BASE = {
     "context_is_admin": "role:admin",
     "project_reader_api": "role:reader and project_id:%(project_id)s",
@@ -24,8 +24,8 @@ BASE = {
     "system_admin_or_owner": "rule:system_admin_api or rule:project_member_api",
     "system_or_project_reader": "rule:system_reader_api or rule:project_reader_api",
 }
-#: Who passes a rule, by the word in the tables below, as Nova's check strings. Those that begin with project_ are not
-#: for administrators of other projects.
+#: Nova's check string for each role word of the tables below. Administrators of other projects do not pass the words
+#: that begin with project_.
 CHECKS = {
     "any": "@",
     "reader": "rule:project_reader_or_admin",
@@ -38,7 +38,7 @@ CHECKS = {
     "service": "rule:service_or_admin",
     "nobody": "!",
 }
-#: Resource to role to rules: what follows os_compute_api:RESOURCE: in their names.
+#: Resource to role to rules: the part of their names after os_compute_api:RESOURCE:.
 OF_RESOURCE: dict[str, dict[str, str]] = {
     "ips": {"reader": "index show"},
     "limits": {"admin": "other_project"},
@@ -109,7 +109,8 @@ POLICIES = {
 
 
 class Further(NamedTuple):
-    """A rule that is asked besides that of an operation: *of* which operations, by name, and for *what*."""
+    """A rule that operations check in addition to their own: the names of the operations, and a sentence about the
+    permission."""
 
     of: str
     what: str
@@ -117,20 +118,19 @@ class Further(NamedTuple):
 
 _ALL_SERVERS = "servers.list servers.detail.list"
 _SHOWN = "servers.show servers.detail.list servers.update servers.action.rebuild"
-#: Rules that are asked besides the one of each operation, or of operations whose target is known only later. A test
-#: asks each of them.
+#: Additional rules of operations, and rules of operations whose target is known only later. A test checks each of them.
 FURTHER = {
     "compute:servers:create:requested_destination": Further(
         "servers.create", "Ask for a host or hypervisor_hostname, which the scheduler's filters must pass (2.74)."),
     "compute:servers:resize:cross_cell": Further(
         "servers.action.resize servers.action.migrate",
-        "Have a server go into another cell with a resize or cold migration; see cells.md."),
+        "Have a server go into another cell with a resize or cold migration."),
     "network:attach_external_network": Further(
         "servers.create servers.os-interface.create",
         "Give a server a NIC on an external network that is not shared with its project."),
     "compute:server:topology:host:index": Further(
         "servers.topology.list", "Show the NUMA nodes and CPUs of the host that a server has."),
-    **{f"os_compute_api:{name}": Further(of, what) for name, of, what in (
+    **{f"os_compute_api:{name}": Further(of, description) for name, of, description in (
         ("limits:other_project", "limits.list", "Show the limits of another project."),
         ("os-extended-server-attributes", _SHOWN, "Show on which host a server is, and what it is called there."),
         ("os-flavor-extra-specs:index", "flavors.detail.list flavors.show flavors.create flavors.update",
@@ -183,13 +183,13 @@ _OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
 
 
 class Former(NamedTuple):
-    """The name that a rule had before, and the check that it had by default."""
+    """The former name of a rule, and its default check under that name."""
 
     name: str
     check: str
 
 
-#: Rule to its former name, under which policy files may still have it.
+#: Rule to its former name, which policy files may still use.
 FORMER = {
     **{rule: Former(f"os_compute_api:{resource}", check) for resource, check in {
         **dict.fromkeys(("os-attach-interfaces", "os-deferred-delete", "os-floating-ips", "os-multinic",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may do what: Nova's rule names and default checks (``policies``), checked by oslo.policy, overridable by files.
+"""Access control: Nova's rule names and default checks (``policies``), checked by oslo.policy, overridable by files.
 
-A decision depends on the rule, the caller and whose the target is, and is kept by these. The files are looked at again
-every few seconds; one that is missing or wrong keeps the API from starting, and later the rules as they were.
+A decision depends on the rule, the caller and the target's owner, and is cached by these. The files are checked for
+changes every few seconds. A missing or invalid file keeps the API from starting; when the API runs already, the
+previous rules stay.
 """
 
 from __future__ import annotations
@@ -25,95 +26,98 @@ from .policies import BASE, CHECKS, FORMER, POLICIES
 from .policy_files import Overrides
 
 log = logging.getLogger(__name__)
-#: Rules that ask another server are refused (``policy_files``): what asks one is not loaded, as it takes 5 MiB.
+#: Rules that ask another server are refused (``policy_files``), so their checks are not loaded: they take 5 MiB.
 _checks.extension_checks = {}
 KEPT = 20000
-#: The rule that says who is an administrator (``is_admin`` in checks).
+#: The rule that decides who is an administrator (``is_admin`` in checks).
 ADMIN = "context_is_admin"
-#: Seconds between two looks at the policy files.
+#: Seconds between two checks of the policy files for changes.
 LOOK_AGAIN = 2.0
 
 
 class RuleSet(NamedTuple):
-    """All rules that hold: *checks* by name, *enforcer* that decides by them."""
+    """All effective rules: *checks* by name, and the *enforcer* that decides with them."""
 
     checks: Mapping[str, str]
     enforcer: policy.Enforcer
 
     def allows(self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]) -> bool:
-        """Whether who has *credentials* may do *rule* to *target*."""
+        """Return whether a caller with *credentials* passes *rule* for *target*."""
         admin = bool(self.enforcer.enforce(ADMIN, dict(target), {**credentials, "is_admin": False}))
         return bool(self.enforcer.enforce(rule, dict(target), {**credentials, "is_admin": admin}))
 
 
-def ruled(overrides: Overrides) -> RuleSet:
-    """The rules with *overrides*. A rule that they have by its former name only is as it says there, unless that is
-    what it was by default then. Raises ``InvalidField`` for rules that lead nowhere, or to themselves."""
-    given = overrides.rules
-    checks = {**BASE, **{name: CHECKS[word] for name, word in POLICIES.items()}, **given}
+def build_rule_set(overrides: Overrides) -> RuleSet:
+    """Return the rules with *overrides* applied. An override under a rule's former name only applies, unless it equals
+    the former default. Raises ``InvalidField`` for rules that refer to a missing rule or to themselves."""
+    overriding = overrides.rules
+    checks = {**BASE, **{name: CHECKS[role] for name, role in POLICIES.items()}, **overriding}
     for name, former in FORMER.items():
-        check = given.get(former.name)
-        if check is not None and name not in given and check.strip() not in (former.check, f"rule:{name}"):
+        check = overriding.get(former.name)
+        if check is not None and name not in overriding and check.strip() not in (former.check, f"rule:{name}"):
             checks[name] = check
     conf = cfg.ConfigOpts()
     conf([])
-    default = "default" if "default" in given else None
+    default = "default" if "default" in overriding else None
     made = policy.Enforcer(conf, rules=policy.Rules.from_dict(checks, default), use_conf=False)
     made.skip_undefined_check = default is not None
     try:
         made.check_rules(raise_on_violation=True)
     except policy.InvalidDefinitionError as error:
-        raise policy_files.wrong(overrides.place(given), "a rule that is not there, or one that leads to itself: "
-                                 f"{error}") from None
+        raise policy_files.invalid_policy_file(overrides.place(overriding),
+                                               "a rule that is not there, or one that leads to itself: "
+                                               f"{error}") from None
     return RuleSet(checks, made)
 
 
 class Policy:
-    """Decides by rule names. *file* and the files in *folders* override rules, later ones what earlier ones say. Raises
-    ``InvalidField`` where one is missing or wrong."""
+    """Decisions by rule name. *file* and the files in *folders* override rules; later files win. Raises
+    ``InvalidField`` when one is missing or invalid."""
 
     def __init__(self, file: Path | None = None, folders: Sequence[Path] = ()) -> None:
-        logging.getLogger("oslo_policy").setLevel(logging.CRITICAL)  # what is wrong with a file is said here
+        logging.getLogger("oslo_policy").setLevel(logging.CRITICAL)  # this module reports errors of files itself
         self.file, self.folders = file, tuple(folders)
         self._lock = threading.Lock()
         self._decided: dict[Any, bool] = {}
-        self._looked, self._seen = time.monotonic(), policy_files.mark(self.file, self.folders)
+        self._looked, self._seen = time.monotonic(), policy_files.policy_files_stamp(self.file, self.folders)
         self._rules = self._make()
 
     def _make(self) -> RuleSet:
-        overrides = policy_files.read(self.file, self.folders)
-        made = ruled(overrides)
+        overrides = policy_files.read_policy_files(self.file, self.folders)
+        made = build_rule_set(overrides)
         for text in overrides.warnings():
             log.warning("%s", text)
         return made
 
     def allows(self, rule: str, context: Context, project_id: str | None = None, user_id: str | None = None) -> bool:
-        """Whether *context* may do *rule* to what belongs to *project_id* and *user_id* (its own when left out)."""
+        """Return whether *context* passes *rule* for a target of *project_id* and *user_id* (the caller's own when left
+        out)."""
         project = context.project_id if project_id is None else project_id
         user = context.user_id if user_id is None else user_id
         key = (rule, context.roles, context.project_id, context.user_id, project, user, context.scope,
                context.for_user)
         self._look()
-        found = self._decided.get(key)
-        if found is None:
+        decision = self._decided.get(key)
+        if decision is None:
             if rule not in POLICIES and rule != ADMIN:
                 raise LookupError(f"The rule {rule} has no default.")
             with self._lock:
-                found = self._rules.allows(rule, {"project_id": project, "user_id": user}, credentials_of(context))
+                decision = self._rules.allows(rule, {"project_id": project, "user_id": user}, credentials_of(context))
                 if len(self._decided) > KEPT:
                     self._decided.clear()
-                self._decided[key] = found
-        return found
+                self._decided[key] = decision
+        return decision
 
     def _look(self) -> None:
         """Read the files again when they have changed."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
             return
         with self._lock:
-            self._looked, seen, before = time.monotonic(), policy_files.mark(self.file, self.folders), self._seen
-            if seen == before:
+            self._looked, stamp, previous_stamp = time.monotonic(), policy_files.policy_files_stamp(
+                self.file, self.folders), self._seen
+            if stamp == previous_stamp:
                 return
-            self._seen = seen
+            self._seen = stamp
             try:
                 self._rules = self._make()
             except InvalidField as error:
@@ -124,7 +128,7 @@ class Policy:
 
 
 def credentials_of(context: Context) -> dict[str, Any]:
-    """What checks read of who asks, by the names of oslo.context."""
+    """Return the caller's attributes that checks read, by the names of oslo.context."""
     return {"roles": sorted(context.roles), "project_id": context.project_id, "user_id": context.user_id,
             "user_domain_id": context.user_domain_id, "project_domain_id": context.project_domain_id,
             "system_scope": "all" if context.scope == "system" else None,

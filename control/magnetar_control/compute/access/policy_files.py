@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of oslo.policy that override rules: one, and folders of them (``policy.d``). Those that Nova reads are read:
-rules that nothing asks here, and former names, are told of and harm nobody."""
+"""Files of oslo.policy that override rules: one file, and folders of files (``policy.d``). Nova's own files can be
+used: rules that no operation here checks, and former names, only cause a warning."""
 
 from __future__ import annotations
 
@@ -19,95 +19,97 @@ from magnetar_core.errors import InvalidField
 from .policies import BASE, FORMER, POLICIES
 
 _NAMED = re.compile(r"\brule:([^\s()]+)")
-#: Checks that ask a server somewhere, whose answers cannot be kept.
+#: Checks that ask another server. Their answers cannot be cached.
 _REMOTE = re.compile(r"(?<![\w:])https?:")
-#: The rule that stands for those that are not there, and what an alias in Nova's sample begins with.
+#: The fallback for missing rules. Aliases in Nova's sample file begin with it.
 _USED = frozenset({"default"})
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What files say: *rules* by name, and the file that says each."""
+    """The content of policy files: *rules* by name, and the file that each rule is from."""
 
     rules: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, names: Mapping[str, str] | Sequence[str]) -> str:
-        """The files that say *names*."""
+        """Return the paths of the files that define *names*."""
         return ", ".join(sorted({str(self.files[name]) for name in names}))
 
     def warnings(self) -> Iterator[str]:
-        """What whoever wrote the files should know, a sentence for each rule."""
-        named, former = set(_NAMED.findall(" ".join(self.rules.values()))), {one.name for one in FORMER.values()}
+        """Yield warnings for the author of the files, one sentence for each rule."""
+        named, former = set(_NAMED.findall(" ".join(self.rules.values()))), {former_rule.name
+                                                                             for former_rule in FORMER.values()}
         for name in sorted(self.rules):
             where = f"{self.files[name]}: "
             if name in former and name not in POLICIES:
-                now = ", ".join(rule for rule, one in FORMER.items() if one.name == name)
+                now = ", ".join(rule for rule, former_rule in FORMER.items() if former_rule.name == name)
                 yield f"{where}the rule {name} is deprecated. It stands for {now}; write these"
             elif name not in POLICIES.keys() | BASE.keys() | named | _USED:
                 like = difflib.get_close_matches(name, POLICIES, 1)
                 yield f"{where}nothing asks for the rule {name}" + (f"; is {like[0]} meant?" if like else "")
 
 
-def listed(file: Path | None, folders: Sequence[Path]) -> list[Path]:
-    """The files in the order in which they are read: *file*, then those of each folder by name; hidden ones are none.
-    Raises ``InvalidField`` for a folder that is not there."""
-    found = [file] if file else []
+def list_policy_files(file: Path | None, folders: Sequence[Path]) -> list[Path]:
+    """Return the files in the order of reading: *file*, then the files of each folder by name, without hidden ones.
+    Raises ``InvalidField`` for a folder that does not exist."""
+    paths = [file] if file else []
     for folder in folders:
         try:
-            found += sorted(one for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+            paths += sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
         except OSError as error:
             raise InvalidField("policy_dirs", f"must be folders, and {folder} is not ({error.strerror})") from None
-    return found
+    return paths
 
 
-def mark(file: Path | None, folders: Sequence[Path]) -> Any:
-    """What changes with the files; ``None`` when a folder is not there."""
+def policy_files_stamp(file: Path | None, folders: Sequence[Path]) -> Any:
+    """Return a value that changes when the files do; ``None`` when a folder does not exist."""
     try:
-        return [(str(one), _changed(one)) for one in listed(file, folders)]
+        return [(str(path), _file_stamp(path)) for path in list_policy_files(file, folders)]
     except InvalidField:
         return None
 
 
-def _changed(file: Path) -> tuple[int, int] | None:
+def _file_stamp(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
-def read(file: Path | None, folders: Sequence[Path] = ()) -> Overrides:
-    """What the files say; later ones override earlier ones. Raises ``InvalidField``."""
+def read_policy_files(file: Path | None, folders: Sequence[Path] = ()) -> Overrides:
+    """Return the content of the files; later files override earlier ones. Raises ``InvalidField``."""
     rules: dict[str, str] = {}
     files: dict[str, Path] = {}
-    for one in listed(file, folders):
-        found = _read(one)
-        rules |= found
-        files |= dict.fromkeys(found, one)
+    for path in list_policy_files(file, folders):
+        file_rules = _read_policy_file(path)
+        rules |= file_rules
+        files |= dict.fromkeys(file_rules, path)
     return Overrides(rules, files)
 
 
-def _read(file: Path) -> dict[str, str]:
+def _read_policy_file(file: Path) -> dict[str, str]:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise wrong(file, " ".join(str(error).split())) from None
-    if found is None:
+        raise invalid_policy_file(file, " ".join(str(error).split())) from None
+    if document is None:
         return {}
-    if not isinstance(found, dict):
-        raise wrong(file, "it is no mapping of rules' names to checks")
-    for name, text in found.items():
+    if not isinstance(document, dict):
+        raise invalid_policy_file(file, "it is no mapping of rules' names to checks")
+    for name, text in document.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise wrong(file, f"the rule {name} is no text; write it in quotes")
+            raise invalid_policy_file(file, f"the rule {name} is no text; write it in quotes")
         if _REMOTE.search(text):
-            raise wrong(file, f"the rule {name} asks another server ({text[:200]!r}), which no rule does here")
+            raise invalid_policy_file(file,
+                                      f"the rule {name} asks another server ({text[:200]!r}), which no rule does here")
         check = str(policy.Rules.from_dict({name: text})[name])
-        if check.count("!") > text.count("!"):  # what oslo.policy does not understand is nobody to it
-            raise wrong(file, f"the rule {name} is not understood: {text[:200]!r}")
-    return found
+        if check.count("!") > text.count("!"):  # oslo.policy turns text that it cannot parse into "!"
+            raise invalid_policy_file(file, f"the rule {name} is not understood: {text[:200]!r}")
+    return document
 
 
-def wrong(file: Path | str, why: str) -> InvalidField:
-    """That a policy file cannot be used."""
+def invalid_policy_file(file: Path | str, why: str) -> InvalidField:
+    """Return the error that a policy file cannot be used."""
     return InvalidField("policy_file", f"must be a YAML file of oslo.policy rules, and {file} is not ({why})")

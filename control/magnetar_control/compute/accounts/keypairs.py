@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Key pairs: public keys of users, checked, with Nova's fingerprints. A pair can be made here; its private half is
-given out once and kept nowhere."""
+"""Key pairs: public keys of users, validated, with Nova's fingerprints. A pair can be generated here; its private key
+is returned once and never stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,22 +20,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.notifications import payloads
 from magnetar_control.store.accounts import keypairs
+from magnetar_control.store.accounts.keypairs import KeypairRow
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
 from . import quotas
 
 RULE = "os_compute_api:os-keypairs:"
 BITS = 2048
-#: How long a certificate that is made here is good.
+#: The lifetime of a generated certificate.
 LIFE = timedelta(days=3650)
-#: Microsoft's user principal name, by which WinRM knows whose a certificate is.
+#: Microsoft's user principal name, from which WinRM learns the certificate's user.
 PRINCIPAL = ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Private-Lines", re.IGNORECASE)
 FIELD = "public_key"
 
 
 class NewKeypair(NamedTuple):
-    """A new key pair; *private_key* where it was made here."""
+    """A new key pair. *private_key*: only when it was generated here."""
 
     name: str
     user_id: str
@@ -45,81 +46,85 @@ class NewKeypair(NamedTuple):
     private_key: str | None = None
 
 
-def page(caller: Caller, user: str | None = None, limit: int | None = None, marker: str | None = None) -> Sequence[Any]:
-    """Rows of the key pairs of *user* (the caller when left out), by name, after the one named *marker*. Raises
-    ``InvalidRequest`` when there is no such marker."""
-    user = _user(caller, "index", user)
-    rows = caller.fetch(keypairs.page, user, limit, marker)
+def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = None,
+                  marker: str | None = None) -> Sequence[KeypairRow]:
+    """Return rows of the key pairs of *user* (the caller when left out), by name, after the one named *marker*. Raises
+    ``InvalidRequest`` when *marker* does not exist."""
+    user = _checked_user(caller, "index", user)
+    rows = caller.fetch(keypairs.fetch_keypair_rows, user, limit, marker)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
 
 
-def _user(caller: Caller, what: str, user: str | None) -> str:
-    """Whose key pairs are meant. Raises ``Forbidden`` when these are another's and the caller is no administrator."""
+def _checked_user(caller: Caller, action: str, user: str | None) -> str:
+    """Return the user whose key pairs the caller means. Raises ``Forbidden`` when that is another user and the caller
+    is no administrator."""
     user = user or caller.context.user_id
-    caller.check_policy(RULE + what, Owner(caller.project, user))
+    caller.check_policy(RULE + action, Owner(caller.project, user))
     return user
 
 
-def show(caller: Caller, name: str, user: str | None = None) -> Any:
-    """The row. Raises ``NotFound``."""
-    user = _user(caller, "show", user)
-    row = caller.fetch(keypairs.find, user, name)
+def show_keypair(caller: Caller, name: str, user: str | None = None) -> KeypairRow:
+    """Return the row of a key pair. Raises ``NotFound``."""
+    user = _checked_user(caller, "show", user)
+    row = caller.fetch(keypairs.fetch_keypair_row, user, name)
     if row is None:
-        raise _missing(name, user)
+        raise _keypair_missing(name, user)
     return row
 
 
-def _missing(name: str, user: str) -> NotFound:
+def _keypair_missing(name: str, user: str) -> NotFound:
     return NotFound(f"Keypair {name[:255]} not found for user {user}")
 
 
-def create(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
-           user_id: str | None = None) -> NewKeypair:
-    """Keep a public key (*type* ssh or x509); without one, make a pair. Raises ``Conflict`` when the user has one of
-    that name, ``Forbidden`` when the user may have no more."""
-    user = _user(caller, "create", user_id)
-    most = quotas.limits(caller, user=user)["key_pairs"]
-    with caller.cloud.store.api.read() as connection:  # before a pair is made in vain
-        if keypairs.find(connection, user, name) is not None:
-            raise _exists(name)
-        quotas.check_keypairs(connection, user, most)
+def create_keypair(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
+                   user_id: str | None = None) -> NewKeypair:
+    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out. Raises ``Conflict``
+    when the user has a key pair of that name, ``Forbidden`` when the user's quota is used up."""
+    user = _checked_user(caller, "create", user_id)
+    most = quotas.quota_limits(caller, user=user)["key_pairs"]
+    with caller.cloud.store.api.read() as connection:  # before generating a pair for nothing
+        if keypairs.fetch_keypair_row(connection, user, name) is not None:
+            raise _keypair_exists(name)
+        quotas.check_keypair_quota(connection, user, most)
     private = None
     if public_key is None:
-        private, public_key = _made(type, user)
-    found = NewKeypair(name, user, type, public_key, fingerprint(type, public_key), private)
+        private, public_key = _generate_pair(type, user)
+    keypair = NewKeypair(name, user, type, public_key, public_key_fingerprint(type, public_key), private)
     with caller.cloud.store.api.write() as connection:
-        quotas.check_keypairs(connection, user, most, alone=True)
-        row = {"user_id": user, "name": name, "type": type, "fingerprint": found.fingerprint, "public_key": public_key}
-        new = keypairs.make(connection, **row)
+        quotas.check_keypair_quota(connection, user, most, alone=True)
+        row = {"user_id": user, "name": name, "type": type, "fingerprint": keypair.fingerprint,
+               "public_key": public_key}
+        new = keypairs.insert_keypair_row(connection, **row)
         if new:
-            what = "create" if private else "import"
-            caller.notify(connection, lambda: payloads.keypair(row), f"keypair.{what}.start", f"keypair.{what}.end")
+            event = "create" if private else "import"
+            caller.notify(connection, lambda: payloads.keypair_payload(row), f"keypair.{event}.start",
+                          f"keypair.{event}.end")
     if not new:
-        raise _exists(name)
-    return found
+        raise _keypair_exists(name)
+    return keypair
 
 
-def _exists(name: str) -> Conflict:
+def _keypair_exists(name: str) -> Conflict:
     return Conflict(f"Key pair '{name}' already exists.")
 
 
-def delete(caller: Caller, name: str, user: str | None = None) -> None:
-    """Delete it; servers keep the public key. Raises ``NotFound``."""
-    user = _user(caller, "delete", user)
+def delete_keypair(caller: Caller, name: str, user: str | None = None) -> None:
+    """Delete a key pair; servers keep the public key. Raises ``NotFound``."""
+    user = _checked_user(caller, "delete", user)
     with caller.cloud.store.api.write() as connection:
-        row = keypairs.find(connection, user, name) if caller.cloud.notifications else None
+        row = keypairs.fetch_keypair_row(connection, user, name) if caller.cloud.notifications else None
         if row is not None:
-            caller.notify(connection, lambda: payloads.keypair(row._mapping),  # noqa: SLF001 - SQLAlchemy's name
-                          "keypair.delete.start", "keypair.delete.end")
-        if not keypairs.remove(connection, user, name):
-            raise _missing(name, user)
+            caller.notify(connection, lambda: payloads.keypair_payload(row.column_values()), "keypair.delete.start",
+                          "keypair.delete.end")
+        if not keypairs.remove_keypair_row(connection, user, name):
+            raise _keypair_missing(name, user)
 
 
-def fingerprint(kind: str, public: str) -> str:
-    """Nova's fingerprint of a public key: MD5 for ssh, SHA-1 of the certificate for x509. Raises ``InvalidField``,
-    never with the text in it: somebody may have pasted the wrong file."""
+def public_key_fingerprint(kind: str, public: str) -> str:
+    """Return Nova's fingerprint of a public key: MD5 for ssh, SHA-1 of the certificate for x509. Raises
+    ``InvalidField``. Its message never quotes the text: the user may have pasted the wrong file."""
     if _PRIVATE.search(public):
         raise InvalidField(FIELD, "must be a public key, and this is a private one. It was not kept, but take it as "
                                   "exposed: make a new pair, and give the file that ends in .pub")
@@ -139,15 +144,15 @@ def _of_ssh(public: str) -> str:
 
 def _of_certificate(public: str) -> str:
     try:
-        found = x509.load_pem_x509_certificate(public.encode())
+        certificate = x509.load_pem_x509_certificate(public.encode())
     except ValueError:
         raise InvalidField(FIELD, "Keypair data is invalid: failed to generate X509 fingerprint; it must be a "
                                   "certificate in PEM form") from None
-    return found.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303 - a name for it, as Nova shows it
+    return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303 - a name for it, as Nova shows it
 
 
-def _made(kind: str, user: str) -> tuple[str, str]:
-    """Private and public half of a pair for *user*: RSA for ssh, a certificate for x509."""
+def _generate_pair(kind: str, user: str) -> tuple[str, str]:
+    """Return private and public key of a new pair for *user*: RSA for ssh, a certificate for x509."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
     if kind == "x509":
         form, public = serialization.PrivateFormat.PKCS8, _certificate(key, user)
@@ -160,7 +165,7 @@ def _made(kind: str, user: str) -> tuple[str, str]:
 
 
 def _certificate(key: rsa.RSAPrivateKey, user: str) -> str:
-    """A self-signed client certificate that WinRM maps to *user*."""
+    """Return a self-signed client certificate that WinRM maps to *user*."""
     moment = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user[:64])])
     principal = f"{user}@localhost".encode()[:127]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Projects by name or id, for faces whose users name them."""
+"""Projects by name or id, for APIs whose users name them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Collection
 from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import InvalidField
 
-#: Ids as Keystone draws them, with or without dashes.
+#: Ids as Keystone generates them, with or without dashes.
 DRAWN = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
-def project_id(caller: Caller, key: str, field: str, known: Collection[str] = ()) -> str:
+def resolve_project_id(caller: Caller, key: str, field: str, known_ids: Collection[str] = ()) -> str:
     """Return the id of the project that *key*, its id or name, means.
 
-    Administrators may name all projects, others their own; a project of the caller's domain goes before others of its
-    name. An id that Keystone may have drawn passes unseen, and so does an id of *known*. Raises ``InvalidField`` about
-    *field*.
+    Administrators may name all projects, others only their own. Of several projects with the name, the one in the
+    caller's domain wins. An id in Keystone's form is accepted without a check, and so is an id of *known_ids*. Raises
+    ``InvalidField`` about *field*.
     """
     context, identity = caller.context, caller.cloud.services.identity
-    if key in (caller.project, *known):
+    if key in (caller.project, *known_ids):
         return key
     if key == context.project_name and not context.is_admin:
         return caller.project

@@ -1,40 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas: limits of projects, of users in projects and of quota classes, and what is used of them, counted where the
-servers are. What is over quota is ``Forbidden``."""
+"""Quotas: limits of projects, of users in projects and of quota classes, and their usage, which the cells keep. A
+request over quota is ``Forbidden``."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Connection, Integer, bindparam, cast, func, literal, null, or_, select
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Connection, func, select
 
 from magnetar_control.compute.caller import Caller, Owner, use_case
-from magnetar_control.store.accounts import keypairs, quotas
+from magnetar_control.documents import FlavorOfServer
+from magnetar_control.store.accounts import keypairs, quota_usage, quotas
 from magnetar_control.store.engine.database import Database
-from magnetar_control.store.engine.tables import server_group_members, servers
+from magnetar_control.store.engine.tables import server_group_members
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.servers import cell_moves, server_groups
-from magnetar_control.store.servers.servers import RESTORING
 from magnetar_core.errors import Forbidden, InvalidRequest
-from magnetar_core.power import SOFT_DELETED
 from magnetar_core.values import Text
 
 RULE = "os_compute_api:os-quota-sets:"
 CLASS_RULE = "os_compute_api:os-quota-class-sets:"
 LIMITS = "os_compute_api:limits"
 
-#: The setting quota_… has the default of each.
+#: Resources with a limit. The setting quota_… has the default of each.
 RESOURCES = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
 #: Resources of the network service, which old versions show; they have no limit here.
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
 INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
 MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
-#: What servers use.
-COUNTED = ("instances", "cores", "ram")
+#: Resources that servers use.
+COUNTED = quota_usage.COUNTED
 Limits = quotas.Limits
 
 
@@ -43,50 +40,53 @@ def _defaults(caller: Caller) -> Limits:
     return {**{name: getattr(settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
 
 
-def _merged(caller: Caller, *holders: str) -> Limits:
-    """The limits of the first holder that has one, else those of the settings. One query."""
-    return caller.fetch(quotas.limits, _defaults(caller), *holders)
+def _merged_limits(caller: Caller, *holders: str) -> Limits:
+    """Return the limits of the first holder that has one, or else the limits of the settings. One query."""
+    return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
-def limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
-    """Limits of a project: its own, else the defaults set by administrators, else those of the settings. With *user*:
-    those of that user in the project, else the project's."""
+def quota_limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
+    """Return the limits of a project: its own, or the defaults set by administrators, or the limits of the settings.
+    With *user*: the limits of that user in the project, or the project's."""
     project = project or caller.project
-    users = [quotas.of_user(project, user)] if user else []
-    return _merged(caller, *users, project, quotas.DEFAULT)
+    users = [quotas.user_quota_holder(project, user)] if user else []
+    return _merged_limits(caller, *users, project, quotas.DEFAULT)
 
 
-def used(caller: Caller, project: str | None = None, user: str | None = None,
-         connection: Connection | None = None) -> Limits:
-    """What the servers of a project (of one user in it) use: instances, cores, ram. As in Nova, soft-deleted ones use
-    nothing until they are being restored. One query for each cell; servers of a cell that does not answer are not
-    counted, as in Nova. *connection*: a transaction of cell0, which is asked first. A server that moves from cell0 to
-    its cell meanwhile is then counted twice, and never missed; one that goes into another cell counts once."""
-    total = {"instances": 0, "cores": 0, "ram": 0}
-    values = {"project": project or caller.project, **({"user": user} if user else {})}
+def server_quota_usage(caller: Caller, project: str | None = None, user: str | None = None,
+                       connection: Connection | None = None) -> Limits:
+    """Return the usage of a project's servers (of one user's in it): instances, cores, ram.
+
+    As in Nova, soft-deleted servers use nothing until they are being restored, and servers of a cell that does not
+    answer are not counted. One query for each cell. *connection*: a transaction of cell0, which is queried first. A
+    server that moves from cell0 to its cell meanwhile is then counted twice, and never missed; a server that moves to
+    another cell counts once.
+    """
+    total = dict.fromkeys(COUNTED, 0)
+    project = project or caller.project
 
     def counted(database: Database) -> Sequence[Any]:
         with database.read() as reading:
-            return reading.execute(_count(database.kind, bool(user)), values).all()
+            return quota_usage.fetch_quota_usage(reading, project, user or None)
 
-    rows = [] if connection is None else connection.execute(_count(connection.dialect.name, bool(user)), values).all()
+    rows: Sequence[Any] = () if connection is None else quota_usage.fetch_quota_usage(connection, project, user or None)
     of_cells = scatter_gather(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows)
-    for row in (*rows, *_once(caller, of_cells, counted)):
+    for row in (*rows, *_count_once(caller, of_cells, counted)):
         for name in total:
-            total[name] += int(row._mapping[name] or 0)  # noqa: SLF001 - SQLAlchemy's name
+            total[name] += getattr(row, name)
     return total
 
 
-def _once(caller: Caller, of_cells: Mapping[str, Sequence[Any] | None],
-          counted: Callable[[Database], Sequence[Any]]) -> list[Any]:
-    """The sums of all cells, and the servers that leave one and have not arrived in another yet. A cell in which one
-    has arrived is asked again: its first answer may be older."""
-    found = {id: list(rows or ()) for id, rows in of_cells.items()}
-    leaving = [row for rows in found.values() for row in rows if row.id]
-    arrived = cell_moves.arrived(caller.cloud.store, leaving) if leaving else set()
+def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[Any] | None],
+                counted: Callable[[Database], Sequence[Any]]) -> list[Any]:
+    """Return the sums of all cells, and the servers that leave a cell and have not arrived in another yet. Query a cell
+    again when a server has arrived in it: its first answer may be older."""
+    rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
+    leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
+    arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
     for _id, cell in arrived:
-        found[cell] = list(counted(caller.cloud.store.cell(cell)))
-    return [row for rows in found.values() for row in rows if (row.id, row.leaving) not in arrived]
+        rows_by_cell[cell] = list(counted(caller.cloud.store.cell(cell)))
+    return [row for rows in rows_by_cell.values() for row in rows if (row.id, row.leaving) not in arrived]
 
 
 Bounds = Sequence[tuple[Limits, str | None]]
@@ -94,57 +94,43 @@ Bounds = Sequence[tuple[Limits, str | None]]
 Given = Mapping[str, Limits]
 
 
-def given(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """The limits that are set for *owner*, of all services. One query."""
+def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
+    """Return the limits that are set for *owner*, of all services. One query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
-    return caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+    return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 
 
-def bounds(caller: Caller, owner: Owner = Owner(), known: Given | None = None) -> Bounds:  # noqa: B008
-    """The limits that bind servers of *owner*, as (limits, user): those of the project, and those of the user in it
-    where there are such. Sets of limits without a bound are left out: to count servers for them would be in vain.
-    *known*: what ``given`` has found, where it was asked."""
-    found: list[tuple[Limits, str | None]] = []
+def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | None = None) -> Bounds:  # noqa: B008
+    """Return the limits that bind servers of *owner*, as (limits, user): the project's, and the user's in it when some
+    are set. Sets that are all unlimited are left out, so that no servers are counted for them. *configured*: the result
+    of ``configured_limits``, when the caller has it already."""
+    binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
-    known = given(caller, owner) if known is None else known
-    whole = quotas.merged(_defaults(caller), known, project, quotas.DEFAULT)
+    configured = configured_limits(caller, owner) if configured is None else configured
+    whole = quotas.merge_quota_limits(_defaults(caller), configured, project, quotas.DEFAULT)
     if any(whole[name] >= 0 for name in COUNTED):
-        found.append((whole, None))
-    own = known.get(quotas.of_user(project, user))
-    if own and any({**whole, **own}[name] >= 0 for name in COUNTED):
-        found.append(({**whole, **own}, user))
-    return found
+        binding.append((whole, None))
+    user_limits = configured.get(quotas.user_quota_holder(project, user))
+    if user_limits and any({**whole, **user_limits}[name] >= 0 for name in COUNTED):
+        binding.append(({**whole, **user_limits}, user))
+    return binding
 
 
-@lru_cache
-def _count(kind: str, of_user: bool) -> CompoundSelect[Any]:
-    """The statement, made once: that takes longer than to ask it."""
-    flavor = cast(servers.c.flavor, JSONB)
-    sizes = [cast(flavor[name].astext, Integer) if kind == "postgresql" else func.json_extract(
-        servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")]
-    where = [servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None),
-             or_(servers.c.vm_state != SOFT_DELETED, servers.c.task_state == RESTORING),
-             *([servers.c.user_id == bindparam("user")] if of_user else [])]
-    # The sums in one row, and a row for each server that leaves the cell.
-    stay = select(null().label("id"), null().label("leaving"), null().label("cell_moves"), *(
-        value.label(name) for name, value in zip(COUNTED, (func.count(), *map(func.sum, sizes)), strict=True))).where(
-        *where, servers.c.leaving.is_(None))
-    leave = select(servers.c.id, servers.c.leaving, servers.c.cell_moves, literal(1), *sizes).where(
-        *where, servers.c.leaving.is_not(None))
-    return stay.union_all(leave)
+def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most: int, among: Bounds | None = None,
+                       connection: Connection | None = None, owner: Owner = Owner()) -> int:  # noqa: B008
+    """Return how many servers of *flavor* fit the quota, from *least* to *most*. Raises ``Forbidden`` when fewer than
+    *least* do.
 
-
-def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,
-                  connection: Connection | None = None, owner: Owner = Owner()) -> int:  # noqa: B008
-    """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Forbidden`` when not even *least*.
-    With *connection*, a transaction of cell0, the answer is true until it ends: those who make servers in a project
-    wait for each other. *among*: what ``bounds`` has found. *owner*: whose they are, the caller's when left out."""
-    among = bounds(caller) if among is None else among
+    With *connection*, a transaction of cell0, the answer holds until the transaction ends: concurrent creations in a
+    project wait for each other. *among*: the result of ``binding_limits``. *owner*: the servers' owner, the caller when
+    left out.
+    """
+    among = binding_limits(caller) if among is None else among
     if connection is not None and among:
-        quotas.turn(connection, owner.project_id or caller.project)
+        quotas.lock_quota(connection, owner.project_id or caller.project)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
     for limit, user in among:
-        have = used(caller, owner.project_id, user, connection)
+        have = server_quota_usage(caller, owner.project_id, user, connection)
         limited = [name for name in each if limit[name] >= 0 and each[name]]
         most = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
         if most < least:
@@ -155,10 +141,11 @@ def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: i
     return most
 
 
-def check_ports(caller: Caller, each: int, least: int, most: int, known: Given | None = None) -> int:
-    """How many servers may be made, from *least* to *most*, which need *each* new ports. Raises ``Forbidden`` when not
-    even *least*. *known*: what ``given`` has found, where it was asked."""
-    room = caller.cloud.services.network.room(caller.context, "port", known) if each else None
+def check_port_quota(caller: Caller, each: int, least: int, most: int, configured: Given | None = None) -> int:
+    """Return how many servers with *each* new ports fit the quota of ports, from *least* to *most*. Raises
+    ``Forbidden`` when fewer than *least* do. *configured*: the result of ``configured_limits``, when the caller has it
+    already."""
+    room = caller.cloud.services.network.room(caller.context, "port", configured) if each else None
     if room is None:
         return most
     if room < each * least:
@@ -167,125 +154,127 @@ def check_ports(caller: Caller, each: int, least: int, most: int, known: Given |
     return min(most, room // each)
 
 
-def check_flavor(caller: Caller, owner: Owner, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Whether a server of *owner* may grow from one flavor to another. Raises ``Forbidden``."""
-    for limit, user in bounds(caller, owner):
-        have = used(caller, owner.project_id, user)
-        for name, key in (("cores", "vcpus"), ("ram", "ram")):
-            more = new[key] - old[key]
+def check_flavor_quota(caller: Caller, owner: Owner, old: FlavorOfServer, new: FlavorOfServer) -> None:
+    """Check that a server of *owner* may grow from the flavor *old* to *new*. Raises ``Forbidden``."""
+    for limit, user in binding_limits(caller, owner):
+        have = server_quota_usage(caller, owner.project_id, user)
+        for name, more in (("cores", new["vcpus"] - old["vcpus"]), ("ram", new["ram"] - old["ram"])):
             if more > 0 and limit[name] >= 0 and have[name] + more > limit[name]:
                 raise Forbidden(MESSAGE.format(names=name, asked=more, used=have[name], limits=limit[name]))
 
 
-def check_metadata(most: int, metadata: Mapping[str, Any] | None) -> None:
-    """Whether a server may have so many metadata keys. Raises ``Forbidden``."""
+def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
+    """Check that a server may have so many metadata keys. Raises ``Forbidden``."""
     if metadata and 0 <= most < len(metadata):
         raise Forbidden(f"Maximum number of metadata items exceeds {most}")
 
 
-def check_files(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
-    """Whether a server may be given these files; contents count as they are in the guest. Raises ``Forbidden``."""
-    found = {"injected_files": len(personality),
-             "injected_file_path_bytes": max((len(one["path"].encode()) for one in personality), default=0),
-             "injected_file_content_bytes": max((len(b64decode(one["contents"])) for one in personality), default=0)}
-    for name, have in found.items():
+def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
+    """Check that a server may have these files. Contents count decoded, as they are in the guest. Raises
+    ``Forbidden``."""
+    sizes = {"injected_files": len(personality),
+             "injected_file_path_bytes": max((len(file["path"].encode()) for file in personality), default=0),
+             "injected_file_content_bytes": max((len(b64decode(file["contents"])) for file in personality), default=0)}
+    for name, have in sizes.items():
         if 0 <= limit[name] < have:
             raise Forbidden(f"Quota exceeded for injected files (personality): {name} is {have}, and may be "
                             f"{limit[name]} at most.")
 
 
-def check_keypairs(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
-    """Whether a user who may have *most* key pairs may have one more. *alone*: the answer is true until the transaction
-    ends. Raises ``Forbidden``."""
-    whose = f"key pairs {user}" if alone else None
-    if not quotas.has_room(connection, most, lambda: keypairs.count(connection, user), whose):
+def check_keypair_quota(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
+    """Check that a user who may have *most* key pairs may have one more. *alone*: the answer holds until the
+    transaction ends. Raises ``Forbidden``."""
+    lock_name = f"key pairs {user}" if alone else None
+    if not quotas.has_room(connection, most, lambda: keypairs.count_keypair_rows(connection, user), lock_name):
         raise Forbidden("Quota exceeded, too many key pairs.")
 
 
-def check_group(caller: Caller, group: str) -> None:
-    """Whether a server group may have one more server. Raises ``Forbidden``."""
-    most = limits(caller, user=caller.context.user_id)["server_group_members"]
+def check_group_member_quota(caller: Caller, group: str) -> None:
+    """Check that a server group may have one more server. Raises ``Forbidden``."""
+    most = quota_limits(caller, user=caller.context.user_id)["server_group_members"]
     with caller.cloud.store.api.read() as connection:
         have = connection.execute(select(func.count()).where(server_group_members.c.group_id == group)).scalar() or 0
     if 0 <= most <= have:
         raise Forbidden("Quota exceeded, too many servers in group")
 
 
-def check_groups(connection: Connection, project: str, most: int, *, alone: bool = True) -> None:
-    """Whether a project that may have *most* server groups may have one more. *alone*: the answer is true until the
+def check_group_quota(connection: Connection, project: str, most: int, *, alone: bool = True) -> None:
+    """Check that a project that may have *most* server groups may have one more. *alone*: the answer holds until the
     transaction ends. Raises ``Forbidden``."""
-    whose = f"server groups {project}" if alone else None
-    if not quotas.has_room(connection, most, lambda: server_groups.count(connection, project), whose):
+    lock_name = f"server groups {project}" if alone else None
+    if not quotas.has_room(connection, most, lambda: server_groups.count_server_group_rows(connection, project),
+                           lock_name):
         raise Forbidden("Quota exceeded, too many server groups.")
 
 
-# What administrators see and set --------------------------------------------------------------------------------
-def show(caller: Caller, project: str, user: str | None = None) -> Limits:
-    """Limits of *project*, or of *user* in it. Raises ``InvalidRequest`` when there is no such project."""
+# Use cases of administrators -------------------------------------------------------------------------------------
+def show_quotas(caller: Caller, project: str, user: str | None = None) -> Limits:
+    """Return the limits of *project*, or of *user* in it. Raises ``InvalidRequest`` when the project does not exist."""
     _check_project(caller, project, "show")
-    return limits(caller, project, user)
+    return quota_limits(caller, project, user)
 
 
-def _check_project(caller: Caller, project: str, what: str | None) -> None:
-    """Whether the caller may do *what* to the quotas of *project*, and whether there is one."""
-    if what is not None:
-        caller.check_policy(RULE + what, Owner(project))
+def _check_project(caller: Caller, project: str, action: str | None) -> None:
+    """Check that the caller may do *action* to the quotas of *project*, and that the project exists."""
+    if action is not None:
+        caller.check_policy(RULE + action, Owner(project))
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project[:255]} is not a valid project.")
 
 
 @use_case(LIMITS)
-def show_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
-    """What the caller's project may use, and what it uses; that of another one for administrators."""
+def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
+    """Return limits and usage of the caller's project; of another *project* for administrators."""
     if project is not None:
         caller.check_policy(f"{LIMITS}:other_project")
-    return limits(caller, project), _all_used(caller, project, None)
+    return quota_limits(caller, project), _all_used(caller, project, None)
 
 
 @use_case(f"{RULE}defaults")
-def show_defaults(caller: Caller, project: str) -> Limits:
-    """What *project* would have if nothing were set for it."""
+def show_default_quotas(caller: Caller, project: str) -> Limits:
+    """Return the limits that *project* has as long as none are set for this project."""
     _check_project(caller, project, None)
-    return _merged(caller, quotas.DEFAULT)
+    return _merged_limits(caller, quotas.DEFAULT)
 
 
-def show_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
-    """Limits, and what is used of those of which something is counted."""
+def show_quota_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
+    """Return the limits, and the usage of the resources that are counted."""
     _check_project(caller, project, "detail")
-    return limits(caller, project, user), _all_used(caller, project, user)
+    return quota_limits(caller, project, user), _all_used(caller, project, user)
 
 
 def _all_used(caller: Caller, project: str | None, user: str | None) -> Limits:
-    return {**used(caller, project, user),
-            "server_groups": caller.fetch(server_groups.count, project or caller.project, user)}
+    return {**server_quota_usage(caller, project, user),
+            "server_groups": caller.fetch(server_groups.count_server_group_rows, project or caller.project, user)}
 
 
-def update(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
-           force: bool = False) -> Limits:
-    """Set limits (-1 for none) of *project*, or of *user* in it; all of its limits. *force*: also to less than is used.
-    Raises ``InvalidRequest``."""
+def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
+                  force: bool = False) -> Limits:
+    """Set limits (-1 for none) of *project*, or of *user* in it, and return all of its limits. *force*: allow limits
+    below the usage. Raises ``InvalidRequest``."""
     _check_project(caller, project, "update")
     if not force:
-        _check_limits(want, _all_used(caller, project, user), limits(caller, project) if user else {})
-    caller.write(quotas.put, quotas.of_user(project, user) if user else project, want)
-    return limits(caller, project, user)
+        _check_limits(want, _all_used(caller, project, user), quota_limits(caller, project) if user else {})
+    caller.write(quotas.upsert_quota_rows, quotas.user_quota_holder(project, user) if user else project, want)
+    return quota_limits(caller, project, user)
 
 
-def check(caller: Caller, project: str, want: Mapping[str, int]) -> None:
-    """Whether ``update`` would set these limits; nothing changes. Raises ``Forbidden``, ``InvalidRequest``."""
+def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) -> None:
+    """Check that ``update_quotas`` would set these limits, and change nothing. Raises ``Forbidden``,
+    ``InvalidRequest``."""
     _check_project(caller, project, "update")
     _check_limits(want, _all_used(caller, project, None), {})
 
 
-def has_own(caller: Caller, project: str, names: Iterable[str]) -> bool:
-    """Whether *project* has a limit of its own of any of *names*, and the caller may take it away. Raises
-    ``Forbidden``."""
+def has_own_limits(caller: Caller, project: str, names: Iterable[str]) -> bool:
+    """Return whether *project* has its own limit of any of *names*. Raises ``Forbidden`` when the caller may not remove
+    it."""
     caller.check_policy(f"{RULE}delete", Owner(project))
-    return not caller.fetch(quotas.found, [project]).get(project, {}).keys().isdisjoint(names)
+    return not caller.fetch(quotas.fetch_quota_limits, [project]).get(project, {}).keys().isdisjoint(names)
 
 
 def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mapping[str, int]) -> None:
-    """New limits are no lower than what is used, and a user's no higher than the project's."""
+    """Check that new limits are no lower than the usage, and a user's no higher than the project's."""
     for name, limit in want.items():
         if 0 <= limit < used.get(name, 0):
             raise InvalidRequest(f"Quota limit {limit} for {name} must be greater than or equal to already used and "
@@ -295,21 +284,21 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
                                  "limit of the project.")
 
 
-def reset(caller: Caller, project: str, user: str | None = None) -> None:
-    """Let the defaults count again for *project* with all of its users, or for *user* in it."""
+def reset_quotas(caller: Caller, project: str, user: str | None = None) -> None:
+    """Remove the limits of *project* and all of its users, or of *user* in it, so that the defaults apply again."""
     caller.check_policy(f"{RULE}delete", Owner(project))
-    caller.write(quotas.reset, [*_defaults(caller)], project, user)
+    caller.write(quotas.remove_quota_rows, [*_defaults(caller)], project, user)
 
 
 @use_case(f"{CLASS_RULE}show")
-def show_class(caller: Caller, name: str) -> Limits:
-    """Limits of a quota class; the class ``default`` has the defaults of all projects."""
-    return _merged(caller, quotas.of_class(name), quotas.DEFAULT)
+def show_quota_class(caller: Caller, name: str) -> Limits:
+    """Return the limits of a quota class; the class ``default`` has the defaults of all projects."""
+    return _merged_limits(caller, quotas.class_quota_holder(name), quotas.DEFAULT)
 
 
 @use_case(f"{CLASS_RULE}update")
-def update_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
-    """Set limits of a quota class; all of its limits."""
+def update_quota_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
+    """Set limits of a quota class, and return all of its limits."""
     name = Text(1, 250).check(name, "id")
-    caller.write(quotas.put, quotas.of_class(name), want)
-    return show_class.function(caller, name)
+    caller.write(quotas.upsert_quota_rows, quotas.class_quota_holder(name), want)
+    return show_quota_class.function(caller, name)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Use cases about what servers are given: volumes, ports, shares."""
+"""Use cases about resources that are attached to servers: volumes, ports, shares."""

@@ -1,70 +1,71 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova. One
-that asks for bandwidth or a device of a host is refused with 400 where the server's host has not enough left."""
+"""Interface attachments: the ports of a server. A new one is returned when the server has it, as in Nova. A port that
+needs bandwidth or a device of a host is refused with 400 when the server's host has not enough left."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
-
-import orjson
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.flavors.hardware import check_nics
-from magnetar_control.compute.held_action import hold
+from magnetar_control.compute.held_action import hold_action
 from magnetar_control.compute.proxies import networks
-from magnetar_control.compute.target import Target, changed_meanwhile, enqueue, of_server
+from magnetar_control.compute.target import Target, changed_meanwhile, enqueue_action, server_use_case
 from magnetar_control.compute.waiting import AGAIN, DONE
-from magnetar_control.scheduler.place import hold_ports, in_words
+from magnetar_control.documents import PortOfServer, PortRequest, ServerNic
+from magnetar_control.scheduler.place import describe_nic_needs, hold_ports
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.servers import servers
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound, Unavailable
 
 RULE = "os_compute_api:os-attach-interfaces:"
-Document = dict[str, Any]
 
 
-@of_server(rule=f"{RULE}list")
-def index(caller: Caller, target: Target) -> list[Document]:
-    """All of them, as ``Networks.ports`` returns them."""
+@server_use_case(rule=f"{RULE}list")
+def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
+    """Return all ports of the server, as ``Networks.ports`` returns them."""
     return caller.cloud.services.network.ports(target.row.id)
 
 
-@of_server(rule=f"{RULE}show")
-def show(caller: Caller, target: Target, port_id: str) -> Document:
-    """One of them. Raises ``NotFound``."""
-    return _port(caller, target, port_id)
+@server_use_case(rule=f"{RULE}show")
+def show_server_nic(caller: Caller, target: Target, port_id: str) -> PortOfServer:
+    """Return one port. Raises ``NotFound``."""
+    return _find_nic(caller, target, port_id)
 
 
-def _port(caller: Caller, target: Target, id: str) -> Document:
-    for one in caller.cloud.services.network.ports(target.row.id):
-        if one["port_id"] == id:
-            return one
+def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
+    for nic in caller.cloud.services.network.ports(target.row.id):
+        if nic["port_id"] == id:
+            return nic
     raise NotFound(f"Instance {target.row.id} does not have a port with id {id[:80]}")
 
 
-@of_server("attach_interface")
-def attach(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
-           address: str | None = None, tag: str | None = None, limit: float | None = None) -> Document:
-    """Make a port, on *network_id* or the project's only network, or take the port *port_id*; give the server its NIC;
-    wait *limit* seconds until it has it, and return the port. A host that takes longer does not attach it at all: the
-    action is cancelled, so that another request gives the server one NIC and not two. Raises ``InvalidRequest``,
-    ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``."""
-    wish = _wish(caller, network_id, port_id, address, tag)
+@server_use_case("attach_interface")
+def attach_nic(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
+               address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
+    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. Wait *limit*
+    seconds until the server has it, and return the port.
+
+    When the host takes longer, the action is cancelled and the port is not attached, so that a repeated request
+    gives the server one NIC and not two. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``,
+    ``Unavailable``.
+    """
+    requested_nic = _requested_network(caller, network_id, port_id, address, tag)
     with caller.cloud.waiting.of(target.row.host, caller.project):
-        return _attached(caller, target, wish, DONE if limit is None else limit)
+        return _attach_and_wait(caller, target, requested_nic, DONE if limit is None else limit)
 
 
-def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> Document:
+def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest, limit: float) -> PortOfServer:
     network, id = caller.cloud.services.network, target.row.id
-    action = hold(caller, target, "attach_interface", {"wish": wish})
+    action = hold_action(caller, target, "attach_interface", {"wish": requested_nic})
     try:
-        context = replace(caller.context, project_id=target.row.project_id)  # a port is the server's, whoever asks
-        nic = network.allocate(context, id, [wish], hostname=target.row.hostname or "",
+        context = replace(caller.context, project_id=target.row.project_id)  # the port belongs to the server's project
+        nic = network.allocate(context, id, [requested_nic], hostname=target.row.hostname or "",
                                host=target.row.host or "")[0]
         if nic.get("resources") or nic.get("devices"):
-            _claim(caller, target, nic)
+            _claim_host_resources(caller, target, nic)
     except MagnetarError:
         action.withdraw()
         raise
@@ -81,72 +82,73 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
         raise Unavailable(f"The host of instance {id} has not attached port {nic['port_id']} within {limit:.0f} s, and "
                           "will not: the request was cancelled, and the port is freed. Try again later.",
                           headers={"Retry-After": AGAIN})
-    return _port(caller, target, nic["port_id"])
+    return _find_nic(caller, target, nic["port_id"])
 
 
-def _claim(caller: Caller, target: Target, nic: Document) -> None:
-    """Claim what a NIC asks of the server's host. Raises ``InvalidRequest``, with its port free again."""
+def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> None:
+    """Claim the resources that a NIC needs of the server's host. Raises ``InvalidRequest`` after releasing its port."""
     cloud, row = caller.cloud, target.row
-    made_of = orjson.loads(row.flavor), orjson.loads(row.image)
+    made_of = row.flavor, row.image
     try:
         check_nics(*made_of, [nic])
     except InvalidRequest:
         cloud.services.network.release(row.id, nic["port_id"])
         raise
     with cloud.store.api.read() as connection:
-        host = hosts.show(connection, row.host)
-    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], made_of,
+        host = hosts.fetch_host_row(connection, row.host)
+    if host is not None and hold_ports(cloud.store.api, row.id, host.id, made_of,
                                        lambda: cloud.services.network.ports(row.id)):
         return
     cloud.services.network.release(row.id, nic["port_id"])
     raise InvalidRequest(f"Failed to allocate additional resources to claim port {nic['port_id']} of instance "
-                         f"{row.id}: its host has not {in_words(nic)} left. Move the server to another "
+                         f"{row.id}: its host has not {describe_nic_needs(nic)} left. Move the server to another "
                          "host, or use another port.")
 
 
-def _wish(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
-          tag: str | None) -> Document:
-    """What is asked for, in the network service's normal form. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``.
-    """
+def _requested_network(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
+                       tag: str | None) -> PortRequest:
+    """Return the request in the network service's normal form. Raises ``InvalidRequest``, ``NotFound``,
+    ``Conflict``."""
     if network_id and port_id:
         raise InvalidRequest("Must not input both network_id and port_id")
     if address and not network_id:
         raise InvalidRequest("Must input network_id when request IP address")
-    given = {"uuid": network_id, "port": port_id, "tag": tag, "fixed_ip": address}
+    requested = {"uuid": network_id, "port": port_id, "tag": tag, "fixed_ip": address}
     try:
-        found = networks.check_requested(caller, [given] if network_id or port_id else [])
+        checked_networks = networks.resolve_requested_networks(caller, [requested] if network_id or port_id else [])
     except MagnetarError as error:
         if error.details.get("type") in ("PortNotFound", "NetworkNotFound"):
             raise NotFound(error.message) from None
-        if isinstance(error, Conflict) and not port_id:  # several networks: Nova says 400 here
+        if isinstance(error, Conflict) and not port_id:  # several networks: Nova answers 400 here
             raise InvalidRequest(error.message) from None
         raise
-    if not found:
+    if not checked_networks:
         raise InvalidRequest("No valid network found to attach an interface to: the project has no network. Make one.")
-    return {**found[0], "tag": tag}
+    return {**checked_networks[0], "tag": tag}
 
 
-@of_server("detach_interface")
-def detach(caller: Caller, target: Target, port_id: str) -> None:
-    """Have the guest let go of the port, afterwards. Raises ``NotFound``."""
-    port = _port(caller, target, port_id)
-    enqueue(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
+@server_use_case("detach_interface")
+def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
+    """Detach the port from the guest; the action runs afterwards. Raises ``NotFound``."""
+    port = _find_nic(caller, target, port_id)
+    enqueue_action(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
 
 
 def delete_port(caller: Caller, id: str) -> None:
-    """Delete a port. The server that has it loses its NIC first, as at Neutron, and its lock does not keep the NIC.
+    """Delete a port. The server that has it loses its NIC first, as in Neutron, even when the server is locked.
 
-    Return when the port is gone. A host that needs longer than ``DONE`` deletes it later. Raise ``Conflict`` when the
-    server is in no state to detach it, and when the guest does not release it; the port stays then.
+    Return when the port is gone. A host that needs longer than ``DONE`` deletes it later. Raises ``Conflict`` when the
+    server's state does not allow detaching, and when the guest does not release the NIC; the port stays then.
     """
     store = caller.cloud.services.network.resources["ports"]
     try:
         store.delete(caller.context, id)
     except Conflict as error:
-        found = servers.find(caller.cloud.store, error.details["server"]) if "server" in error.details else None
-        if found is None:
+        located_server = servers.find_server_row(caller.cloud.store,
+                                                 error.details["server"]) if "server" in error.details else None
+        if located_server is None:
             raise
-        target = Target(*found)
+        target = Target(*located_server)
         try:
             ended = _detach_to_delete(caller, target, store.show(caller.context, id))
         except servers.Moved:
@@ -163,12 +165,13 @@ def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
         _forget_nic(target, port)
         caller.cloud.services.network.release(row.id, id, delete=True)
         return True
-    if not servers.allowed(row, "detach_interface"):
+    if not servers.action_is_allowed(row, "detach_interface"):
         state = f"task_state {row.task_state}" if row.task_state else f"vm_state {row.vm_state}"
         raise Conflict(f"Port {id} is in use by server {row.id}, which cannot detach it while it is in {state}. Try "
                        "again when the server is active or stopped.", type="PortInUse")
     with caller.cloud.waiting.of(row.host, caller.project):
-        action = hold(caller, target, "detach_interface", {"port_id": id, "mac": port["mac_address"], "delete": True})
+        action = hold_action(caller, target, "detach_interface",
+                             {"port_id": id, "mac": port["mac_address"], "delete": True})
         action.release()
         outcome = action.wait(DONE)
     if outcome == "failed" and not action.deleted():
@@ -178,11 +181,11 @@ def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
 
 
 def _forget_nic(target: Target, port: Document) -> None:
-    """Take the NIC of a *port* out of a server without a guest."""
+    """Remove the NIC of a *port* from a server without a guest."""
     with target.database.write() as connection:
-        servers.revise(connection, target.row.id, "interfaces", lambda kept: [
-            nic for nic in kept if nic["port_id"] != port["id"]])
-        shown = {name: [one for one in given if one["OS-EXT-IPS-MAC:mac_addr"] != port["mac_address"]]
-                 for name, given in orjson.loads(target.row.addresses).items()}
-        servers.change(connection, target.row.id, addresses=servers.text({
-            name: given for name, given in shown.items() if given}))
+        servers.update_list_column(connection, target.row.id, "interfaces", lambda nics: [
+            nic for nic in nics if nic["port_id"] != port["id"]])
+        shown = {name: [address for address in addresses if address["OS-EXT-IPS-MAC:mac_addr"] != port["mac_address"]]
+                 for name, addresses in target.row.addresses.items()}
+        servers.update_server_row(connection, target.row.id, addresses=servers.json_text({
+            name: addresses for name, addresses in shown.items() if addresses}))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which projects may use a flavor that is not public."""
+"""Access of projects to flavors that are not public."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.accounts import flavors as store
+from magnetar_control.store.accounts.flavors import FlavorRow
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import flavors
@@ -23,41 +24,43 @@ class Access(NamedTuple):
 
 
 @use_case(RULE)
-def show(caller: Caller, id: str) -> Access:
-    """Who may use the flavor *id*. Raises ``NotFound`` for a public one: everybody may."""
-    flavor = flavors.show(caller, id)
+def show_flavor_access(caller: Caller, id: str) -> Access:
+    """Return the projects that may use the flavor *id*. Raises ``NotFound`` for a public flavor, which all projects may
+    use."""
+    flavor = flavors.show_flavor(caller, id)
     if flavor.is_public:
         raise NotFound("Access list not available for public flavors.")
-    return _of(caller, flavor)
+    return _access_of(caller, flavor)
 
 
-def _of(caller: Caller, flavor: Any) -> Access:
-    return Access(flavor.id, caller.fetch(store.projects, flavor.number))
+def _access_of(caller: Caller, flavor: FlavorRow) -> Access:
+    return Access(flavor.id, caller.fetch(store.fetch_flavor_projects, flavor.number))
 
 
 @use_case(f"{RULE}:add_tenant_access")
-def add(caller: Caller, id: str, project: str, *, public: bool = False) -> Access:
-    """Let *project* use the flavor *id*. *public*: also one that is public, to no effect. Raises ``InvalidRequest`` for
-    a project that does not exist, ``Conflict`` for a public flavor or a project that has access."""
+def create_flavor_access(caller: Caller, id: str, project: str, *, public: bool = False) -> Access:
+    """Let *project* use the flavor *id*. *public*: accept a public flavor too, without effect. Raises
+    ``InvalidRequest`` for a project that does not exist, ``Conflict`` for a public flavor or a project that has
+    access."""
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project} is not a valid project.")
-    flavor = flavors.show(caller, id)
+    flavor = flavors.show_flavor(caller, id)
     if flavor.is_public and not public:
         raise Conflict("Can not add access to a public flavor.")
     with caller.cloud.store.api.write() as connection:
-        if not store.grant(connection, flavor.number, project):
+        if not store.insert_flavor_access_row(connection, flavor.number, project):
             raise Conflict(f"Flavor access already exists for flavor {flavor.id} and project {project} combination.")
-        flavors.tell(caller, connection, flavor._mapping, "update")  # noqa: SLF001 - SQLAlchemy's name
-    return _of(caller, flavor)
+        flavors.notify_flavor(caller, connection, flavor, "update")
+    return _access_of(caller, flavor)
 
 
 @use_case(f"{RULE}:remove_tenant_access")
-def remove(caller: Caller, id: str, project: str) -> Access:
-    """Let *project*, which need not exist any more, not use the flavor *id*. Raises ``NotFound`` when it may not
-    anyway."""
-    flavor = flavors.show(caller, id)
+def delete_flavor_access(caller: Caller, id: str, project: str) -> Access:
+    """Remove the access of *project*, which need not exist any more, to the flavor *id*. Raises ``NotFound`` when it
+    has none."""
+    flavor = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
-        if not store.withdraw(connection, flavor.number, project):
+        if not store.remove_flavor_access_row(connection, flavor.number, project):
             raise NotFound(f"Flavor access not found for {flavor.id} / {project} combination.")
-        flavors.tell(caller, connection, flavor._mapping, "update")  # noqa: SLF001 - SQLAlchemy's name
-    return _of(caller, flavor)
+        flavors.notify_flavor(caller, connection, flavor, "update")
+    return _access_of(caller, flavor)

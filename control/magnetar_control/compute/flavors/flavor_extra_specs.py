@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Extra specs of flavors: what they ask of hosts and give to guests besides sizes."""
+"""Extra specs of flavors: requirements on hosts and features of guests, in addition to sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.accounts import flavors as store
-from magnetar_control.store.servers.servers import text
+from magnetar_control.store.servers.servers import json_text
 from magnetar_core.errors import NotFound
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.values import MapOf, Text
@@ -22,9 +20,9 @@ RULE = "os_compute_api:os-flavor-extra-specs:"
 
 
 class SpecText(Text):
-    """The text of an extra spec. A number is taken as its text, as in Nova."""
+    """The text of an extra spec. A number is accepted as its text, as in Nova."""
 
-    form: Any = ()  # a number looks like no text
+    form: Any = ()  # a number has no form of text
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -34,30 +32,30 @@ class SpecText(Text):
         return {**super().schema(version), "type": ["string", "number"]}
 
 
-#: What a document of extra specs looks like.
+#: The schema of a document of extra specs.
 SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only"),
               SpecText(0, 255), 10000)
 
 
-def check_specs(specs: Mapping[str, str]) -> None:
-    """Raises ``InvalidField`` for a spec in a namespace that Nova knows, where it does not know spec or value."""
+def check_extra_specs(specs: Mapping[str, str]) -> None:
+    """Raise ``InvalidField`` for an unknown spec or value in a namespace that Nova knows."""
     for name, value in specs.items():
         FLAVOR_SPECS.validate(name, value)
 
 
 @use_case(f"{RULE}index")
-def show(caller: Caller, id: str) -> str:
-    """All of the flavor *id*, as JSON text."""
-    return str(flavors.show(caller, id).extra_specs)
+def show_extra_specs(caller: Caller, id: str) -> str:
+    """Return all extra specs of the flavor *id*, as JSON text."""
+    return str(flavors.show_flavor(caller, id).stored.extra_specs)
 
 
 @use_case(f"{RULE}show")
-def show_one(caller: Caller, id: str, name: str) -> str:
-    """The value of one. Raises ``NotFound``."""
-    specs = orjson.loads(flavors.show(caller, id).extra_specs)
+def show_extra_spec(caller: Caller, id: str, name: str) -> str:
+    """Return the value of one extra spec. Raises ``NotFound``."""
+    specs = flavors.show_flavor(caller, id).extra_specs
     if name not in specs:
         raise _missing(id, name)
-    return str(specs[name])
+    return specs[name]
 
 
 def _missing(id: str, name: str) -> NotFound:
@@ -65,34 +63,34 @@ def _missing(id: str, name: str) -> NotFound:
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
-    """Add *specs* to those of the flavor. *checked*: by ``check_specs``."""
+def create_extra_specs(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
+    """Add *specs* to the flavor's extra specs. *checked*: validate them with ``check_extra_specs``."""
     if checked:
-        check_specs(specs)
-    _change(caller, id, lambda before: {**before, **specs})
+        check_extra_specs(specs)
+    _change(caller, id, lambda current_specs: {**current_specs, **specs})
 
 
-#: Set *specs*; as ``create``, under a rule of its own.
-update = use_case(f"{RULE}update")(create.function)
+#: Set *specs*; as ``create_extra_specs``, under its own rule.
+update_extra_specs = use_case(f"{RULE}update")(create_extra_specs.function)
 
 
-def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[str, str]]) -> None:
-    """Set the specs to what *changed* makes of them, in one transaction."""
-    row = flavors.show(caller, id)
+def _change(caller: Caller, id: str, changed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+    """Replace the specs with the result of *changed*, in one transaction."""
+    row = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
-        now = store.locked(connection, row.number)
+        now = store.lock_flavor_row(connection, row.number)
         if now is None:
-            raise flavors.not_found(row.id)
-        specs = text(changed(orjson.loads(now["extra_specs"])))
-        store.change(connection, row.number, extra_specs=specs)
-        flavors.tell(caller, connection, {**now, "extra_specs": specs}, "update")
+            raise flavors.flavor_not_found(row.id)
+        specs = changed(now.extra_specs)
+        store.update_flavor_row(connection, row.number, extra_specs=json_text(specs))
+        flavors.notify_flavor(caller, connection, now, "update", extra_specs=specs)
 
 
 @use_case(f"{RULE}delete")
-def delete(caller: Caller, id: str, name: str) -> None:
-    """Remove one. Raises ``NotFound``."""
+def delete_extra_spec(caller: Caller, id: str, name: str) -> None:
+    """Remove one extra spec. Raises ``NotFound``."""
 
-    def without(specs: dict[str, str]) -> dict[str, str]:
+    def without(specs: Mapping[str, str]) -> dict[str, str]:
         if name not in specs:
             raise _missing(id, name)
         return {key: value for key, value in specs.items() if key != name}

@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Flavors: sizes of servers. Everybody sees the public ones; administrators make and remove them."""
+"""Flavors: sizes of servers. All users see public flavors; administrators create and delete flavors."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.documents import FlavorOfServer
 from magnetar_control.notifications import payloads
 from magnetar_control.store.accounts import flavors
+from magnetar_control.store.accounts.flavors import FlavorRow
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 MANAGE = "os_compute_api:os-flavor-manage:"
-#: More rows than there are flavors.
+#: A limit above any number of flavors.
 ALL = 2**31 - 1
 
 
-def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending: bool = False,
-         public: bool | None = True, least_ram: int | None = None, least_disk: int | None = None,
-         name: str | None = None, marker: str | None = None) -> Sequence[Any]:
-    """Rows of at most *limit* flavors that follow the flavor *marker*. *sort*: a key of
-    ``store.accounts.flavors.SORTS``. *public*: which ones administrators see: the public ones (True), the private ones
-    (False), or all (``None``); others see the public ones and those that their project has access to. *least_ram* in
-    MiB, *least_disk* in GiB, *name*, a regular expression: those that fit only. Raises ``InvalidRequest`` when there is
-    no flavor *marker*."""
-    rows = caller.fetch(flavors.page, limit, sort, descending=descending, project=caller.project,
+def list_flavors(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending: bool = False,
+                 public: bool | None = True, least_ram: int | None = None, least_disk: int | None = None,
+                 name: str | None = None, marker: str | None = None) -> Sequence[FlavorRow]:
+    """Return rows of at most *limit* flavors that follow the flavor *marker*. *sort*: a key of
+    ``store.accounts.flavors.SORTS``.
+
+    *public*: which flavors administrators see: public (True), private (False), or all (``None``). Other users see
+    public flavors and the private flavors that their project has access to. *least_ram* in MiB, *least_disk* in GiB and
+    *name*, a regular expression, filter. Raises ``InvalidRequest`` when the flavor *marker* does not exist.
+    """
+    rows = caller.fetch(flavors.fetch_flavor_rows, limit, sort, descending=descending, project=caller.project,
                        public=public if caller.is_admin else True, least_ram=least_ram,
                        least_disk=least_disk, name=name, marker=marker)
     if rows is None:
@@ -36,33 +40,33 @@ def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending
     return rows
 
 
-def show(caller: Caller, id: str) -> Any:
-    """The flavor's row. Raises ``NotFound`` when there is none that the caller may see."""
-    row = caller.fetch(flavors.find, id, caller.project, everything=caller.is_admin)
+def show_flavor(caller: Caller, id: str) -> FlavorRow:
+    """Return the flavor's row. Raises ``NotFound`` when the caller can see no such flavor."""
+    row = caller.fetch(flavors.fetch_flavor_row, id, caller.project, everything=caller.is_admin)
     if row is None:
-        raise not_found(id)
+        raise flavor_not_found(id)
     return row
 
 
-def not_found(id: str) -> NotFound:
-    """There is no such flavor, in Nova's words."""
+def flavor_not_found(id: str) -> NotFound:
+    """Return the error that a flavor does not exist, in Nova's words."""
     return NotFound(f"Flavor {id[:255]} could not be found.")
 
 
 @use_case(f"{MANAGE}create")
-def create(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> Any:
-    """Make a flavor of *columns* of the table ``flavors``, which has the defaults; the row. *ram* and *swap* are MiB,
-    *disk* and *ephemeral* GiB. *id*: ``None`` or ``auto`` for one that is drawn. Raises ``Conflict`` when another has
-    the id or the name."""
+def create_flavor(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> FlavorRow:
+    """Create a flavor from *columns* of the table ``flavors``, which has the defaults, and return its row. ``ram`` and
+    ``swap`` are MiB, ``disk`` and ``ephemeral`` GiB. *id*: ``None`` or ``auto`` for a generated one. Raises
+    ``Conflict`` when another flavor has the id or the name."""
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:
         with caller.cloud.store.api.write() as connection:
-            _check_free(flavors.taken(connection, id, name), id, name)
-            row = flavors.make(connection, id=id, name=name, **columns)
-            tell(caller, connection, row._mapping, "create")  # noqa: SLF001 - SQLAlchemy's name
+            _check_free(flavors.duplicate_flavor_field(connection, id, name), id, name)
+            row = flavors.insert_flavor_row(connection, id=id, name=name, **columns)
+            notify_flavor(caller, connection, row, "create")
             return row
-    except IntegrityError:  # somebody else made one of that id or name meanwhile
-        _check_free(caller.fetch(flavors.taken, id, name), id, name)
+    except IntegrityError:  # another client created a flavor of that id or name meanwhile
+        _check_free(caller.fetch(flavors.duplicate_flavor_field, id, name), id, name)
         raise
 
 
@@ -72,37 +76,41 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 
 
 @use_case(f"{MANAGE}update")
-def update(caller: Caller, /, id: str, **columns: Any) -> Any:
-    """Set columns of a flavor: the description. Returns the row. Its sizes never change."""
-    row = show(caller, id)
+def update_flavor(caller: Caller, /, id: str, **columns: Any) -> FlavorRow:
+    """Set the description of a flavor, and return the row. Sizes never change."""
+    row = show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
-        flavors.change(connection, row.number, **columns)
-        tell(caller, connection, {**row._mapping, **columns}, "update")  # noqa: SLF001 - SQLAlchemy's name
-    return show(caller, row.id)
+        flavors.update_flavor_row(connection, row.number, **columns)
+        notify_flavor(caller, connection, row, "update", **columns)
+    return show_flavor(caller, row.id)
 
 
-def tell(caller: Caller, connection: Connection, row: Mapping[Any, Any], what: str) -> None:
-    """Tell that a flavor is made (create), changed (update) or deleted (delete); *row*: as it is then."""
+def notify_flavor(caller: Caller, connection: Connection, row: FlavorRow, event: str, **changed: Any) -> None:
+    """Send the notification that a flavor was created (create), changed (update) or deleted (delete). *row*: its
+    previous state. *changed*: values that have changed since."""
     def payload() -> Any:
-        return payloads.flavor(row, None if row["is_public"] else flavors.projects(connection, row["number"]))
+        flavor = {**row.column_values(), "extra_specs": row.extra_specs, **changed}
+        return payloads.flavor_payload(flavor, None if row.is_public
+                                       else flavors.fetch_flavor_projects(connection, row.number))
 
-    caller.notify(connection, payload, f"flavor.{what}")
+    caller.notify(connection, payload, f"flavor.{event}")
 
 
 @use_case(f"{MANAGE}delete")
-def delete(caller: Caller, id: str) -> None:
-    """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
+def delete_flavor(caller: Caller, id: str) -> None:
+    """Delete a flavor; servers keep the sizes that they were created with. Raises ``NotFound``."""
     with caller.cloud.store.api.write() as connection:
-        row = flavors.find(connection, id, caller.project, everything=True) if caller.cloud.notifications else None
+        row = flavors.fetch_flavor_row(connection, id, caller.project,
+                                       everything=True) if caller.cloud.notifications else None
         if row is not None:
-            tell(caller, connection, row._mapping, "delete")  # noqa: SLF001 - SQLAlchemy's name
-        if not flavors.remove(connection, id):
-            raise not_found(id)
+            notify_flavor(caller, connection, row, "delete")
+        if not flavors.remove_flavor_row(connection, id):
+            raise flavor_not_found(id)
 
 
-def check_memory(flavor: Mapping[str, Any], image: str, least: Any) -> None:
-    """Raises ``InvalidRequest`` where *flavor* has less memory than the *image*, a uuid, needs at *least*, in MiB, if
-    that is known."""
+def check_flavor_memory(flavor: FlavorOfServer, image: str, least: Any) -> None:
+    """Raise ``InvalidRequest`` when *flavor* has less memory than the *image*, a uuid, needs: *least* MiB, if that is
+    known."""
     need = int(least) if str(least).isdecimal() else 0
     if flavor["ram"] < need:
         raise InvalidRequest("Flavor's memory is too small for requested image. Flavor "

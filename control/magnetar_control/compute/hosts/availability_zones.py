@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Availability zones that users may ask for, and what is in them."""
+"""Availability zones that users may ask for, and their services."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from magnetar_core.values import Text
 
 from . import services
 
-#: What a zone may be called: a colon would part it from a host (``forced_in``).
+#: Names of zones. A colon would separate a zone from a host (``parse_forced_host``).
 NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f:](?:[^\x00-\x1f\x7f:]*[^\s\x00-\x1f\x7f:])?",
             "must be printable text without a colon, and without a blank at the beginning or the end")
 RULE = "os_compute_api:os-availability-zone:"
 
 
 class Zone(NamedTuple):
-    """A zone; *services*: those in it that it shows."""
+    """A zone. *services*: the services in it that the zone lists."""
 
     name: str
     available: bool
@@ -28,8 +28,9 @@ class Zone(NamedTuple):
 
 
 @use_case(f"{RULE}list")
-def every(caller: Caller) -> list[Zone]:
-    """All zones of hosts by name, first those that are available: one of their hosts is not disabled."""
+def list_availability_zones(caller: Caller) -> list[Zone]:
+    """Return all zones of hosts by name, available ones first. A zone is available when one of its hosts is not
+    disabled."""
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good
@@ -37,20 +38,21 @@ def every(caller: Caller) -> list[Zone]:
 
 
 @use_case(f"{RULE}detail")
-def detail(caller: Caller) -> list[Zone]:
-    """All zones, that of the conductors first; the available ones with their services, without disabled hosts."""
+def list_zone_details(caller: Caller) -> list[Zone]:
+    """Return all zones, the conductors' first. Available zones have their services, without disabled hosts."""
     zones: dict[str, list[Service]] = {}
-    for service in services.read_all(caller):
+    for service in services.read_services(caller):
         zones.setdefault(service.zone, []).append(service)
-    good = [name for name, found in zones.items() if any(not one.disabled for one in found)]
+    good = [name for name, zone_services in zones.items() if any(not service.disabled for service in zone_services)]
     good.sort(key=lambda name: (name != INTERNAL, name))
-    return [*(Zone(name, True, [one for one in zones[name] if one.binary != COMPUTE or not one.disabled])
+    return [*(Zone(name, True, [service for service in zones[name] if service.binary != COMPUTE
+                                or not service.disabled])
               for name in good),
             *(Zone(name, False) for name in sorted(set(zones) - set(good)))]
 
 
-def forced_in(text: str) -> tuple[str, str]:
-    """Zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` and ``ZONE::NODE``, either of which may be empty. Raises
+def parse_forced_host(text: str) -> tuple[str, str]:
+    """Return zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` or ``ZONE::NODE``; either may be empty. Raises
     ``InvalidField``."""
     words = text.split(":")
     if len(words) > 3:

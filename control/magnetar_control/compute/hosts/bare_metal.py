@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bare metal, which Nova passes on to Ironic until 2.35 where there is one: here there is none."""
+"""Bare metal nodes. Nova forwards these requests to Ironic until 2.35 when there is one; here there is none."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from magnetar_core.errors import InvalidRequest, NotSupported
 RULE = "os_compute_api:os-baremetal-nodes:"
 
 
-def _none(_caller: Caller, _id: str = "") -> None:
-    """Raises ``NotSupported``."""
+def _refuse_bare_metal(_caller: Caller, _id: str = "") -> None:
+    """Raise ``NotSupported``."""
     raise NotSupported("The requested functionality is not supported: this cloud has no bare metal service.")
 
 
-every = use_case(f"{RULE}list")(_none)
-show = use_case(f"{RULE}show")(_none)
+list_bare_metal_nodes = use_case(f"{RULE}list")(_refuse_bare_metal)
+show_bare_metal_node = use_case(f"{RULE}show")(_refuse_bare_metal)
 
 
 @use_case(f"{RULE}show")
-def change(_caller: Caller, _id: str = "") -> None:
-    """Nova has never passed changes on. Raises ``InvalidRequest``."""
+def update_bare_metal_node(_caller: Caller, _id: str = "") -> None:
+    """Raise ``InvalidRequest``: Nova has never forwarded changes."""
     raise InvalidRequest("Command Not supported: nodes are changed in the bare metal service, which this cloud has "
                          "not.")

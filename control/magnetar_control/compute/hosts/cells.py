@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Cells: a database each, with hosts and their servers. For administrators of the cloud."""
+"""Cells: each a database with hosts and their servers. For administrators of the cloud."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, Forbidden
 
 
 class CellHosts(NamedTuple):
-    """A cell, and how many hosts it has."""
+    """A cell, and the number of its hosts."""
 
     cell: CellMapping
     hosts: int
@@ -29,8 +29,8 @@ def _check(caller: Caller) -> None:
         raise Forbidden("Cells are for administrators of the cloud.")
 
 
-def every(caller: Caller) -> list[CellHosts]:
-    """All but cell0."""
+def list_cells(caller: Caller) -> list[CellHosts]:
+    """Return all cells except cell0."""
     _check(caller)
     store = caller.cloud.store
     with store.api.read() as connection:
@@ -39,23 +39,23 @@ def every(caller: Caller) -> list[CellHosts]:
     return [CellHosts(cell, int(count.get(cell.id, 0))) for cell in store.cells(fresh=True) if cell.id != CELL0]
 
 
-def create(caller: Caller, name: str, database_url: str, *, disabled: bool = False) -> None:
-    """Make the tables in the database of the URL, and then list the cell. Raises ``Conflict`` when it does not
-    answer."""
-    update(caller, name, database_url=database_url, disabled=disabled or None)
+def create_cell(caller: Caller, name: str, database_url: str, *, disabled: bool = False) -> None:
+    """Create the tables in the database of the URL, and then list the cell. Raises ``Conflict`` when the database does
+    not answer."""
+    update_cell(caller, name, database_url=database_url, disabled=disabled or None)
 
 
 def _make_tables(url: str) -> None:
     try:
         with closing(Database(url, "new cell", 1)) as database:
-            schema.upgrade(database, CELL)
+            schema.upgrade_schema(database, CELL)
     except (SQLAlchemyError, ValueError, OSError) as error:
         raise Conflict(f"The database of the cell does not answer, or refuses ({type(error).__name__}). Check "
                        "database_url from the machine of the API; nothing was changed.") from None
 
 
-def update(caller: Caller, name: str, *, database_url: str | None = None, disabled: bool | None = None) -> None:
-    """Give the cell another database, to which nothing is carried over; disable or enable it. What is ``None`` stays.
+def update_cell(caller: Caller, name: str, *, database_url: str | None = None, disabled: bool | None = None) -> None:
+    """Point the cell to another database, without copying any data, and disable or enable it. ``None`` changes nothing.
     Raises ``Conflict`` when the database does not answer."""
     _check(caller)
     if database_url is not None:
@@ -65,7 +65,7 @@ def update(caller: Caller, name: str, *, database_url: str | None = None, disabl
         caller.cloud.store.set_cell(name, disabled=disabled)
 
 
-def delete(caller: Caller, name: str) -> None:
-    """Forget the cell; its database stays. Raises ``InUse`` while it has hosts or servers."""
+def delete_cell(caller: Caller, name: str) -> None:
+    """Remove the cell from the list; its database stays. Raises ``InUse`` while it has hosts or servers."""
     _check(caller)
     caller.cloud.store.remove_cell(name)

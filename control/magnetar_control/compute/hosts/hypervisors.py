@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hypervisors: the compute hosts, what they have, what is used of it, and for how long they are up."""
+"""Hypervisors: the compute hosts, their sizes, usage and uptimes."""
 
 from __future__ import annotations
 
@@ -8,135 +8,178 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
-
-import orjson
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.hosts import hosts, services
-from magnetar_control.store.hosts.services import COMPUTE, Service
+from magnetar_control.store.hosts.host_row import HostRow, ResourceSums, ServiceHost, SizedHost
+from magnetar_control.store.hosts.services import ServerOnHost, Service
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound, NotSupported
 
-from .services import read_all, uuid_of
+from .services import parse_uuid
 
 log = logging.getLogger(__name__)
 RULE = "os_compute_api:os-hypervisors:"
-#: Seconds that a list waits for the uptimes of all of its hosts, and how many are asked at once.
+#: Seconds that a list waits for the uptimes of all of its hosts, and the number of hosts that are asked at the same
+#: time.
 PATIENCE, AT_ONCE = 5.0, 32
 DAY, HOUR, MINUTE = 86400, 3600, 60
-#: Seconds for which the address of a name is believed.
+#: Seconds for which the address of a name is cached.
 FRESH = 600.0
-#: Of how many servers a host is, and to how many of them something is being done.
+#: The number of servers on a host, and the number of those with a task in progress.
 Workload = tuple[int, int]
-#: What ``statistics`` sums.
+HostSelection = TypeVar("HostSelection", bound=ServiceHost)
+#: The fields that ``show_hypervisor_statistics`` sums.
 SUMMED = ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "local_gb", "local_gb_used",
           "free_disk_gb", "disk_available_least", "running_vms", "current_workload")
 
 
+@dataclass(frozen=True)
+class HypervisorPage:
+    """A page of the list: at most *limit* hosts in the order of their numbers, after the one with the uuid or number
+    *marker* (*by_uuid*: which of both); or the hosts with *pattern* in their names."""
+
+    limit: int | None = None
+    marker: str | None = None
+    by_uuid: bool = True
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class SizedHypervisor:
+    """A compute host: its service, and its row with the resources and the report of its agent."""
+
+    service: Service
+    row: SizedHost
+
+
 @use_case(f"{RULE}list")
-def page(caller: Caller, limit: int | None = None, marker: str | None = None, *, pattern: str | None = None,
-         by_uuid: bool = True) -> list[Service]:
-    """The compute services in the order of their numbers, after the one that *marker* names by uuid or number; or
-    those with *pattern* in their names. Raises ``InvalidRequest`` when there is no such marker, ``NotFound`` when no
-    name has the pattern."""
-    found = _every(caller) if pattern is None else search.function(caller, pattern)
-    if marker is None:
-        return found[:limit]
-    for at, one in enumerate(found):
-        if marker == _id(one, by_uuid=by_uuid):
-            return found[at + 1:][:limit]
-    raise InvalidRequest(f"marker [{marker[:80]}] not found")
+def list_hypervisors(caller: Caller, page: HypervisorPage) -> list[Service]:
+    """Return the compute services of a page. Raises ``InvalidRequest`` when the marker does not exist, ``NotFound``
+    when no name has the pattern."""
+    return _services_of(caller, _hosts_of_page(caller, page, ServiceHost))
 
 
-#: As ``page``, for those who may see all of them.
-page_detail = use_case(f"{RULE}list-detail")(page.function)
+@use_case(f"{RULE}list-detail")
+def list_hypervisors_detail(caller: Caller, page: HypervisorPage) -> list[SizedHypervisor]:
+    """Return the hypervisors of a page. Raises the same errors as ``list_hypervisors``."""
+    return _hypervisors_of(caller, _hosts_of_page(caller, page, SizedHost))
 
 
-def _every(caller: Caller) -> list[Service]:
-    return [one for one in read_all(caller) if one.binary == COMPUTE]
+def _hosts_of_page(caller: Caller, page: HypervisorPage, row_class: type[HostSelection]) -> list[HostSelection]:
+    if page.pattern is not None:
+        return _find_named_hosts(caller, page.pattern, row_class)
+    after = None
+    if page.marker is not None:
+        marked = _find_host(caller, page.marker, ServiceHost, by_uuid=page.by_uuid)
+        if marked is None:
+            raise InvalidRequest(f"marker [{page.marker[:80]}] not found")
+        after = marked.number
+    return caller.fetch(hosts.fetch_host_page, row_class, limit=page.limit, after=after)
 
 
-def _id(one: Service, *, by_uuid: bool) -> str:
-    return one.id if by_uuid else str(one.number)
+def _services_of(caller: Caller, rows: Sequence[ServiceHost]) -> list[Service]:
+    return services.fetch_compute_services(caller.cloud.store, caller.settings.host_down_after, rows)
+
+
+def _hypervisors_of(caller: Caller, rows: Sequence[SizedHost]) -> list[SizedHypervisor]:
+    return list(map(SizedHypervisor, _services_of(caller, rows), rows))
+
+
+def _find_host(caller: Caller, id: str, row_class: type[HostSelection], *, by_uuid: bool) -> HostSelection | None:
+    """Return the host of that uuid or number; ``None`` when there is none."""
+    if by_uuid:
+        rows = caller.fetch(hosts.fetch_host_page, row_class, column="id", values=[id])
+    elif id.isascii() and id.isdigit() and len(id) < 10 and str(int(id)) == id:
+        rows = caller.fetch(hosts.fetch_host_page, row_class, column="number", values=[int(id)])
+    else:
+        return None
+    return rows[0] if rows else None
+
+
+def _find_named_hosts(caller: Caller, text: str, row_class: type[HostSelection]) -> list[HostSelection]:
+    """Return the hosts with *text* in their names. Raises ``NotFound``."""
+    ids = [row.id for row in caller.fetch(hosts.fetch_every_host, ServiceHost) if text.lower() in row.name.lower()]
+    if not ids:
+        raise NotFound(f"No hypervisor matching '{text[:255]}' could be found.")
+    return caller.fetch(hosts.fetch_host_page, row_class, column="id", values=ids)
 
 
 @use_case(f"{RULE}search")
-def search(caller: Caller, text: str) -> list[Service]:
-    """Those with *text* in their names. Raises ``NotFound``."""
-    found = [one for one in _every(caller) if text.lower() in one.host.lower()]
-    if not found:
-        raise NotFound(f"No hypervisor matching '{text[:255]}' could be found.")
-    return found
+def search_hypervisors(caller: Caller, text: str) -> list[Service]:
+    """Return the compute services with *text* in their names. Raises ``NotFound``."""
+    return _services_of(caller, _find_named_hosts(caller, text, ServiceHost))
 
 
-#: As ``search``, for those who may see what is on them.
-search_servers = use_case(f"{RULE}servers")(search.function)
+#: As ``search_hypervisors``, for callers who may see the servers on them.
+search_hypervisor_servers = use_case(f"{RULE}servers")(search_hypervisors.function)
 
 
 @use_case(f"{RULE}show")
-def show(caller: Caller, id: str, *, by_uuid: bool = True) -> Service:
-    """The compute service of that uuid or number. Raises ``InvalidRequest`` for what is no uuid, ``NotFound``."""
-    wanted = uuid_of(id) if by_uuid else id
-    for one in _every(caller):
-        if wanted == _id(one, by_uuid=by_uuid):
-            return one
-    raise NotFound(f"Hypervisor with ID '{wanted[:80]}' could not be found.")
+def show_hypervisor(caller: Caller, id: str, *, by_uuid: bool = True) -> SizedHypervisor:
+    """Return the hypervisor of that uuid or number. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    identifier = parse_uuid(id) if by_uuid else id
+    row = _find_host(caller, identifier, SizedHost, by_uuid=by_uuid)
+    if row is None:
+        raise NotFound(f"Hypervisor with ID '{identifier[:80]}' could not be found.")
+    return _hypervisors_of(caller, [row])[0]
 
 
 @use_case(f"{RULE}list")
-def rows(caller: Caller) -> list[Mapping[Any, Any]]:
-    """The rows of all hosts."""
-    return list(caller.fetch(hosts.every))
+def list_host_rows(caller: Caller) -> list[HostRow]:
+    """Return the rows of all hosts."""
+    return caller.fetch(hosts.fetch_host_rows)
 
 
-def servers_on(caller: Caller, found: Sequence[Service]) -> Mapping[str, Sequence[Any]]:
-    """The servers (id, name) on each of these hosts, by the host's name."""
-    return services.on_hosts(caller.cloud.store, [one.host for one in found])
+def servers_of_hypervisors(caller: Caller, names: Sequence[str]) -> Mapping[str, Sequence[ServerOnHost]]:
+    """Return the servers on each of these hosts, by the host's name."""
+    return services.fetch_servers_on_hosts(caller.cloud.store, names)
 
 
-def workloads(caller: Caller, found: Sequence[Service]) -> Mapping[str, Workload]:
-    """By the host's name."""
-    return services.workloads(caller.cloud.store, [one.host for one in found])
+def hypervisor_workloads(caller: Caller, names: Sequence[str]) -> Mapping[str, Workload]:
+    """Return the workload of each of these hosts, by the host's name."""
+    return services.fetch_host_workloads(caller.cloud.store, names)
 
 
 @use_case(f"{RULE}statistics")
-def statistics(caller: Caller) -> dict[str, int]:
-    """Sums over the hosts that are not disabled, and their count."""
-    found = [one for one in _every(caller) if not one.disabled]
-    loads = workloads(caller, found)
-    total = {"count": len(found), **dict.fromkeys(SUMMED, 0)}
-    for one in found:
-        if one.row is not None:
-            of_host = sizes(one.row, orjson.loads(one.row["info"]), loads.get(one.host, (0, 0)))
-            for name in SUMMED:
-                total[name] += of_host[name] or 0
-    return total
+def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
+    """Return the sums over the hosts that are not disabled, and their count. ``running_vms`` is the number of servers
+    that hold resources of these hosts."""
+    with caller.cloud.store.api.read() as connection:
+        sums, disabled = hosts.sum_host_resources(connection), hosts.fetch_disabled_hosts(connection)
+        moving = hosts.count_move_claims(connection)
+    busy = sum(count for host, count in services.count_busy_servers(caller.cloud.store).items()
+               if host and host not in disabled)
+    total = hypervisor_sizes(sums, {"disk_gb_free": sums.disk_gb_free}, (sums.servers - moving, busy))
+    return {"count": sums.hosts, **{name: int(total[name]) for name in SUMMED}}
 
 
-def sizes(row: Any, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """What the host has, and what is used: claimed by servers, and kept from them."""
-    used = {name: row[f"{name}_used"] + row[f"{name}_reserved"] for name in ("vcpus", "memory_mb", "disk_gb")}
+def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
+    """Return a host's sizes and their usage: claimed by servers, and reserved."""
+    memory_mb, disk_gb = row.memory_mb_used + row.memory_mb_reserved, row.disk_gb_used + row.disk_gb_reserved
     servers, busy = workload
-    return {"vcpus": row["vcpus"], "vcpus_used": row["vcpus_used"], "memory_mb": row["memory_mb"],
-            "memory_mb_used": used["memory_mb"], "free_ram_mb": row["memory_mb"] - used["memory_mb"],
-            "local_gb": row["disk_gb"], "local_gb_used": used["disk_gb"],
-            "free_disk_gb": row["disk_gb"] - used["disk_gb"], "disk_available_least": info.get("disk_gb_free"),
+    return {"vcpus": row.vcpus, "vcpus_used": row.vcpus_used, "memory_mb": row.memory_mb, "memory_mb_used": memory_mb,
+            "free_ram_mb": row.memory_mb - memory_mb, "local_gb": row.disk_gb, "local_gb_used": disk_gb,
+            "free_disk_gb": row.disk_gb - disk_gb, "disk_available_least": info.get("disk_gb_free"),
             "running_vms": servers, "current_workload": busy}
 
 
-def processor(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent tells of the CPUs; where it tells no topology, all of them in one socket, as libvirt has it."""
+def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agent's description of the CPUs. When it reports no topology, all CPUs are in one socket, as in
+    libvirt."""
     return {"arch": info.get("architecture") or "unknown", "model": info.get("cpu_model") or "unknown",
             "vendor": "unknown", "features": [], "topology": {"sockets": 1, "cores": vcpus, "threads": 1},
             **(info.get("cpu_info") or {})}
 
 
-def address(endpoint: str) -> str | None:
-    """The IP address of an agent; that of this machine for one on a socket, ``None`` when its name is not known."""
+def agent_address(endpoint: str) -> str | None:
+    """Return the IP address of an agent: this machine's for an agent on a socket, ``None`` when the name cannot be
+    resolved."""
     name = urlsplit(endpoint).hostname or "127.0.0.1"
     try:
         return str(ip_address(name))
@@ -152,45 +195,47 @@ def _resolved(name: str, _period: int) -> str | None:
         return None
 
 
-# For how long they are up -----------------------------------------------------------------------------------------
+# Uptimes ---------------------------------------------------------------------------------------------------------
 @use_case(f"{RULE}uptime")
-def uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
-    """The compute service of that uuid or number, and for how long its host is up. Raises ``NotFound``,
-    ``InvalidRequest`` when the host does not answer, ``NotSupported`` when its agent is too old to know."""
-    one = show.function(caller, id, by_uuid=by_uuid)
-    away = InvalidRequest(f"Compute service of {one.host} is unavailable at this time.")
-    if not one.up or one.row is None:
+def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
+    """Return the compute service with this uuid (*by_uuid*) or number, and the uptime of its host.
+
+    Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if its agent is too old."""
+    hypervisor = show_hypervisor.function(caller, id, by_uuid=by_uuid)
+    service = hypervisor.service
+    away = InvalidRequest(f"Compute service of {service.host} is unavailable at this time.")
+    if not service.up:
         raise away
     try:
-        return one, _ask_uptime(caller.cloud.agents, one.row["endpoint"])
+        return service, _ask_uptime(caller.cloud.agents, hypervisor.row.endpoint)
     except NotFound:
-        raise NotSupported(f"The agent of host {one.host} is too old to tell for how long the host is up. "
+        raise NotSupported(f"The agent of host {service.host} is too old to tell for how long the host is up. "
                            "Update it.") from None
     except MagnetarError:
         raise away from None
 
 
 def _ask_uptime(agents: Agents, endpoint: str) -> str:
-    """What one host says. Raises ``NotFound`` when its agent is too old to know."""
+    """Return the uptime that one host reports. Raises ``NotFound`` when its agent is too old to report it."""
     with agents.client(endpoint, PATIENCE) as client:
         return uptime_text(client.uptime(PATIENCE))
 
 
-def uptimes(caller: Caller, found: Sequence[Service]) -> Mapping[str, str]:
-    """For how long hosts are up, by name: of those that answer in time. Their agents are asked each time."""
+def list_uptimes(caller: Caller, hypervisors: Sequence[SizedHypervisor]) -> Mapping[str, str]:
+    """Return the uptimes of the hosts that answer in time, by name. Every call asks their agents."""
     agents = caller.cloud.agents
-    asked = {one.host: str(one.row["endpoint"]) for one in found if one.up and one.row is not None}
-    if not asked:
+    endpoints = {hypervisor.row.name: hypervisor.row.endpoint for hypervisor in hypervisors if hypervisor.service.up}
+    if not endpoints:
         return {}
-    pool = ThreadPoolExecutor(min(AT_ONCE, len(asked)), thread_name_prefix="uptime")
-    futures = {host: pool.submit(_uptime, agents, host, endpoint) for host, endpoint in asked.items()}
+    pool = ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="uptime")
+    futures = {host: pool.submit(_uptime_or_none, agents, host, endpoint) for host, endpoint in endpoints.items()}
     wait(futures.values(), PATIENCE)
     pool.shutdown(wait=False, cancel_futures=True)
-    told = {host: future.result() for host, future in futures.items() if future.done() and not future.cancelled()}
-    return {host: words for host, words in told.items() if words is not None}
+    answers = {host: future.result() for host, future in futures.items() if future.done() and not future.cancelled()}
+    return {host: words for host, words in answers.items() if words is not None}
 
 
-def _uptime(agents: Agents, host: str, endpoint: str) -> str | None:
+def _uptime_or_none(agents: Agents, host: str, endpoint: str) -> str | None:
     try:
         return _ask_uptime(agents, endpoint)
     except MagnetarError as error:
@@ -198,13 +243,13 @@ def _uptime(agents: Agents, host: str, endpoint: str) -> str | None:
         return None
 
 
-def uptime_text(told: Mapping[str, Any]) -> str:
-    """As uptime(1) says it, which Nova shows: `` 08:32:11 up 93 days, 18:25, 12 users,  load average: 0.20, 0.12,
-    0.14``."""
-    days, rest = divmod(int(told["uptime"]), DAY)
-    hours, minutes = rest // HOUR, rest % HOUR // MINUTE
+def uptime_text(report: Mapping[str, Any]) -> str:
+    """Return the uptime in the format of uptime(1), which Nova shows: `` 08:32:11 up 93 days, 18:25, 12 users, load
+    average: 0.20, 0.12, 0.14``."""
+    days, seconds = divmod(int(report["uptime"]), DAY)
+    hours, minutes = seconds // HOUR, seconds % HOUR // MINUTE
     up = f"{days} {'day' if days == 1 else 'days'}, " if days else ""
     up += f"{hours:2}:{minutes:02}" if hours else f"{minutes} min"
-    users = f"{told['users']:2} {'user' if told['users'] == 1 else 'users'}"
-    load = ", ".join(f"{one:.2f}" for one in told["load_average"])
-    return f" {told['time']} up {up}, {users},  load average: {load}"
+    users = f"{report['users']:2} {'user' if report['users'] == 1 else 'users'}"
+    load = ", ".join(f"{average:.2f}" for average in report["load_average"])
+    return f" {report['time']} up {up}, {users},  load average: {load}"

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Services: the agents of compute hosts, and the conductors. Hosts are disabled, forced down and removed here."""
+"""Services: the agents of compute hosts, and the conductors. These use cases disable, force down and remove hosts."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.numbers import number_of
+from magnetar_control.compute.numbers import parse_number_id
 from magnetar_control.notifications import payloads
 from magnetar_control.services.network.security import host_groups
-from magnetar_control.store.claims.allocations import release
+from magnetar_control.store.claims.allocations import release_consumer_claims
 from magnetar_control.store.engine.tables import allocations, host_states
 from magnetar_control.store.engine.tables import hosts as table
 from magnetar_control.store.hosts import aggregates, conductors, host_removals, hosts, services
@@ -26,31 +27,34 @@ ENABLED, DISABLED = "enabled", "disabled"
 
 
 @use_case(f"{RULE}list")
-def every(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
-    """All, or those of a host or a binary; those of a cell that does not answer are not ``reachable``."""
-    return [one for one in read_all(caller) if host in (None, one.host) and binary in (None, one.binary)]
+def list_services(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
+    """Return all services, or the services of a host or a binary. Services of a cell that does not answer are not
+    ``reachable``."""
+    return [service for service in read_services(caller) if host in (None, service.host)
+            and binary in (None, service.binary)]
 
 
-def read_all(caller: Caller) -> list[Service]:
-    """All, for use cases that have rules of their own."""
-    return services.every(caller.cloud.store, caller.settings.default_availability_zone,
-                          caller.settings.host_down_after)
+def read_services(caller: Caller) -> list[Service]:
+    """Return all services, for use cases that check their own rules."""
+    return services.fetch_service_rows(caller.cloud.store, caller.settings.default_availability_zone,
+                                       caller.settings.host_down_after)
 
 
-def uuid_of(text: str) -> str:
-    """The id that *text* is, in lower case with hyphens. Raises ``InvalidRequest`` when it is no uuid."""
+def parse_uuid(text: str) -> str:
+    """Return the uuid *text* in lower case with hyphens. Raises ``InvalidRequest`` when it is no uuid."""
     try:
         return str(uuid.UUID(text))
     except ValueError:
         raise InvalidRequest(f"Invalid uuid {text[:80]}") from None
 
 
-def _one(caller: Caller, id: str, *, by_uuid: bool) -> Service:
-    """The service of that uuid, or of that number. Raises ``NotFound``, and what says that *id* is neither."""
-    wanted = uuid_of(id) if by_uuid else number_of(id, "a service")
-    for one in read_all(caller):
-        if wanted == (one.id if by_uuid else one.number):
-            return one
+def _find_service(caller: Caller, id: str, *, by_uuid: bool) -> Service:
+    """Return the service of that uuid or number. Raises ``NotFound``, or ``InvalidRequest`` or ``InvalidField`` when
+    *id* is malformed."""
+    identifier = parse_uuid(id) if by_uuid else parse_number_id(id, "a service")
+    for service in read_services(caller):
+        if identifier == (service.id if by_uuid else service.number):
+            return service
     raise NotFound(f"Service {id[:80]} not found.")
 
 
@@ -60,92 +64,95 @@ def _check_compute(binary: str) -> None:
 
 
 @use_case(f"{RULE}update")
-def update(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
-           forced_down: bool | None = None) -> Service:
-    """Enable or disable a compute host (*status*: enabled, disabled), and count it as down whatever its agent says
-    (*forced_down*); what is ``None`` stays. Raises ``InvalidRequest``, ``NotFound``."""
-    wanted = uuid_of(id)
+def update_service(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
+                   forced_down: bool | None = None) -> Service:
+    """Enable or disable a compute host (*status*: enabled, disabled), or count it as down regardless of its agent
+    (*forced_down*). ``None`` changes nothing. Raises ``InvalidRequest``, ``NotFound``."""
+    service_id = parse_uuid(id)
     if disabled_reason is not None and status != DISABLED:
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
-    service = _one(caller, wanted, by_uuid=True)
+    service = _find_service(caller, service_id, by_uuid=True)
     _check_compute(service.binary)
-    _set(caller, service.host, status, disabled_reason, forced_down)
-    return _one(caller, wanted, by_uuid=True)
+    _set_host_columns(caller, service.host, status, disabled_reason, forced_down)
+    return _find_service(caller, service_id, by_uuid=True)
 
 
 @use_case(f"{RULE}update")
-def update_by_host(caller: Caller, host: str, binary: str, *, status: str | None = None,
-                   disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
-    """As ``update``, of the service *binary* of *host*."""
+def update_host_service(caller: Caller, host: str, binary: str, *, status: str | None = None,
+                        disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
+    """Enable or disable the service *binary* of *host*, or count its host as down."""
     _check_compute(binary)
-    _set(caller, host, status, disabled_reason, forced_down)
+    _set_host_columns(caller, host, status, disabled_reason, forced_down)
 
 
-def _set(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None) -> None:
-    """Set columns of a host; the scheduler's conductors see it within a few seconds. Raises ``NotFound``."""
+def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None,
+                      forced_down: bool | None) -> None:
+    """Set columns of a host. The conductors that schedule see the change within a few seconds. Raises ``NotFound``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
             _check_evacuated(caller, name)
         values["forced_down"] = forced_down
     with caller.cloud.store.api.write() as connection:
-        if not hosts.set_host(connection, name, **values):
+        if not hosts.update_host_row(connection, name, **values):
             raise NotFound(f"Host {name} could not be found.")
-        caller.notify(connection, lambda: payloads.service(hosts.show(connection, name) or {}), "service.update")
+        if caller.cloud.notifications and (row := hosts.fetch_host_row(connection, name)) is not None:
+            caller.notify(connection, partial(payloads.service_payload, row), "service.update")
     caller.cloud.hosts.all(fresh=True)
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
-    """A host whose servers were evacuated may be up again when it has removed what is left of them."""
-    row = caller.fetch(hosts.show, name)
-    if row is not None and row["forced_down"] and services.evacuating(
-            caller.cloud.store.cell(row["cell_id"]), name):
+    """Raise ``InvalidRequest`` while a forced-down host has evacuated servers to remove. It may be up again when it has
+    removed what is left of them."""
+    row = caller.fetch(hosts.fetch_host_row, name)
+    if row is not None and row.forced_down and services.host_has_evacuations(
+            caller.cloud.store.cell(row.cell_id), name):
         raise InvalidRequest(f"Service host {name} cannot be updated: unset forced_down when the agent has removed "
                              "what is left of the servers that were evacuated from it, and none is being evacuated.")
 
 
 @use_case(f"{RULE}delete")
-def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
-    """Remove a host that nothing is on, or a conductor that is no more. *id*: its uuid, or its number. Raises
-    ``Conflict``, ``NotFound``."""
-    service = _one(caller, id, by_uuid=by_uuid)
+def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
+    """Remove a host without servers, or a conductor that has ended. *id*: its uuid, or its number. Raises ``Conflict``,
+    ``NotFound``."""
+    service = _find_service(caller, id, by_uuid=by_uuid)
     cell = caller.cloud.store.cell(service.cell_id)
     if service.binary == CONDUCTOR:
         with cell.write() as connection:
-            conductors.forget(connection, service.host)
+            conductors.remove_conductors_named(connection, service.host)
         return
-    if services.occupied(caller.cloud.store, [service.host]):
+    if services.hosts_with_servers(caller.cloud.store, [service.host]):
         raise Conflict("Unable to delete compute service that is hosting instances. Migrate or delete the instances "
                        "first.")
-    if services.moving(caller.cloud.store, service.host):
+    if services.host_has_migrations(caller.cloud.store, service.host):
         raise Conflict("Unable to delete compute service that has in-progress migrations. Complete the migrations or "
                        "delete the instances first.")
     with cell.read() as connection:
-        left = [one.uuid for one in migrations.evacuated(connection, service.host)]
+        evacuations = [migration.uuid for migration in migrations.fetch_evacuation_rows(connection, service.host)]
     with caller.cloud.store.api.write() as connection:
-        row = hosts.show(connection, service.host) if caller.cloud.notifications else None
-        _forget(connection, service, left)
+        row = hosts.fetch_host_row(connection, service.host) if caller.cloud.notifications else None
+        _forget_host(connection, service, evacuations)
         if row is not None:
-            caller.notify(connection, lambda: payloads.service(row), "service.delete")
+            caller.notify(connection, partial(payloads.service_payload, row), "service.delete")
     with cell.write() as connection:
-        for evacuation in left:
-            migrations.change(connection, evacuation, was=migrations.DONE, status="completed")
+        for evacuation in evacuations:
+            migrations.update_migration_row(connection, evacuation, expected_status=migrations.DONE, status="completed")
         connection.execute(delete(host_states).where(host_states.c.host == service.host))
     caller.cloud.hosts.all(fresh=True)
 
 
-def _forget(connection: Connection, service: Service, left: Collection[str]) -> None:
-    """Remove the host, with the row locked so that no claim comes in between; *left*: evacuations whose claims go with
-    it. Raises ``Conflict``."""
+def _forget_host(connection: Connection, service: Service, evacuations: Collection[str]) -> None:
+    """Remove the host, with its row locked so that no claim comes in between. *evacuations*: evacuations whose claims
+    are released too. Raises ``Conflict``."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
-    for evacuation in left:
-        release(connection, evacuation)
-    held = connection.execute(select(func.count()).select_from(allocations).where(
+    for evacuation in evacuations:
+        release_consumer_claims(connection, evacuation)
+    claim_count = connection.execute(select(func.count()).select_from(allocations).where(
         allocations.c.host_id == service.id)).scalar_one()
-    if held:
+    if claim_count:
         raise Conflict("Unable to delete compute service: servers that are being built or moved hold resources of "
                        "the host. Wait until they are done, or delete them first.")
-    aggregates.take(connection, None, service.host)
-    host_groups.forget(connection, service.host)
-    host_removals.forget(connection, service.host)
+    aggregates.remove_aggregate_host_row(connection, None, service.host)
+    host_groups.forget_host_groups(connection, service.host)
+    host_removals.remove_host_removals(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Allocation candidates: which hosts, with what is below them, can give all that a request asks for, and what would be
-claimed of each provider.
+"""Allocation candidates: the hosts that, with the providers below them, can give everything a request asks for, and the
+amounts that would be claimed of each provider.
 
-A tree is one host; no provider shares its inventory with other trees. A group with a suffix is given by one provider,
-of the group without one each resource class. Source: Placement's API reference, *Allocation candidates*.
+A tree is one host; no provider shares its inventory with other trees. One provider gives all resources of a group with
+a suffix. In the group without a suffix, one provider gives each resource class. Source: Placement's API reference,
+*Allocation candidates*.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from magnetar_control.store.hosts.aggregates import Aggregate
 from .placement import Placement
 from .provider_tree import Provider
 
-#: The most candidates of one tree, and how many providers of groups are tried for them.
+#: The most candidates of one tree, and the number of combinations of providers that are tried for them.
 MOST, TRIES = 1000, 20000
 
 
 class Described(Protocol):
-    """What tests look at: a provider, or those together that give a group."""
+    """The attributes that tests check: of a provider, or of several providers that give a group together."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """What it has."""
+        """The traits it has."""
 
     @property
     def aggregates(self) -> Sequence[Aggregate]:
-        """Those that it is in."""
+        """The aggregates it is in."""
 
     @property
     def tree_ids(self) -> frozenset[str]:
-        """Uuids of all of its tree."""
+        """The uuids of all providers in its tree."""
 
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Resources by class, and what their provider must be like. *suffix* is empty for the group without a number.
-    *traits*: all names in it, required or forbidden."""
+    """Resources by class, and the tests that their provider must pass. *suffix*: empty for the group without a number.
+    *traits*: all traits that the group names, required or forbidden."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -53,9 +54,13 @@ class RequestGroup:
 
 @dataclass(frozen=True)
 class CandidateRequest:
-    """A request: its groups, what the root of each candidate must be like, whether groups with a suffix must have
-    different providers, and how many candidates are enough (``None``: all). *together*: suffixes of groups of which one
-    provider must be above the others, or be theirs. *nested*: whether a candidate may have several providers."""
+    """A request for allocation candidates.
+
+    *tests*: conditions on the root of each candidate. *isolate*: groups with a suffix must have different providers.
+    *limit*: the number of candidates that is enough (``None``: all). *together*: sets of suffixes; the provider of one
+    group of each set must be above the providers of the others, or be the same. *nested*: a candidate may have several
+    providers.
+    """
 
     groups: Sequence[RequestGroup]
     tests: Sequence[Callable[[Described], bool]] = ()
@@ -76,8 +81,8 @@ class CandidateRequest:
 
 @dataclass(frozen=True)
 class AllocationCandidate:
-    """What would be *held* of the tree of *root*: amounts by resource class, by uuid of the provider. *mappings*: the
-    uuids of the providers of each group, by suffix."""
+    """The amounts that would be *held* in the tree of *root*: by uuid of the provider, by resource class. *mappings*:
+    the uuids of the providers of each group, by suffix."""
 
     root: Provider
     held: Mapping[str, Mapping[str, int]]
@@ -85,19 +90,19 @@ class AllocationCandidate:
 
     @property
     def providers(self) -> list[Provider]:
-        """Those of which something would be held."""
-        return [one for one in self.root.tree if one.id in self.held]
+        """The providers that would give something."""
+        return [provider for provider in self.root.tree if provider.id in self.held]
 
 
 @dataclass(frozen=True)
 class _Several:
-    """Providers of one tree that give a group together: what one of them has they have."""
+    """Providers of one tree that give a group together. They have the traits of each of them."""
 
     each: Sequence[Provider]
 
     @property
     def traits(self) -> frozenset[str]:
-        return frozenset().union(*(one.traits for one in self.each))
+        return frozenset().union(*(provider.traits for provider in self.each))
 
     @property
     def aggregates(self) -> Sequence[Aggregate]:
@@ -108,48 +113,49 @@ class _Several:
         return self.each[0].tree_ids
 
 
-def candidates(placement: Placement, wanted: CandidateRequest) -> list[AllocationCandidate]:
-    """Those that have room for all groups and are as they ask, hosts by name. Asks the database no more than ``roots``
-    does, unless custom classes or traits are. Raises ``InvalidRequest`` for a trait that there is not."""
+def list_allocation_candidates(placement: Placement, request: CandidateRequest) -> list[AllocationCandidate]:
+    """Return the candidates with room for all groups whose providers pass the tests, by name of the host. Sends the
+    same queries as ``roots``, and more only for custom classes or traits. Raises ``InvalidRequest`` for a trait that
+    does not exist."""
     roots = placement.roots()
-    placement.check_classes(wanted.resources)
-    asked = wanted.traits.union(*(group.traits for group in wanted.groups))
-    placement.check_traits(asked, roots)
-    found = (one for root in roots for one in islice(_of_tree(root, wanted), MOST))
-    return list(islice(found, wanted.limit))
+    placement.check_classes(request.resources)
+    trait_names = request.traits.union(*(group.traits for group in request.groups))
+    placement.check_traits(trait_names, roots)
+    all_candidates = (candidate for root in roots for candidate in islice(_candidates_of_tree(root, request), MOST))
+    return list(islice(all_candidates, request.limit))
 
 
-def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCandidate]:
-    """The candidates of one host."""
-    if not all(test(root) for test in wanted.tests):
+def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[AllocationCandidate]:
+    """Yield the candidates of one host."""
+    if not all(test(root) for test in request.tests):
         return
-    options = [list(_options(root.tree, group)) for group in wanted.groups]
+    options = [list(_provider_options(root.tree, group)) for group in request.groups]
     if not all(options):
         return
     tries = 0
     chosen: list[Sequence[Provider]] = []
-    by_id = {one.id: one for one in root.tree} if wanted.together else {}
-    taken: Counter[tuple[int, str]] = Counter()  # by what is chosen so far, of each provider and class
+    by_id = {provider.id: provider for provider in root.tree} if request.together else {}
+    taken: Counter[tuple[int, str]] = Counter()  # amounts of the providers chosen so far, by provider and class
 
     def choose() -> Iterator[AllocationCandidate]:
         nonlocal tries
         if len(chosen) == len(options):
-            found = _candidate(root, wanted, chosen, by_id)
-            yield from () if found is None else (found,)
+            candidate = _build_candidate(root, request, chosen, by_id)
+            yield from () if candidate is None else (candidate,)
             return
-        group = wanted.groups[len(chosen)]
-        for one in options[len(chosen)]:
+        group = request.groups[len(chosen)]
+        for givers in options[len(chosen)]:
             tries += 1
             if tries > TRIES:
                 return
-            if wanted.isolate and group.suffix and group.resources and any(
-                    one[0] is other[0] for before, other in zip(wanted.groups, chosen, strict=False)
-                    if before.suffix and before.resources):
+            if request.isolate and group.suffix and group.resources and any(
+                    givers[0] is other[0] for earlier_group, other in zip(request.groups, chosen, strict=False)
+                    if earlier_group.suffix and earlier_group.resources):
                 continue
-            parts = _parts(group, one)
+            parts = _amounts_of_group(group, givers)
             if all(giver.gives(name, amount + taken[id(giver), name]) for giver, name, amount in parts):
                 more = {(id(giver), name): amount for giver, name, amount in parts}
-                chosen.append(one)
+                chosen.append(givers)
                 taken.update(more)
                 yield from choose()
                 taken.subtract(more)
@@ -158,52 +164,54 @@ def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCan
     yield from choose()
 
 
-def _parts(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
-    """What each of *several* providers would give of a group: resource class and amount."""
+def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
+    """Return the resource class and amount that each of *several* providers would give of a group."""
     givers = several if not group.suffix else [*several] * len(group.resources)
-    return [(one, name, amount) for (name, amount), one in zip(group.resources.items(), givers, strict=True)]
+    return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 
 
-def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
-    """What may give a group: one provider, or for that without a suffix one for each class."""
+def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
+    """Yield the providers that may give a group: one provider, or for the group without a suffix one provider for each
+    class."""
     if group.suffix:
-        for one in tree:
-            if all(one.gives(name, amount) for name, amount in group.resources.items()) and all(
-                    test(one) for test in group.tests):
-                yield [one]
+        for provider in tree:
+            if all(provider.gives(name, amount) for name, amount in group.resources.items()) and all(
+                    test(provider) for test in group.tests):
+                yield [provider]
         return
-    found: list[list[Provider]] = [[]]
+    combinations: list[list[Provider]] = [[]]
     for name, amount in group.resources.items():
-        givers = [one for one in tree if one.gives(name, amount)]
-        found = [[*before, one] for before in found for one in givers][:MOST]
-    for several in found:
+        givers = [provider for provider in tree if provider.gives(name, amount)]
+        combinations = [[*combination, provider] for combination in combinations for provider in givers][:MOST]
+    for several in combinations:
         if several and all(test(_Several(several)) for test in group.tests):
             yield several
 
 
-def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequence[Provider]],
-               by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """The candidate of the providers *chosen* for each group, which have enough for all; ``None`` where they are not
-    placed as they should be. *by_id*: those of the tree, where their places count."""
-    held: dict[str, dict[str, int]] = {}
-    for group, several in zip(wanted.groups, chosen, strict=True):
-        for one, name, amount in _parts(group, several):
-            amounts = held.setdefault(one.id, {})
+def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
+                     by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
+    """Return the candidate of the providers *chosen* for each group, which have enough for all; ``None`` when their
+    places in the tree do not match the request. *by_id*: the providers of the tree, when their places count."""
+    amounts_by_provider: dict[str, dict[str, int]] = {}
+    for group, several in zip(request.groups, chosen, strict=True):
+        for provider, name, amount in _amounts_of_group(group, several):
+            amounts = amounts_by_provider.setdefault(provider.id, {})
             amounts[name] = amounts.get(name, 0) + amount
-    of = {group.suffix: several[0] for group, several in zip(wanted.groups, chosen, strict=True)}
-    for suffixes in wanted.together:
+    of = {group.suffix: several[0] for group, several in zip(request.groups, chosen, strict=True)}
+    for suffixes in request.together:
         places = [of[suffix] for suffix in suffixes]
-        if not any(all(_is_above(one, other, by_id) for other in places) for one in places):
+        if not any(all(_is_above(provider, other, by_id) for other in places) for provider in places):
             return None
-    if not wanted.nested and len(held) > 1:
+    if not request.nested and len(amounts_by_provider) > 1:
         return None
-    return AllocationCandidate(root, held, {group.suffix: list(dict.fromkeys(one.id for one in several))
-                                  for group, several in zip(wanted.groups, chosen, strict=True)})
+    return AllocationCandidate(root, amounts_by_provider, {group.suffix: list(dict.fromkeys(provider.id
+                                                                                            for provider in several))
+                                  for group, several in zip(request.groups, chosen, strict=True)})
 
 
-def _is_above(one: Provider, other: Provider, by_id: Mapping[str, Provider]) -> bool:
-    """Whether *other* is *one*, or below it."""
-    at: Provider | None = other
-    while at is not None and at is not one:
+def _is_above(ancestor: Provider, provider: Provider, by_id: Mapping[str, Provider]) -> bool:
+    """Return whether *provider* is *ancestor*, or below it."""
+    at: Provider | None = provider
+    while at is not None and at is not ancestor:
         at = by_id.get(at.parent_id or "")
-    return at is one
+    return at is ancestor

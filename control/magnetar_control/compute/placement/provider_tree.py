@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resource providers: hosts, and what is below them.
+"""Resource providers: hosts, and the providers below them.
 
-Parts of a host that its agent tells of (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
-What is claimed of them are the ``devices`` of the allocations, and which of them these are ``core.hardware.pci.spread``
-says: there is no other record of it. So is the bandwidth of each of its physical networks, and of cards there
-(``core.bandwidth``), which is claimed as custom classes are. So are its NUMA cells (``core.hardware.numa_providers``):
-agents choose what servers have of them, and what they tell of that is all that is known.
+Parts of a host that its agent reports (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
+The ``devices`` of the allocations are the claims on them. ``core.hardware.pci.assign_held_devices`` computes which
+devices these are; there is no other record. The bandwidth of each physical network of a host, and of cards there
+(``core.bandwidth``), is also a provider, and is claimed like custom classes. So are its NUMA cells
+(``core.hardware.numa_providers``): agents choose the cells of servers, and their reports are the only record.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import orjson
-
-from magnetar_control.scheduler.aggregate_filters import ratios
+from magnetar_control.scheduler.aggregate_filters import ratios_of_aggregates
 from magnetar_control.store.claims import inventories
-from magnetar_control.store.claims.allocations import RESOURCES, Ratios
+from magnetar_control.store.claims.allocations import RESOURCES, ClaimRow, Ratios
 from magnetar_control.store.claims.inventories import Inventory
 from magnetar_control.store.hosts.aggregates import Aggregate
-from magnetar_control.store.hosts.hosts import child_id
+from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.hosts.hosts import child_provider_id
 from magnetar_core import bandwidth
 from magnetar_core.hardware import flavor_specs, numa_providers, pci, standard, traits
 
 #: The standard resource classes, in the order of ``allocations.RESOURCES``.
 CLASSES = (*flavor_specs.RESOURCES, "PCPU")
-#: Those that nobody makes or removes.
+#: Classes that clients can neither create nor remove.
 STANDARD = tuple(dict.fromkeys((*CLASSES, *standard.RESOURCE_CLASSES)))
 #: Columns of ``hosts`` by standard resource class.
 COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
@@ -37,32 +36,31 @@ COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
 @dataclass(frozen=True)
 class Provider:
-    """A host. *aggregates*: those that it is in. *usual*: the allocation ratios of the settings. *classes*: its rows of
-    ``inventories``, by resource class; *bandwidths*: those of physical networks. *equipped*: the allocations there that
-    have devices."""
+    """A host. *aggregates*: the aggregates it is in. *usual*: the allocation ratios of the settings. *classes*: its
+    rows of ``inventories``, by resource class; *bandwidths*: the rows of physical networks. *equipped*: the allocations
+    on it that have devices."""
 
-    row: Mapping[Any, Any]
+    row: HostRow
     aggregates: Sequence[Aggregate]
     usual: Ratios
     classes: Mapping[str, Any]
-    equipped: Sequence[Any] = ()
+    equipped: Sequence[ClaimRow] = ()
     bandwidths: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """What its agent tells."""
-        found: Mapping[str, Any] = orjson.loads(self.row["info"])
-        return found
+        """The report of its agent."""
+        return self.row.info
 
     @property
     def id(self) -> str:
-        """Its uuid, which is the host's."""
-        return str(self.row["id"])
+        """The provider's uuid, which is the host's."""
+        return self.row.id
 
     @property
     def name(self) -> str:
-        """The host's."""
-        return str(self.row["name"])
+        """The host's name."""
+        return self.row.name
 
     @property
     def parent_id(self) -> str | None:
@@ -72,121 +70,125 @@ class Provider:
     @property
     def root_id(self) -> str:
         """The uuid of its host."""
-        return str(self.row["id"])
+        return self.row.id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """The providers below it, however far, as its agent tells them."""
+        """The providers below it at all depths, as its agent reports them."""
         used: dict[str, Counter[str]] = {}
-        for held in self._spread.values():
-            for _alias, at in held:
+        for devices in self._spread.values():
+            for _alias, at in devices:
                 if at is not None:
                     used.setdefault(self._pools[at].provider, Counter())[self._pools[at].resource_class] += 1
-        return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, one, used.get(one["name"], {}))
-                for one in self.info.get("providers") or ()] + self._networks
+        return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, part, used.get(part["name"], {}))
+                for part in self.info.get("providers") or ()] + self._networks
 
     @cached_property
     def _cells(self) -> Sequence[Mapping[str, Any]]:
-        """Its NUMA cells, as its agent tells them."""
-        return [one for one in self.info.get("providers") or () if numa_providers.is_cell(one)]
+        """Its NUMA cells, as its agent reports them."""
+        return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
     def cells_of(self, row: Any) -> dict[str, dict[str, int]]:
-        """What the server of an allocation has of NUMA cells, by resource class, by uuid of the provider."""
+        """Return the amounts of NUMA cells that the server of an allocation has, by resource class, by uuid of the
+        provider."""
         if row.owner is not None:
             return {}
-        return {child_id(self.root_id, one["name"]): dict(one["held"][row.server_id]) for one in self._cells
-                if row.server_id in one["held"]}
+        return {child_provider_id(self.root_id, cell["name"]): dict(cell["held"][row.server_id]) for cell in self._cells
+                if row.server_id in cell["held"]}
 
     @property
     def _networks(self) -> list[ChildProvider]:
         """The bandwidth of each physical network, and of each card on one (``core.bandwidth``)."""
-        found: dict[str, dict[str, Any]] = {}
+        rows_by_place: dict[str, dict[str, Any]] = {}
         for name, row in self.bandwidths.items():
-            kind, place = bandwidth.split(name)
-            found.setdefault(place, {})[kind] = row
-        divided = {bandwidth.network_of(place) for place in found if bandwidth.card_of(place)}
+            kind, place = bandwidth.split_resource(name)
+            rows_by_place.setdefault(place, {})[kind] = row
+        divided = {bandwidth.network_of_place(place) for place in rows_by_place if bandwidth.card_of_place(place)}
         return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, {
-            "name": place, "parent": "", "place": place, "traits": bandwidth.traits(place, place in divided),
-            "inventories": {kind: inventories.effective(row)._asdict() for kind, row in rows.items()}},
-            {kind: row.used for kind, row in rows.items()}) for place, rows in sorted(found.items())]
+            "name": place, "parent": "", "place": place, "traits": bandwidth.bandwidth_traits(place, place in divided),
+            "inventories": {kind: inventories.effective_inventory(row)._asdict() for kind, row in rows.items()}},
+            {kind: row.used for kind, row in rows.items()}) for place, rows in sorted(rows_by_place.items())]
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """Its host, and all below that."""
+        """Its host, and all providers below that."""
         return [self, *self.children]
 
     @cached_property
     def tree_ids(self) -> frozenset[str]:
-        """Their uuids."""
-        return frozenset(one.id for one in self.tree)
+        """The uuids of the providers in its tree."""
+        return frozenset(provider.id for provider in self.tree)
 
     @cached_property
     def _pools(self) -> Sequence[pci.DevicePool]:
-        return pci.pools(self.info)
+        return pci.device_pools(self.info)
 
     @cached_property
     def _spread(self) -> Mapping[str, Sequence[pci.Held]]:
-        """The devices that servers hold here. What a server and its migration hold counts once."""
+        """The devices that servers hold on this host. A device that a server and its migration hold counts once."""
         if not self.equipped:
             return {}
         counted: dict[str, dict[str, int]] = {}
         for row in self.equipped:
             had = counted.setdefault(row.server_id, {})
-            had.update({alias: max(n, had.get(alias, 0)) for alias, n in orjson.loads(row.devices).items()})
-        known: dict[str, dict[str, int]] = {}
-        for one in self.info.get("providers") or ():
-            for server, amounts in one["held"].items() if not numa_providers.is_cell(one) else ():
-                known.setdefault(server, {})[one["name"]] = sum(amounts.values())
-        return pci.spread(self._pools, counted, known)
+            had.update({alias: max(n, had.get(alias, 0)) for alias, n in row.devices.items()})
+        assigned: dict[str, dict[str, int]] = {}
+        for part in self.info.get("providers") or ():
+            for server, amounts in part["held"].items() if not numa_providers.is_cell_provider(part) else ():
+                assigned.setdefault(server, {})[part["name"]] = sum(amounts.values())
+        return pci.assign_held_devices(self._pools, counted, assigned)
 
-    def devices_of(self, row: Any) -> list[tuple[str, str, str]]:
-        """Of the devices of an allocation those that are there: alias, uuid of the provider, and resource class."""
-        left = Counter(orjson.loads(row.devices))
-        found = []
+    def devices_of(self, row: ClaimRow) -> list[tuple[str, str, str]]:
+        """Return the devices of an allocation that exist on the host: alias, uuid of the provider, and resource
+        class."""
+        remaining = Counter(row.devices)
+        devices = []
         for alias, at in self._spread.get(row.server_id, ()):
-            if left[alias] > 0 and at is not None and (name := self._pools[at].provider):
-                left[alias] -= 1
-                found.append((alias, child_id(self.root_id, name), self._pools[at].resource_class))
-        return found
+            if remaining[alias] > 0 and at is not None and (name := self._pools[at].provider):
+                remaining[alias] -= 1
+                devices.append((alias, child_provider_id(self.root_id, name), self._pools[at].resource_class))
+        return devices
 
     @property
     def generation(self) -> int:
-        """A number that is another one when inventories, traits or aggregates are."""
-        return int(self.row["generation"])
+        """A number that changes with inventories, traits or aggregates."""
+        return self.row.generation
 
     @cached_property
     def told_traits(self) -> frozenset[str]:
-        """What the agent tells; a disabled host has COMPUTE_STATUS_DISABLED too (spec row PRE-03)."""
-        told = frozenset(self.info.get("traits") or ())
-        return told | {traits.DISABLED} if self.row["disabled"] else told
+        """The traits that the agent reports; a disabled host has COMPUTE_STATUS_DISABLED too."""
+        agent_traits = frozenset(self.info.get("traits") or ())
+        return agent_traits | {traits.DISABLED} if self.row.disabled else agent_traits
 
     @cached_property
     def own_traits(self) -> frozenset[str]:
-        """What an operator has set."""
-        return frozenset(orjson.loads(self.row["own_traits"]))
+        """The traits that an operator has set."""
+        return frozenset(self.row.own_traits)
 
     @property
     def traits(self) -> frozenset[str]:
-        """All that it has."""
+        """All of its traits."""
         return self.told_traits | self.own_traits
 
     @cached_property
     def ratios(self) -> Ratios:
-        """The allocation ratios where the host has none of its own."""
-        return ratios([one.metadata for one in self.aggregates], self.usual)
+        """The allocation ratios that apply unless the host has its own."""
+        return ratios_of_aggregates([aggregate.metadata for aggregate in self.aggregates], self.usual)
 
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
-        """By resource class. Of what the host has nothing there is no inventory."""
-        factors = (*self.ratios, 1.0)  # a CPU for one guest is one
-        found = {}
-        for name, column, usual in zip(CLASSES, RESOURCES, factors, strict=True):
-            if total := self.row[column]:
-                own = self.row.get(f"{column}_ratio")
-                found[name] = {"total": total, "reserved": self.row[f"{column}_reserved"], "min_unit": 1,
-                               "max_unit": total, "step_size": 1, "allocation_ratio": usual if own is None else own}
-        had = ((name, inventories.effective(row)) for name, row in self.classes.items())
-        return found | {name: one._asdict() for name, one in had if one.total}
+        """Inventories by resource class, without classes whose total is 0."""
+        factors = (*self.ratios, 1.0)  # 1.0: a dedicated CPU is never shared
+        by_class = {}
+        for name, column, usual, total, reserved in zip(CLASSES, RESOURCES, factors, self.row.totals, self.row.reserved,
+                                                        strict=True):
+            if total:
+                own_ratio = self.row.own_ratio(column)
+                by_class[name] = {"total": total, "reserved": reserved, "min_unit": 1,
+                                  "max_unit": total, "step_size": 1,
+                                  "allocation_ratio": usual if own_ratio is None else own_ratio}
+        had = ((name, inventories.effective_inventory(row)) for name, row in self.classes.items())
+        return by_class | {name: inventory._asdict() for name, inventory in had if inventory.total}
 
     @property
     def images_gb(self) -> int:
@@ -195,51 +197,60 @@ class Provider:
 
     @property
     def told_classes(self) -> list[str]:
-        """The resource classes that its agent tells."""
+        """The resource classes that its agent reports."""
         return [*(name for name in CLASSES if name in self.inventories),
                 *(name for name, row in self.classes.items() if row.told is not None)]
 
     @cached_property
     def own_inventories(self) -> dict[str, dict[str, Any]]:
-        """What operators have set, by resource class: of those that its agent tells, reserved and allocation_ratio."""
-        found = {}
+        """The values that operators have set, by resource class. For classes that the agent reports: reserved and
+        allocation_ratio."""
+        by_class = {}
         for name, column in COLUMNS.items():
-            own = {"reserved": self.row[f"{column}_own_reserved"], "allocation_ratio": self.row.get(f"{column}_ratio")}
-            found[name] = {key: value for key, value in own.items() if value is not None}
-        found |= {name: orjson.loads(row.own) for name, row in self.classes.items() if row.own}
-        return {name: own for name, own in found.items() if own}
+            own_values = {"reserved": self.row.own_reserved(column), "allocation_ratio": self.row.own_ratio(column)}
+            by_class[name] = {key: value for key, value in own_values.items() if value is not None}
+        by_class |= {name: inventories.operator_inventory(row) for name, row in self.classes.items()}
+        return {name: own_values for name, own_values in by_class.items() if own_values}
 
     @property
     def usages(self) -> dict[str, int]:
-        """What is claimed, by resource class."""
-        return {name: self.row[f"{column}_used"] for name, column in COLUMNS.items()
-                if name in self.inventories} | {name: row.used for name, row in self.classes.items()}
+        """The claimed amounts, by resource class."""
+        return {**{name: used for name, used in zip(CLASSES, self.row.used, strict=True) if name in self.inventories},
+                **{name: row.used for name, row in self.classes.items()}}
 
     def capacity(self, name: str) -> int:
-        """How much of a class all consumers together may get, of a class that it has an inventory of."""
+        """Return the amount of a class that all consumers together may get. The host must have an inventory of the
+        class."""
         if name in self.classes:
             return int(self.classes[name].limit)
-        return int(self.row[f"{COLUMNS[name]}_limit"])
+        return int(getattr(self.row.limits, COLUMNS[name]))
+
+    def _amounts_of(self, column: str) -> tuple[int, int, int]:
+        """Return how much of a resource the host has, how much is claimed, and how much may be claimed."""
+        row = self.row
+        return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
     def gives(self, name: str, amount: int) -> bool:
-        """Whether one consumer may still get that much of a class."""
+        """Return whether one consumer may still get that amount of a class."""
         if column := COLUMNS.get(name):
-            return bool(amount <= min(self.row[f"{column}_limit"] - self.row[f"{column}_used"], self.row[column]))
+            total, used, limit = self._amounts_of(column)
+            return amount <= min(limit - used, total)
         row = self.classes.get(name)
-        return row is not None and _suits(row, amount) and bool(row.used + amount <= row.limit)
+        return row is not None and _suits_row(row, amount) and bool(row.used + amount <= row.limit)
 
     def bears(self, name: str, amount: int) -> bool:
-        """Whether all that is claimed of a class fits, and one consumer may have *amount* of it."""
+        """Return whether the claims on a class fit its inventory, and one consumer may have *amount* of it."""
         if column := COLUMNS.get(name):
-            return bool(amount <= self.row[column] and self.row[f"{column}_used"] <= self.row[f"{column}_limit"])
+            total, used, limit = self._amounts_of(column)
+            return amount <= total and used <= limit
         row = self.classes.get(name)
-        return row is not None and _suits(row, amount) and bool(row.used <= row.limit)
+        return row is not None and _suits_row(row, amount) and bool(row.used <= row.limit)
 
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A part of the host *root*, as its agent *told* of it. *used*: what is claimed of it, by resource class, but of a
-    NUMA cell. It is in the aggregates of its host, and has its generation."""
+    """A part of the host *root*, as its agent *told* of it. *used*: the claimed amounts, by resource class, except of a
+    NUMA cell. It has its host's aggregates and generation."""
 
     root: Provider | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
@@ -247,47 +258,48 @@ class ChildProvider(Provider):
 
     @cached_property
     def id(self) -> str:
-        """Its uuid."""
-        return child_id(self.root_id, self.told["name"])
+        """The provider's uuid."""
+        return child_provider_id(self.root_id, self.told["name"])
 
     @property
     def name(self) -> str:
-        """The host's, and what the agent calls it."""
-        return f"{self.row['name']}_{self.told['name']}"
+        """The host's name, and the agent's name for the part."""
+        return f"{self.row.name}_{self.told['name']}"
 
     @property
     def parent_id(self) -> str | None:
         """The uuid of the provider above it."""
-        return child_id(self.root_id, self.told["parent"]) if self.told["parent"] else self.root_id
+        return child_provider_id(self.root_id, self.told["parent"]) if self.told["parent"] else self.root_id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """Those of a tree are the host's."""
+        """None: the host has all children of the tree."""
         return ()
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """Its host, and all below that."""
+        """Its host, and all providers below that."""
         return [] if self.root is None else self.root.tree
 
     @property
     def is_cell(self) -> bool:
         """Whether it is a NUMA cell."""
-        return numa_providers.is_cell(self.told)
+        return numa_providers.is_cell_provider(self.told)
 
     @cached_property
     def taken(self) -> Mapping[str, int]:
-        """What is claimed of it, by resource class; of a NUMA cell what servers have, as its host tells."""
+        """The claimed amounts, by resource class; for a NUMA cell, the amounts that servers have according to its
+        agent."""
         if not self.is_cell:
             return self.used
-        found: Counter[str] = Counter()
+        total: Counter[str] = Counter()
         for amounts in self.told["held"].values():
-            found.update(amounts)
-        return found
+            total.update(amounts)
+        return total
 
     @cached_property
     def told_traits(self) -> frozenset[str]:
-        """What the agent tells."""
+        """The traits that the agent reports."""
         return frozenset(self.told["traits"])
 
     @cached_property
@@ -297,47 +309,49 @@ class ChildProvider(Provider):
 
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
-        """By resource class."""
-        return {name: Inventory(**one)._asdict() for name, one in sorted(self.told["inventories"].items())}
+        """Inventories by resource class."""
+        return {name: Inventory(**inventory)._asdict() for name, inventory in sorted(self.told["inventories"].items())}
 
     @property
     def usages(self) -> dict[str, int]:
-        """What is claimed, by resource class."""
+        """The claimed amounts, by resource class."""
         return {name: self.taken.get(name, 0) for name in self.inventories}
 
     def capacity(self, name: str) -> int:
-        """How much of a class all consumers together may get, of a class that it has an inventory of."""
+        """Return the amount of a class that all consumers together may get. The provider must have an inventory of the
+        class."""
         return Inventory(**self.inventories[name]).limit
 
     def gives(self, name: str, amount: int) -> bool:
-        """Whether one consumer may still get that much of a class."""
+        """Return whether one consumer may still get that amount of a class."""
         return name in self.told["inventories"] and amount <= min(
             self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
 
 
-def _suits(row: Any, amount: int) -> bool:
-    """Whether one consumer may have that much of the class of a row of ``inventories``."""
+def _suits_row(row: Any, amount: int) -> bool:
+    """Return whether one consumer may have that amount of the class of a row of ``inventories``."""
     return bool(row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0)
 
 
-def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:
-    """What allocations of the host *root* hold of the providers below it: amounts by resource class, by uuid."""
-    found: dict[str, dict[str, int]] = {}
+def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[str, dict[str, int]]:
+    """Return the amounts that allocations of the host *root* hold of the providers below it: by resource class, by
+    uuid."""
+    amounts_by_child: dict[str, dict[str, int]] = {}
     for row in rows:
         for _alias, id, kind in root.devices_of(row):
-            amounts = found.setdefault(id, {})
+            amounts = amounts_by_child.setdefault(id, {})
             amounts[kind] = amounts.get(kind, 0) + 1
-        for name, n in orjson.loads(row.resources).items():
-            kind, place = bandwidth.split(name)
+        for name, n in row.resources.items():
+            kind, place = bandwidth.split_resource(name)
             if place:
-                found.setdefault(child_id(root.root_id, place), {})[kind] = n
+                amounts_by_child.setdefault(child_provider_id(root.root_id, place), {})[kind] = n
         for id, amounts in root.cells_of(row).items():
-            found.setdefault(id, {}).update(amounts)
-    return found
+            amounts_by_child.setdefault(id, {}).update(amounts)
+    return amounts_by_child
 
 
-def amounts_of(row: Any) -> dict[str, int]:
-    """What an allocation holds, by resource class, without what it holds nothing of."""
-    found = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
-    found.update({name: n for name, n in orjson.loads(row.resources).items() if not bandwidth.split(name)[1]})
-    return found
+def allocated_amounts(row: ClaimRow) -> dict[str, int]:
+    """Return the amounts that an allocation holds of the host, by resource class, without zeros."""
+    amounts = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
+    amounts.update({name: n for name, n in row.resources.items() if not bandwidth.split_resource(name)[1]})
+    return amounts

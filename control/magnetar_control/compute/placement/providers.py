@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What operators change of resource providers: traits, inventories, aggregates; and custom traits and resource classes.
+"""Changes of resource providers by operators: traits, inventories, aggregates, and custom traits and resource classes.
 
-What an agent tells of its host stays: an operator adds traits and resource classes of its own, and sets what is kept
-from servers (``reserved``) and how often it is promised (``allocation_ratio``). It counts from the transaction on that
-writes it, for claims, and within seconds for conductors, and stays whatever the agent tells next.
+An agent's report of its host stays: an operator adds custom traits and resource classes, and sets the amount that
+servers cannot get (``reserved``) and the overcommit (``allocation_ratio``). A change applies to claims from its
+transaction on, to conductors within seconds, and outlasts later reports of the agent.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from .consumers import Consumers, Wish, no_room
 from .placement import Placement
 from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
-#: An inventory as it is asked for: fields of ``Inventory``; ``None``: what an operator has set goes.
+#: A requested inventory: fields of ``Inventory``; ``None`` removes the operator's values.
 Wanted = Mapping[str, Any] | None
 
 
 class Providers:
-    """Changes of the providers of *placement*. *generation*: the one that the caller has seen; ``None``: whatever."""
+    """Changes of the providers of *placement*. *generation* parameters: the generation that the caller has seen;
+    ``None``: any."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
@@ -47,88 +48,90 @@ class Providers:
     @contextmanager
     def _changing(self, id: str, generation: int | None = None, *,
                   groups: bool = False) -> Iterator[tuple[Connection, Provider]]:
-        """Within, a transaction with the host locked; *groups*: and all aggregates. Raises ``NotFound``,
-        ``Conflict``."""
+        """Yield a transaction with the host locked, and its provider. *groups*: lock all aggregates too. Raises
+        ``NotFound``, ``Conflict``."""
         with self.cloud.store.api.write() as connection:
-            if groups:  # ahead of the host, as whoever changes an aggregate: else the two could wait for each other
-                stored_aggregates.every(connection, lock=True)
-            found = self.placement.read_provider(connection, id, lock=True)
-            check_generation(found, generation)
-            yield connection, found
+            if groups:  # Before the host, in the order of changes of aggregates, so that the two cannot deadlock.
+                stored_aggregates.fetch_aggregate_rows(connection, lock=True)
+            provider = self.placement.read_provider(connection, id, lock=True)
+            check_provider_generation(provider, generation)
+            yield connection, provider
         self.cloud.hosts.all(fresh=True)
 
-    def set_own(self, id: str, names: Iterable[str] | None, own: Mapping[str, Mapping[str, Any]] | None,
+    def set_own(self, id: str, names: Iterable[str] | None, own_inventories: Mapping[str, Mapping[str, Any]] | None,
                 dry_run: bool = False) -> None:
-        """Set all that operators say of a provider: its traits, and what they set of inventories by class (of those
-        that an agent tells, what may be set only); ``None`` leaves these as they are. Custom traits and classes are
-        made. *dry_run* changes nothing, and raises what would be refused: as ``set_traits`` and ``set_inventories``.
-        """
-        with self._changing(id) as (connection, found):
+        """Set the operator's values of a provider: its traits, and its inventories by class (for classes that an agent
+        reports, only the settable fields). ``None`` leaves either as it is. Missing custom traits and classes are
+        created. *dry_run* changes nothing, and raises the same errors. Raises as ``set_traits`` and
+        ``set_inventories``."""
+        with self._changing(id) as (connection, provider):
             if names is not None:
-                for name in sorted({*names} - custom_traits.every(connection)):
-                    if not traits.check_custom([name]):
-                        custom_traits.add(connection, name)
-                self._give_traits(connection, found, names)
-            if own is not None:
-                for name in own:
-                    if not traits.check_custom([name]):
-                        inventories.add_class(connection, name)
-                told = {name: {"total": found.inventories[name]["total"]} for name in found.told_classes}
-                wanted = {name: {**told.get(name, {}), **fields} for name, fields in own.items()}
-                self._set_inventories(connection, found, wanted, whole=True, sure=True)
+                for name in sorted({*names} - custom_traits.fetch_trait_names(connection)):
+                    if not traits.check_custom_traits([name]):
+                        custom_traits.insert_trait_row(connection, name)
+                self._give_traits(connection, provider, names)
+            if own_inventories is not None:
+                for name in own_inventories:
+                    if not traits.check_custom_traits([name]):
+                        inventories.insert_resource_class(connection, name)
+                agent_totals = {name: {"total": provider.inventories[name]["total"]} for name in provider.told_classes}
+                requested = {name: {**agent_totals.get(name, {}), **fields} for name, fields in own_inventories.items()}
+                self._set_inventories(connection, provider, requested, whole=True, sure=True)
             if dry_run:
                 connection.rollback()
 
     # Traits
     def set_traits(self, id: str, generation: int | None, names: Iterable[str]) -> Provider:
-        """Have it have these traits, and those that its agent tells. Raises ``InvalidRequest`` for what no host can
-        have, ``NotFound``, ``Conflict``."""
-        with self._changing(id, generation) as (connection, found):
-            self._give_traits(connection, found, names)
+        """Set the operator's traits of a provider; the traits that its agent reports stay. Raises ``InvalidRequest``
+        for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
+        with self._changing(id, generation) as (connection, provider):
+            self._give_traits(connection, provider, names)
         return self.placement.provider(id)
 
-    def _give_traits(self, connection: Connection, found: Provider, names: Iterable[str]) -> None:
-        own = frozenset(names) - found.told_traits
-        unknown = own - traits.STANDARD - found.own_traits
-        if missing := sorted(unknown and unknown - custom_traits.every(connection)):
+    def _give_traits(self, connection: Connection, provider: Provider, names: Iterable[str]) -> None:
+        own_traits = frozenset(names) - provider.told_traits
+        unknown = own_traits - traits.STANDARD - provider.own_traits
+        if missing := sorted(unknown and unknown - custom_traits.fetch_trait_names(connection)):
             raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. Make custom ones first: PUT "
                                  "/traits/CUSTOM_…")
-        if odd := sorted(name for name in own & traits.TOLD if name.startswith("COMPUTE_")):
+        if odd := sorted(name for name in own_traits & traits.TOLD if name.startswith("COMPUTE_")):
             raise InvalidRequest(f"{', '.join(odd)[:255]}: what a host can do its agent tells, and {traits.DISABLED} "
                                  "those have that are disabled (`openstack compute service set --disable`).")
-        if own != found.own_traits:
-            hosts.set_host(connection, found.name, own_traits=hosts.names_text(own))
+        if own_traits != provider.own_traits:
+            hosts.update_host_row(connection, provider.name, own_traits=hosts.names_text(own_traits))
 
     def make_trait(self, name: str) -> bool:
-        """Make a custom trait; ``False`` where there is one. Raises ``InvalidRequest`` for another name."""
+        """Create a custom trait, and return ``False`` when it exists. Raises ``InvalidRequest`` for a name that is not
+        custom."""
         if name in traits.STANDARD:
             return False
-        if wrong := traits.check_custom([name]):
+        if wrong := traits.check_custom_traits([name]):
             raise InvalidRequest(f"A trait that is made here is a custom one: {wrong}.")
         with self.cloud.store.api.write() as connection:
-            return custom_traits.add(connection, name)
+            return custom_traits.insert_trait_row(connection, name)
 
     def drop_trait(self, name: str) -> None:
         """Remove a custom trait. Raises ``InvalidRequest`` for a standard one, ``InUse``, ``NotFound``."""
         if name in traits.STANDARD:
             raise InvalidRequest(f"Cannot delete standard trait {name}.")
-        if users := [one.name for one in self.placement.providers() if name in one.traits]:
+        if users := [provider.name for provider in self.placement.providers() if name in provider.traits]:
             raise InUse(f"The trait {name[:255]} is in use by {', '.join(users[:5])}: take it from these providers "
                         "first, or out of their agents' settings.")
         with self.cloud.store.api.write() as connection:
-            if not custom_traits.drop(connection, name):
+            if not custom_traits.remove_trait_row(connection, name):
                 raise NotFound(f"No such trait(s): {name[:255]}.")
 
     # Resource classes
     def make_class(self, name: str) -> bool:
-        """Make a custom resource class; ``False`` where there is one. Raises ``InvalidRequest`` for another name."""
+        """Create a custom resource class, and return ``False`` when it exists. Raises ``InvalidRequest`` for a name
+        that is not custom."""
         if name in STANDARD:
             return False
-        if traits.check_custom([name]):
+        if traits.check_custom_traits([name]):
             raise InvalidRequest(f"{name[:80]!r} must be CUSTOM_ and capital letters, digits and _: a resource class "
                                  "that is made here is a custom one.")
         with self.cloud.store.api.write() as connection:
-            return inventories.add_class(connection, name)
+            return inventories.insert_resource_class(connection, name)
 
     def drop_class(self, name: str) -> None:
         """Remove a custom resource class. Raises ``InvalidRequest`` for a standard one, ``InUse``, ``NotFound``."""
@@ -136,98 +139,103 @@ class Providers:
             raise InvalidRequest(f"Cannot delete standard resource class {name}.")
         with self.cloud.store.api.write() as connection:
             roots = self.placement.read_roots(connection)
-            if not any(name in one.inventories for root in roots for one in root.tree) and (
-                    inventories.drop_class(connection, name)):
+            if not any(name in provider.inventories for root in roots for provider in root.tree) and (
+                    inventories.remove_resource_class(connection, name)):
                 return
-            if name in inventories.classes(connection):
+            if name in inventories.fetch_resource_classes(connection):
                 raise InUse(f"Cannot delete resource class {name} which is in use in inventory: delete the "
                             "inventories, or take it out of the agents' provider.yaml and pci_device_spec, first.")
         raise NotFound(f"No such resource class {name[:80]}.")
 
     # Inventories
-    def set_inventories(self, id: str, generation: int | None, wanted: Mapping[str, Wanted],
+    def set_inventories(self, id: str, generation: int | None, requested: Mapping[str, Wanted],
                         whole: bool = False) -> Provider:
-        """Set inventories by class; *whole*: of the others goes what operators have set. A ratio or reserved amount
-        that is as it was, by settings and aggregates, goes on following them. Raises ``InvalidField``,
-        ``InvalidRequest``, ``NotFound``, ``Conflict``."""
-        with self._changing(id, generation) as (connection, found):
-            self._set_inventories(connection, found, wanted, whole)
+        """Set inventories by class. *whole*: also remove the operator's values of all other classes. A ratio or
+        reserved amount equal to the current one is not stored, so that it still follows settings and aggregates. Raises
+        ``InvalidField``, ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+        with self._changing(id, generation) as (connection, provider):
+            self._set_inventories(connection, provider, requested, whole)
         return self.placement.provider(id)
 
-    def _set_inventories(self, connection: Connection, found: Provider, wanted: Mapping[str, Wanted], whole: bool,
+    def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
                          sure: bool = False) -> None:
-        """*sure*: what is as it was is set too."""
+        """Set inventories of a locked provider. *sure*: store values that equal the current ones too."""
         if whole:
-            wanted = {**dict.fromkeys((*found.inventories, *found.classes)), **wanted}
-        _check_known(connection, wanted)
+            requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
+        _check_inventories(connection, requested)
         columns: dict[str, Any] = {}
-        for name, fields in sorted(wanted.items()):
-            if name not in CLASSES and name not in found.told_classes:
-                _set_own_class(connection, found, name, fields)
+        for name, fields in sorted(requested.items()):
+            if name not in CLASSES and name not in provider.told_classes:
+                _set_own_class(connection, provider, name, fields)
                 continue
-            own = _own(found, name, fields, sure)
+            own_values = _own_settings(provider, name, fields, sure)
             if name in CLASSES:
-                columns |= self._columns(COLUMNS[name], own)
+                columns |= self._columns(COLUMNS[name], own_values)
             else:
-                inventories.set_own(connection, found.id, name, own)
-        hosts.set_host(connection, found.name, found.ratios, **columns)
+                inventories.save_operator_inventory(connection, provider.id, name, own_values)
+        hosts.update_host_row(connection, provider.name, provider.ratios, **columns)
 
-    def _columns(self, column: str, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Columns of the host for what is set of a standard class."""
-        reserved = own.get("reserved")
-        found = {f"{column}_own_reserved": reserved,
-                 f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
-        return found | ({f"{column}_ratio": own.get("allocation_ratio")} if column in SHARED else {})
+    def _columns(self, column: str, own_values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of the host for the operator's values of a standard class."""
+        reserved = own_values.get("reserved")
+        columns = {f"{column}_own_reserved": reserved,
+                   f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
+        return columns | ({f"{column}_ratio": own_values.get("allocation_ratio")} if column in SHARED else {})
 
-    # Both together
-    def reshape(self, wanted: Mapping[str, tuple[int, Mapping[str, Wanted]]], held: Mapping[str, Wish]) -> None:
-        """Set all inventories of providers, by uuid, of the generation that the caller has seen; and have consumers,
-        by uuid, hold what is wanted: in one transaction, or nothing. So what is held of a class can go from one host to
-        another with its inventory. Raises as ``set_inventories`` and ``Consumers.replace`` do, but ``InvalidRequest``
-        for a provider that there is not; and ``Conflict`` where what these consumers hold, be it as before, does not
-        fit into these inventories."""
+    # Inventories and allocations together
+    def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]], wishes: Mapping[str, Wish]) -> None:
+        """Replace all inventories of providers and the allocations of consumers, both by uuid, in one transaction.
+
+        *requested*: for each provider the generation that the caller has seen, and its inventories. This can move the
+        claims on a class from one host to another together with the inventory. Raises as ``set_inventories`` and
+        ``Consumers.replace``, with ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when
+        allocations of these consumers, even unchanged ones, do not fit the new inventories.
+        """
         def between(connection: Connection) -> None:
-            for id, (generation, fields) in wanted.items():
+            for id, (generation, fields) in requested.items():
                 try:
-                    found = self.placement.read_provider(connection, id, lock=True)
+                    provider = self.placement.read_provider(connection, id, lock=True)
                 except NotFound as error:
                     raise InvalidRequest(f"{error} It is named in inventories.") from None
-                check_generation(found, generation)
-                self._set_inventories(connection, found, fields, whole=True)
+                check_provider_generation(provider, generation)
+                self._set_inventories(connection, provider, fields, whole=True)
 
         def after(connection: Connection) -> None:
-            for found in self.placement.read_roots(connection, wanted):
-                for amounts in (wish.held.get(found.id, {}) for wish in held.values()):
-                    if less := {name: n for name, n in amounts.items() if not found.bears(name, n)}:
-                        raise no_room(found.name, less)
+            for root in self.placement.read_roots(connection, requested):
+                for amounts in (wish.held.get(root.id, {}) for wish in wishes.values()):
+                    if less := {name: n for name, n in amounts.items() if not root.bears(name, n)}:
+                        raise no_room(root.name, less)
 
-        Consumers(self.placement).replace(held, wanted, between, after)
+        Consumers(self.placement).replace(wishes, requested, between, after)
         self.cloud.hosts.all(fresh=True)
 
     # Aggregates
-    def set_aggregates(self, caller: Caller, id: str, generation: int | None, wanted: Iterable[str]) -> Provider:
-        """Have the host be in the host aggregates of these uuids, and no others. Raises ``InvalidRequest`` for what is
-        none, and what refuses the host to go or come; nothing has changed then."""
-        with self._changing(id, generation, groups=True) as (connection, found):
-            aggregates.set_of_host(caller, connection, found.name, {one.lower() for one in wanted})
+    def set_aggregates(self, caller: Caller, id: str, generation: int | None, aggregate_ids: Iterable[str]) -> Provider:
+        """Put the host into the host aggregates of these uuids, and remove it from all others. Raises
+        ``InvalidRequest`` for an unknown uuid, and the errors of adding or removing the host; then nothing has
+        changed."""
+        with self._changing(id, generation, groups=True) as (connection, provider):
+            aggregates.set_host_aggregates(caller, connection, provider.name,
+                                           {aggregate_id.lower() for aggregate_id in aggregate_ids})
         return self.placement.provider(id)
 
 
-def check_generation(found: Provider, generation: int | None) -> None:
-    """Raises ``Conflict`` where the caller has seen another generation."""
-    if generation is not None and generation != found.generation:
-        raise Conflict(f"Resource provider generation conflict: {found.name} has generation {found.generation}, and "
+def check_provider_generation(provider: Provider, generation: int | None) -> None:
+    """Raise ``Conflict`` when the caller has seen another generation."""
+    if generation is not None and generation != provider.generation:
+        raise Conflict(
+            f"Resource provider generation conflict: {provider.name} has generation {provider.generation}, and "
                        f"the request was made for {generation}. Read it again, and ask again.",
-                       generation=found.generation)
+                       generation=provider.generation)
 
 
-def _check_known(connection: Connection, wanted: Mapping[str, Wanted]) -> None:
-    """Raises ``InvalidRequest``, ``InvalidField`` for classes and fields that cannot be."""
-    names = {name for name, fields in wanted.items() if fields is not None and name not in CLASSES}
-    if names and (missing := sorted(names - {*inventories.classes(connection)} - {*GIVEN_CLASSES})):
+def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) -> None:
+    """Raise ``InvalidRequest`` or ``InvalidField`` for invalid classes and fields."""
+    names = {name for name, fields in requested.items() if fields is not None and name not in CLASSES}
+    if names and (missing := sorted(names - {*inventories.fetch_resource_classes(connection)} - {*GIVEN_CLASSES})):
         raise InvalidRequest(f"Unknown resource class in inventory: {missing[0][:80]}. Make it first: PUT "
                              "/resource_classes/CUSTOM_…")
-    for name, fields in wanted.items():
+    for name, fields in requested.items():
         if fields is None:
             continue
         if "total" not in fields:
@@ -240,37 +248,38 @@ def _check_known(connection: Connection, wanted: Mapping[str, Wanted]) -> None:
                                f"{inventories.MOST}", ratio)
 
 
-def _set_own_class(connection: Connection, found: Provider, name: str, fields: Wanted) -> None:
-    """An inventory of a class that its agent does not tell. Raises ``InUse``."""
-    row = found.classes.get(name)
+def _set_own_class(connection: Connection, provider: Provider, name: str, fields: Wanted) -> None:
+    """Set the inventory of a class that the agent does not report. Raises ``InUse``."""
+    row = provider.classes.get(name)
     if fields is None and row is not None and row.used:
-        raise InUse(f"Inventory for {name} on resource provider {found.name} in use: {row.used} of it are claimed.",
+        raise InUse(f"Inventory for {name} on resource provider {provider.name} in use: {row.used} of it are claimed.",
                     in_use=True)
-    inventories.set_own(connection, found.id, name, None if fields is None else Inventory(**fields)._asdict())
+    inventories.save_operator_inventory(connection, provider.id, name,
+                                        None if fields is None else Inventory(**fields)._asdict())
 
 
-def _without_images(found: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an inventory of the disk, with what is reserved besides the content of images."""
-    return {**fields, **({"reserved": max(0, fields["reserved"] - found.images_gb)} if "reserved" in fields else {})}
+def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an inventory of the disk without the share of images in ``reserved``."""
+    return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
-def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, Any]:
-    """What is set then of a class that its agent tells. Raises ``InvalidField``, ``InvalidRequest``."""
+def _own_settings(provider: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, Any]:
+    """Return the operator's values of a class that the agent reports. Raises ``InvalidField``, ``InvalidRequest``."""
     if fields is None:
         return {}
-    have, own = found.inventories.get(name), found.own_inventories.get(name, {})
+    have, own_values = provider.inventories.get(name), provider.own_inventories.get(name, {})
     if have is None:
-        raise InvalidRequest(f"Host {found.name} has no {name}: its agent tells none.")
-    if name == "DISK_GB" and not sure:  # what is shown has what images take in it, which comes besides what is set
-        have, fields = _without_images(found, have), _without_images(found, fields)
+        raise InvalidRequest(f"Host {provider.name} has no {name}: its agent tells none.")
+    if name == "DISK_GB" and not sure:  # the API shows reserved with the share of images
+        have, fields = _without_images(provider, have), _without_images(provider, fields)
     for field in ("total", "min_unit", "max_unit", "step_size"):
         if field == "max_unit" and fields.get(field, 0) >= have["total"]:
             continue
         if fields.get(field, have[field]) != have[field]:
-            raise InvalidField(f"{name}.{field}", f"is {have[field]}, as the agent of {found.name} tells; there are "
+            raise InvalidField(f"{name}.{field}", f"is {have[field]}, as the agent of {provider.name} tells; there are "
                                f"{' and '.join(inventories.SETTABLE)} to set", fields[field])
     if COLUMNS.get(name, SHARED[0]) not in SHARED and fields.get("allocation_ratio", 1.0) != 1.0:
         raise InvalidField(f"{name}.allocation_ratio", "must be 1.0: a dedicated CPU is one server's",
                            fields["allocation_ratio"])
-    return {one: fields[one] for one in inventories.SETTABLE
-            if one in fields and (sure or one in own or fields[one] != have[one])}
+    return {key: fields[key] for key in inventories.SETTABLE
+            if key in fields and (sure or key in own_values or fields[key] != have[key])}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Use cases that Nova passes on to other services."""
+"""Use cases that Nova forwards to other services."""

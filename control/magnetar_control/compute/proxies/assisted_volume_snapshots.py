@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Assisted volume snapshots: a volume service whose volumes are files asks for QEMU's overlay of a disk in use. Volumes
-here are the agents' own, who copy a disk in use into a snapshot by themselves, and start a server with the volume's one
-file: an overlay beside it would be lost with the next start. So each is refused, when all else is right."""
+"""Assisted volume snapshots, which are always refused, after all other checks.
+
+A volume service whose volumes are files asks for QEMU's overlay of a disk in use. Volumes here belong to the agents,
+which copy a disk in use into a snapshot themselves, and start a server with the volume's single file: the next start
+would lose an overlay next to it.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ RULE = "os_compute_api:os-assisted-volume-snapshots:"
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, volume_id: str) -> None:
-    """Raises ``InvalidRequest``, also where no server has the volume, as in Nova."""
-    _refuse(caller, volume_id, InvalidRequest)
+def create_assisted_snapshot(caller: Caller, volume_id: str) -> None:
+    """Raise ``InvalidRequest``, also when no server has the volume, as in Nova."""
+    _refuse_snapshot(caller, volume_id, InvalidRequest)
 
 
 @use_case(f"{RULE}delete")
-def delete(caller: Caller, _snapshot_id: str, volume_id: str) -> None:
-    """Raises ``InvalidRequest``, or ``NotFound`` where no server has the volume."""
-    _refuse(caller, volume_id, NotFound)
+def delete_assisted_snapshot(caller: Caller, _snapshot_id: str, volume_id: str) -> None:
+    """Raise ``InvalidRequest``, or ``NotFound`` when no server has the volume."""
+    _refuse_snapshot(caller, volume_id, NotFound)
 
 
-def _refuse(caller: Caller, volume_id: str, unknown: type[MagnetarError]) -> None:
+def _refuse_snapshot(caller: Caller, volume_id: str, unknown: type[MagnetarError]) -> None:
     volume: dict[str, Any] | None = caller.cloud.services.volume.show(caller.context, volume_id)
-    servers = [one["server_id"] for one in (volume or {}).get("attachments") or () if one["server_id"]]
+    servers = [attachment["server_id"] for attachment in (volume or {}).get("attachments") or ()
+               if attachment["server_id"]]
     if not servers:
         raise unknown(f"No volume Block Device Mapping with id {volume_id}.")
     if len(servers) > 1:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The names of what was an extension of the API once. Nova keeps the list as it was in 2014, with what is gone since,
-and so it stays here: microversions say what there is."""
+"""The names of former extensions of the API. Nova keeps the list of 2014, including extensions removed since, and so it
+stays here: clients learn features from microversions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from magnetar_control.compute.caller import Caller, use_case
 
-#: In order: alias, and name where that is not the alias in one word without os-.
+#: In order: alias, and the name unless it is the alias in one word without os-.
 NAMES = """
     NMN:Multinic OS-DCF:DiskConfig OS-EXT-AZ:ExtendedAvailabilityZone OS-EXT-IMG-SIZE:ImageSize OS-EXT-IPS:ExtendedIps
     OS-EXT-IPS-MAC:ExtendedIpsMac OS-EXT-SRV-ATTR:ExtendedServerAttributes OS-EXT-STS:ExtendedStatus
@@ -35,14 +35,15 @@ NAMES = """
 """
 
 
-def _name(alias: str) -> str:
-    return "".join(word.capitalize() for word in alias.removeprefix("os-").split("-"))
+def _extension_name(alias: str) -> str:
+    return "".join(part.capitalize() for part in alias.removeprefix("os-").split("-"))
 
 
-EXTENSIONS = {alias: name or _name(alias) for alias, _colon, name in (word.partition(":") for word in NAMES.split())}
+EXTENSIONS = {alias: name or _extension_name(alias) for alias, _colon,
+              name in (pair.partition(":") for pair in NAMES.split())}
 
 
 @use_case("os_compute_api:extensions")
-def every(_caller: Caller) -> Mapping[str, str]:
-    """Alias to name."""
+def list_extensions(_caller: Caller) -> Mapping[str, str]:
+    """Return the names of the extensions, by alias."""
     return EXTENSIONS

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Security groups as Nova has them: those of servers, which are those of their ports; and until 2.35 the groups and
-rules of the network service. Of a rule that names another group, ``remote_group`` is that one, or ``None``."""
+"""Security groups as in Nova: the groups of servers, which are the groups of their ports, and until 2.35 the groups and
+rules of the network service. In a rule that names another group, ``remote_group`` is that group's document, otherwise
+``None``."""
 
 from __future__ import annotations
 
@@ -11,55 +12,58 @@ from operator import itemgetter
 from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.hosts.services import uuid_of
-from magnetar_control.compute.target import Target, of_server
-from magnetar_control.services import Document, Documents, Page
+from magnetar_control.compute.hosts.services import parse_uuid
+from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.services import Page
 from magnetar_control.services.network.quotas import OVER
 from magnetar_control.store.servers import servers
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
 RULE = "os_compute_api:os-security-groups:"
-#: Ports of a rule that names none, by its protocol; addresses of one that names none.
+#: Ports of a rule without ports, by its protocol; addresses of a rule without addresses.
 ALL_PORTS = {"icmp": (-1, -1), "tcp": (1, 65535), "udp": (1, 65535)}
 ANYWHERE = "0.0.0.0/0"
 
 
 def _with_remotes(caller: Caller, groups: Sequence[Document]) -> Documents:
-    """Groups whose rules have their ``remote_group``."""
-    known = {one["id"]: one for one in groups}
-    wanted = {rule["remote_group_id"] for one in groups for rule in one["rules"]} - {None} - known.keys()
-    if wanted:
-        known.update((one["id"], one) for one in _store(caller).list(caller.context, Page(
-            filters={"id": sorted(wanted)})))
-    return [{**one, "rules": [{**rule, "remote_group": known.get(rule["remote_group_id"])} for rule in one["rules"]]}
-            for one in groups]
+    """Return groups whose rules have their ``remote_group``."""
+    groups_by_id = {group["id"]: group for group in groups}
+    missing_ids = {rule["remote_group_id"] for group in groups for rule in group["rules"]} - {
+        None} - groups_by_id.keys()
+    if missing_ids:
+        groups_by_id.update((group["id"], group) for group in _resource_store(caller).list(caller.context, Page(
+            filters={"id": sorted(missing_ids)})))
+    return [{**group, "rules": [{**rule, "remote_group": groups_by_id.get(rule["remote_group_id"])}
+                                for rule in group["rules"]]}
+            for group in groups]
 
 
-def _store(caller: Caller, noun: str = "security_groups") -> Any:
+def _resource_store(caller: Caller, noun: str = "security_groups") -> Any:
     return caller.cloud.services.network.resources[noun]
 
 
-@of_server(rule=f"{RULE}list")
-def of_one(caller: Caller, target: Target) -> Documents:
-    """Those of a server's ports, by project and name."""
-    found = caller.cloud.services.network.groups_of(target.row.id)
-    return _with_remotes(caller, sorted(found, key=itemgetter("project_id", "name")))
+@server_use_case(rule=f"{RULE}list")
+def list_server_security_groups(caller: Caller, target: Target) -> Documents:
+    """Return the security groups of a server's ports, by project and name."""
+    groups = caller.cloud.services.network.groups_of(target.row.id)
+    return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))
 
 
-@of_server(rule=f"{RULE}add")
-def add(caller: Caller, target: Target, name: str) -> None:
-    """Give all ports of a server a security group of its project. Raises ``InvalidRequest``, ``NotFound``,
+@server_use_case(rule=f"{RULE}add")
+def add_server_security_group(caller: Caller, target: Target, name: str) -> None:
+    """Add a security group of the server's project to all of its ports. Raises ``InvalidRequest``, ``NotFound``,
     ``Conflict``."""
-    _change(caller, target, name, add=True)
+    _change_server_groups(caller, target, name, add=True)
 
 
-@of_server(rule=f"{RULE}remove")
-def remove(caller: Caller, target: Target, name: str) -> None:
-    """Take a security group off the ports of a server. Raises as ``add``."""
-    _change(caller, target, name, add=False)
+@server_use_case(rule=f"{RULE}remove")
+def remove_server_security_group(caller: Caller, target: Target, name: str) -> None:
+    """Remove a security group from the ports of a server. Raises as ``add_server_security_group``."""
+    _change_server_groups(caller, target, name, add=False)
 
 
-def _change(caller: Caller, target: Target, name: str, *, add: bool) -> None:
+def _change_server_groups(caller: Caller, target: Target, name: str, *, add: bool) -> None:
     network, server = caller.cloud.services.network, target.row
     try:
         network.change_groups(server.project_id, server.id, name, add=add)
@@ -68,17 +72,17 @@ def _change(caller: Caller, target: Target, name: str, *, add: bool) -> None:
             raise NotFound(error.message) from None
         raise
     with target.database.write() as connection:
-        # Asked under the server's lock, so that who writes last knows of all changes.
-        if servers.row(connection, server.id, lock=True) is None:
+        # Read under the server's lock, so that the last writer stores all changes.
+        if servers.fetch_server_row(connection, server.id, lock=True) is None:
             raise servers.Moved
-        servers.change(connection, server.id, security_groups=servers.text([
-            {"name": one["name"], "id": one["id"]} for one in network.groups_of(server.id)]))
+        servers.update_server_row(connection, server.id, security_groups=servers.json_text([
+            {"name": group["name"], "id": group["id"]} for group in network.groups_of(server.id)]))
 
 
 # Groups and rules -------------------------------------------------------------------------------------------------
 @contextmanager
-def _told() -> Iterator[None]:
-    """What the network service says is a conflict, Nova says is forbidden or wrong."""
+def _as_nova_errors() -> Iterator[None]:
+    """Convert a ``Conflict`` of the network service: Nova answers forbidden over quota, and bad request otherwise."""
     try:
         yield
     except Conflict as error:
@@ -87,53 +91,56 @@ def _told() -> Iterator[None]:
 
 
 @use_case(f"{RULE}get")
-def every(caller: Caller, *, everywhere: bool = False) -> Documents:
-    """Those of the caller's project, by name; *everywhere*: for administrators of all projects."""
+def list_security_groups(caller: Caller, *, everywhere: bool = False) -> Documents:
+    """Return the security groups of the caller's project, by name. *everywhere*: of all projects, for
+    administrators."""
     mine = Page() if everywhere and caller.context.is_admin else Page(filters={"project_id": [caller.project]})
-    found = _store(caller).list(caller.context, mine)
-    return _with_remotes(caller, sorted(found, key=itemgetter("project_id", "name")))
+    groups = _resource_store(caller).list(caller.context, mine)
+    return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))
 
 
 @use_case(f"{RULE}show")
-def show(caller: Caller, id: str) -> Document:
-    """One. Raises ``InvalidRequest`` for what is no uuid, ``NotFound``."""
-    return _with_remotes(caller, [_store(caller).show(caller.context, uuid_of(id))])[0]
+def show_security_group(caller: Caller, id: str) -> Document:
+    """Return one security group. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    return _with_remotes(caller, [_resource_store(caller).show(caller.context, parse_uuid(id))])[0]
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, name: str, description: str) -> Document:
-    """Raises ``InvalidRequest``, ``Forbidden``."""
-    with _told():
-        return _with_remotes(caller, _store(caller).create(
+def create_security_group(caller: Caller, name: str, description: str) -> Document:
+    """Create a security group. Raises ``InvalidRequest``, ``Forbidden``."""
+    with _as_nova_errors():
+        return _with_remotes(caller, _resource_store(caller).create(
             caller.context, {"name": name, "description": description}))[0]
 
 
 @use_case(f"{RULE}update")
-def update(caller: Caller, id: str, name: str, description: str) -> Document:
-    """Raises ``InvalidRequest``, ``NotFound``."""
-    with _told():
-        return _with_remotes(caller, [_store(caller).update(
-            caller.context, uuid_of(id), {"name": name, "description": description})])[0]
+def update_security_group(caller: Caller, id: str, name: str, description: str) -> Document:
+    """Set name and description of a security group. Raises ``InvalidRequest``, ``NotFound``."""
+    with _as_nova_errors():
+        return _with_remotes(caller, [_resource_store(caller).update(
+            caller.context, parse_uuid(id), {"name": name, "description": description})])[0]
 
 
 @use_case(f"{RULE}delete")
-def delete(caller: Caller, id: str) -> None:
-    """Raises ``InvalidRequest`` while a port has it, ``NotFound``."""
-    with _told():
-        _store(caller).delete(caller.context, uuid_of(id))
+def delete_security_group(caller: Caller, id: str) -> None:
+    """Delete a security group. Raises ``InvalidRequest`` while a port has it, ``NotFound``."""
+    with _as_nova_errors():
+        _resource_store(caller).delete(caller.context, parse_uuid(id))
 
 
 @use_case(f"{RULE}rule:create")
-def create_rule(caller: Caller, group_id: str, *, remote_group_id: str | None = None, cidr: str | None = None,
-                protocol: str | None = None, ports: tuple[int | None, int | None] = (None, None)) -> Document:
-    """Let in what comes from a group, or from addresses (anywhere where left out). Raises ``InvalidRequest``,
+def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id: str | None = None,
+                               cidr: str | None = None,
+                               protocol: str | None = None, ports: tuple[int | None, int | None] = (None,
+                                                                                                    None)) -> Document:
+    """Allow incoming traffic from a group, or from addresses (anywhere when left out). Raises ``InvalidRequest``,
     ``NotFound``, ``Forbidden``."""
-    context, remote, rule = caller.context, None, {"security_group_id": uuid_of(group_id), "direction": "ingress"}
-    _store(caller).show(context, rule["security_group_id"])
+    context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}
+    _resource_store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:
         rule.update(_from_addresses(cidr or ANYWHERE))
     else:
-        remote = _store(caller).show(context, uuid_of(remote_group_id))
+        remote = _resource_store(caller).show(context, parse_uuid(remote_group_id))
         rule["remote_group_id"] = remote["id"]
         if ports == (None, None) and protocol in ALL_PORTS:
             ports = ALL_PORTS[protocol]
@@ -141,8 +148,8 @@ def create_rule(caller: Caller, group_id: str, *, remote_group_id: str | None = 
         rule.update(_of_protocol(protocol, *ports))
     elif remote_group_id is None:
         raise InvalidRequest("Not enough parameters to build a valid rule.")
-    with _told():
-        made = _store(caller, "security_group_rules").create(context, rule)[0]
+    with _as_nova_errors():
+        made = _resource_store(caller, "security_group_rules").create(context, rule)[0]
     return {**made, "remote_group": remote}
 
 
@@ -158,7 +165,7 @@ def _from_addresses(cidr: str) -> dict[str, Any]:
 
 
 def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
-    """Of ICMP ports are type and code, where -1 is any."""
+    """Return the protocol fields of a rule. The ports of ICMP are type and code; -1 is any."""
     if protocol != "icmp" and not 1 <= least <= most <= 65535:
         raise InvalidRequest(f"Invalid port range {least}:{most}. Valid TCP ports should be between 1-65535")
     if protocol == "icmp" and not (-1 <= least <= 255 and -1 <= most <= 255):
@@ -168,6 +175,6 @@ def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
 
 
 @use_case(f"{RULE}rule:delete")
-def delete_rule(caller: Caller, id: str) -> None:
-    """Raises ``InvalidRequest`` for what is no uuid, ``NotFound``."""
-    _store(caller, "security_group_rules").delete(caller.context, uuid_of(id))
+def delete_security_group_rule(caller: Caller, id: str) -> None:
+    """Delete a rule. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    _resource_store(caller, "security_group_rules").delete(caller.context, parse_uuid(id))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes and their snapshots as Nova passes them on, until 2.35."""
+"""Volumes and their snapshots that Nova forwards, until 2.35."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume.rows import VolumeListing
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidField
 
 RULE = "os_compute_api:os-volumes:"
@@ -15,29 +15,29 @@ SNAPSHOTS = f"{RULE}snapshots:"
 
 
 @use_case(f"{RULE}list")
-def page(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """The volumes of the caller's project, newest first."""
-    found: Documents = caller.cloud.services.volume.volumes.list(
+def list_volumes(caller: Caller, limit: int, offset: int = 0) -> Documents:
+    """Return the volumes of the caller's project, newest first."""
+    volumes: Documents = caller.cloud.services.volume.volumes.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
-    return found
+    return volumes
 
 
-#: As ``page``, by a rule of its own.
-page_detail = use_case(f"{RULE}detail")(page.function)
+#: As ``list_volumes``, under its own rule.
+list_volumes_detail = use_case(f"{RULE}detail")(list_volumes.function)
 
 
 @use_case(f"{RULE}show")
-def show(caller: Caller, id: str) -> Document:
-    """One. Raises ``NotFound``."""
-    found: Document = caller.cloud.services.volume.volumes.show(caller.context, id)
-    return found
+def show_volume(caller: Caller, id: str) -> Document:
+    """Return one volume. Raises ``NotFound``."""
+    volume: Document = caller.cloud.services.volume.volumes.show(caller.context, id)
+    return volume
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, size: int, *, name: str | None = None, description: str | None = None,
-           snapshot_id: str | None = None, volume_type: str | None = None, metadata: Mapping[str, str] | None = None,
-           zone: str | None = None) -> Document:
-    """A volume that is being made. Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
+def create_volume(caller: Caller, size: int, *, name: str | None = None, description: str | None = None,
+                  snapshot_id: str | None = None, volume_type: str | None = None,
+                  metadata: Mapping[str, str] | None = None, zone: str | None = None) -> Document:
+    """Create a volume; its content follows. Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
     service = caller.cloud.services.volume
     if zone not in (None, "", service.zone):
         raise InvalidField("volume.availability_zone", f"must be {service.zone}, where all volumes are", zone)
@@ -46,40 +46,40 @@ def create(caller: Caller, size: int, *, name: str | None = None, description: s
 
 
 @use_case(f"{RULE}delete")
-def delete(caller: Caller, id: str) -> None:
-    """Raises ``NotFound``, ``InvalidRequest`` while it is in use."""
+def delete_volume(caller: Caller, id: str) -> None:
+    """Delete a volume. Raises ``NotFound``, ``InvalidRequest`` while it is in use."""
     caller.cloud.services.volume.volumes.delete(caller.context, id)
 
 
 @use_case(f"{SNAPSHOTS}list")
-def snapshots(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """Those of the caller's project, newest first."""
-    found: Documents = caller.cloud.services.volume.snapshots.list(
+def list_volume_snapshots(caller: Caller, limit: int, offset: int = 0) -> Documents:
+    """Return the snapshots of the caller's project, newest first."""
+    snapshots: Documents = caller.cloud.services.volume.snapshots.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
-    return found
+    return snapshots
 
 
-#: As ``snapshots``, by a rule of its own.
-snapshots_detail = use_case(f"{SNAPSHOTS}detail")(snapshots.function)
+#: As ``list_volume_snapshots``, under its own rule.
+list_volume_snapshots_detail = use_case(f"{SNAPSHOTS}detail")(list_volume_snapshots.function)
 
 
 @use_case(f"{SNAPSHOTS}show")
-def show_snapshot(caller: Caller, id: str) -> Document:
-    """One. Raises ``NotFound``."""
-    found: Document = caller.cloud.services.volume.snapshots.show(caller.context, id)
-    return found
+def show_volume_snapshot(caller: Caller, id: str) -> Document:
+    """Return one snapshot. Raises ``NotFound``."""
+    snapshot: Document = caller.cloud.services.volume.snapshots.show(caller.context, id)
+    return snapshot
 
 
 @use_case(f"{SNAPSHOTS}create")
-def create_snapshot(caller: Caller, volume_id: str, *, name: str | None = None, description: str | None = None,
-                    force: bool = False) -> Document:
-    """A snapshot that is being taken; *force*: also of a volume in use. Raises ``NotFound``, ``InvalidRequest``,
-    ``Forbidden``."""
+def create_volume_snapshot(caller: Caller, volume_id: str, *, name: str | None = None, description: str | None = None,
+                           force: bool = False) -> Document:
+    """Create a snapshot; its content follows. *force*: also of a volume in use. Raises ``NotFound``,
+    ``InvalidRequest``, ``Forbidden``."""
     return caller.cloud.services.volume.create_snapshot(caller.context, volume_id, name=name, description=description,
                                                         in_use=force)
 
 
 @use_case(f"{SNAPSHOTS}delete")
-def delete_snapshot(caller: Caller, id: str) -> None:
-    """Raises ``NotFound``, ``InvalidRequest``."""
+def delete_volume_snapshot(caller: Caller, id: str) -> None:
+    """Delete a snapshot. Raises ``NotFound``, ``InvalidRequest``."""
     caller.cloud.services.volume.snapshots.delete(caller.context, id)

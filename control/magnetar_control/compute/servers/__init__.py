@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Use cases about servers, and what is done to them."""
+"""Use cases about servers and their actions."""

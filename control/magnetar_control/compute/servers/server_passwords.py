@@ -1,36 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-server-password: what a guest has left for its user by the metadata service, encrypted with the user's key."""
+"""os-server-password: the password that a guest has stored for its user through the metadata service, encrypted with
+the user's key."""
 
 from __future__ import annotations
 
 import contextlib
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, of_server
+from magnetar_control.compute.target import Target, server_use_case
 from magnetar_control.store.servers import server_passwords
 from magnetar_core.errors import MagnetarError
 
-from .server_actions import asked
+from .server_actions import agent_of_host
 
 RULE = "os_compute_api:os-server-password:"
 SHOW_PASSWORD = f"{RULE}show"
 
 
-@of_server(rule=SHOW_PASSWORD)
-def show(_caller: Caller, target: Target) -> str:
-    """The encrypted password; "" when there is none."""
+@server_use_case(rule=SHOW_PASSWORD)
+def show_server_password(_caller: Caller, target: Target) -> str:
+    """Return the encrypted password; "" when there is none."""
     return target.row.password or ""
 
 
-@of_server(rule=f"{RULE}clear")
-def clear(caller: Caller, target: Target) -> None:
-    """Forget it, here and at the host, so that the guest may leave another. A host that does not answer now is told
-    when it tells of the password again."""
+@server_use_case(rule=f"{RULE}clear")
+def delete_server_password(caller: Caller, target: Target) -> None:
+    """Delete the password here and at the host, so that the guest may store another. A host that does not answer now is
+    told when it reports the password again."""
     if not target.row.password:
         return
     with target.database.write() as connection:
-        server_passwords.clear(connection, target.row.id, target.row.password)
+        server_passwords.clear_password_columns(connection, target.row.id, target.row.password)
     host = caller.cloud.hosts.get(target.row.host)
     if host is not None and host.up:
-        with contextlib.suppress(MagnetarError), asked(caller, host) as client:
+        with contextlib.suppress(MagnetarError), agent_of_host(caller, host) as client:
             client.event("server", target.row.id, "clear_password", {}, request_id=caller.request_id)

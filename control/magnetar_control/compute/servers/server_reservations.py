@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes and ports that new servers name: they are reserved before the request is answered, so that nobody else gets
-them.
+"""Volumes and ports that new servers name, reserved before the request is answered, so that no other client gets them.
 
-The servers are written down first, with their ``create`` actions held back for a moment (see ``held_action``). If the
-API dies in between, a conductor takes the actions then and reserves by itself, under the same ids.
+The servers are written first, with their ``create`` actions held back for a moment (see ``held_action``). If the API
+dies in between, a conductor takes the actions after that time and makes the reservations itself, under the same ids.
 """
 
 from __future__ import annotations
@@ -11,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import ColumnElement, select, update
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.held_action import HELD
+from magnetar_control.documents import ServerRequest
 from magnetar_control.services.volume.attachments import id_of_new
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import MagnetarError
 
 Row = Mapping[Any, Any]
-#: Seconds for which the actions of servers that are refused are held back while their reservations are freed.
+#: Seconds for which the actions of refused servers are held back while their reservations are released.
 WITHDRAWN = 300
 
 
@@ -33,31 +33,33 @@ class NamedResources(NamedTuple):
     ports: list[str]
 
 
-#: What new servers name, by their uuids; empty where none of them names anything.
+#: The resources that new servers name, by the servers' uuids; empty when they name none.
 OfServers = Mapping[str, NamedResources]
 
 
-def named_by(rows: Sequence[Row]) -> OfServers:
+def named_resources(rows: Sequence[Row]) -> OfServers:
     """Return the existing volumes and ports that the *rows* of new servers ask for."""
-    named = {row["id"]: _of_row(row) for row in rows}
+    texts = {row["request"] for row in rows}  # usually one: the request of all these servers
+    by_text = {text: _resources_in_request(ServerRow.of_values({"request": text}).request) for text in texts}
+    named = {row["id"]: by_text[row["request"]] for row in rows}
     return named if any(map(any, named.values())) else {}
 
 
-def _of_row(row: Row) -> NamedResources:
-    request = orjson.loads(row["request"])
+def _resources_in_request(request: ServerRequest) -> NamedResources:
     return NamedResources(
         [str(block["uuid"]) for block in request.get("blocks") or () if block["source_type"] == "volume"],
         [str(nic["port_id"]) for nic in request.get("networks") or () if nic.get("port_id")])
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return until when the servers' ``create`` actions are held back: ``None`` where nothing must be reserved."""
+    """Return the time until which the servers' ``create`` actions are held back: ``None`` when nothing must be
+    reserved."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
 
-def reserve(caller: Caller, named: OfServers) -> None:
-    """Reserve volumes and ports of new servers, and let the conductors have their actions. Raises what reserving
-    raises; then none of the servers is there any more."""
+def reserve_named_resources(caller: Caller, named: OfServers) -> None:
+    """Reserve volumes and ports of new servers, and release their actions to the conductors. Raises the errors of the
+    reservations; then all of the servers are removed."""
     if not named:
         return
     volumes, network = caller.cloud.services.volume, caller.cloud.services.network
@@ -71,38 +73,40 @@ def reserve(caller: Caller, named: OfServers) -> None:
                 volumes.reserve(caller.context, id, server_id, attachment_id=attachment_id)
                 reserved.add(attachment_id)
     except MagnetarError:
-        _withdraw(caller, named, reserved)
+        _withdraw_servers(caller, named, reserved)
         raise
     with database.write() as connection:
-        connection.execute(update(actions).where(*_waiting(named)).values(not_before=None))
+        connection.execute(update(actions).where(*_queued_creates(named)).values(not_before=None))
         database.ring(connection, servers.ACTIONS_BELL)
-    _free_of_deleted(caller, named)
+    _free_of_deleted_servers(caller, named)
 
 
-def _waiting(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
-    """Return what is true of the servers' ``create`` actions that have not begun."""
+def _queued_creates(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the servers' ``create`` actions that have not begun."""
     return actions.c.server_id.in_([*server_ids]), actions.c.action == "create", actions.c.state == "queued"
 
 
-def _withdraw(caller: Caller, named: OfServers, reserved: set[str]) -> None:
-    """Free what was reserved for servers that are refused, then remove those that no conductor has taken.
+def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> None:
+    """Release the reservations of refused servers, then remove the servers that no conductor has taken.
 
-    Their actions are held back for longer first. If the API dies in between, a conductor takes them then, reserves by
-    itself, and frees what it must: nothing stays reserved for a server that nobody knows.
+    Their actions are held back for longer first. If the API dies in between, a conductor takes them after that time,
+    makes the reservations itself, and releases what it must: nothing stays reserved for an unknown server.
     """
-    database, untouched = caller.cloud.store.cell0, (*_waiting(named), actions.c.attempts == 0)
+    database, untouched = caller.cloud.store.cell0, (*_queued_creates(named), actions.c.attempts == 0)
     with database.write() as connection:
         connection.execute(update(actions).where(*untouched).values(not_before=database.clock(WITHDRAWN)))
-        held = set(connection.execute(select(actions.c.server_id).where(*untouched)).scalars())
+        held_servers = set(connection.execute(select(actions.c.server_id).where(*untouched)).scalars())
     for server_id, resources in named.items():
-        if server_id in held:
-            _free(caller, server_id, resources, reserved)
+        if server_id in held_servers:
+            _free_reservations(caller, server_id, resources, reserved)
     with database.write() as connection:
-        servers.leave(connection, connection.execute(select(actions.c.server_id).where(*untouched)).scalars().all())
+        servers.remove_scheduled_servers(connection, connection.execute(
+            select(actions.c.server_id).where(*untouched)).scalars().all())
 
 
-def _free(caller: Caller, server_id: str, resources: NamedResources, reserved: set[str] | None = None) -> None:
-    """Free what was reserved for a server; of attachments only those of *reserved*, where given."""
+def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
+                       reserved: set[str] | None = None) -> None:
+    """Release the reservations of a server. *reserved*: release only these attachments."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):
@@ -110,12 +114,13 @@ def _free(caller: Caller, server_id: str, resources: NamedResources, reserved: s
             caller.cloud.services.volume.detached(attachment_id)
 
 
-def _free_of_deleted(caller: Caller, named: OfServers) -> None:
-    """Free what was reserved for a server that somebody deletes meanwhile: its deletion may have been done by then."""
-    found = servers.find_each(caller.cloud.store, [*named])
+def _free_of_deleted_servers(caller: Caller, named: OfServers) -> None:
+    """Release the reservations of servers that another client has deleted meanwhile: the deletion may have ended before
+    they were made."""
+    located_servers = servers.find_server_rows(caller.cloud.store, [*named])
     for server_id, resources in named.items():
-        _database, server = found.get(server_id, (None, None))
-        # One that moved into its cell between the two reads is in neither; ``find`` looks again.
-        gone = server_id not in found and servers.find(caller.cloud.store, server_id) is None
-        if gone or (server is not None and server.task_state == servers.DELETING):
-            _free(caller, server_id, resources)
+        _database, server = located_servers.get(server_id, (None, None))
+        # A server that moved into its cell between the two reads is in neither; ``find_server_row`` looks again.
+        is_deleted = server_id not in located_servers and servers.find_server_row(caller.cloud.store, server_id) is None
+        if is_deleted or (server is not None and server.task_state == servers.DELETING):
+            _free_reservations(caller, server_id, resources)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers: list, show, update, delete. They are made in ``server_create``, acted on in ``server_actions``."""
+"""servers: list, show, update, delete. ``server_create`` creates them, ``server_actions`` has their actions."""
 
 from __future__ import annotations
 
@@ -12,32 +12,41 @@ from sqlalchemy import select
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.compute.target import Target, find, notify, of_server, tell_stopped, visible
+from magnetar_control.compute.target import (
+    Target,
+    find_server_target,
+    is_visible_to,
+    notify_server,
+    notify_stopped_actions,
+    server_use_case,
+)
+from magnetar_control.documents import AddressesOfServer
 from magnetar_control.store.actions import stopped_actions
 from magnetar_control.store.engine.tables import server_group_members, server_groups
 from magnetar_control.store.engine.tables import servers as table
 from magnetar_control.store.servers import server_list, servers
-from magnetar_control.store.servers.server_list import ServerListRequest
+from magnetar_control.store.servers.server_list_request import ServerListRequest
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 
 from . import soft_delete
 
 READ = "os_compute_api:servers:"
 INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show", f"{READ}allow_all_filters"
-#: Who reads on which host a server is, and what it is called there.
+#: The rule for reading a server's host, and its name there.
 EXTENDED = "os_compute_api:os-extended-server-attributes"
 #: Columns of short lists.
 BRIEF = (table.c.id, table.c.name)
-#: More servers than one project has.
+#: A limit above the number of servers of one project.
 EVERY = 10000
 
 
-def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.ServerPage:
+def _list_page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule: str) -> server_list.ServerPage:
     if query.all_projects:
         caller.check_policy(f"{rule}:get_all_tenants")
     if query.since and query.before and query.before < query.since:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
-    if {word.upper() for word in query.statuses or ()} == {"DELETED"}:
+    if {status.upper() for status in query.statuses or ()} == {"DELETED"}:
         if not caller.is_admin:
             raise Forbidden("Only administrators may list deleted instances")
         query.deleted = True
@@ -51,20 +60,21 @@ def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule
         query.zone_hosts = [host.name for host in caller.cloud.hosts.all().values() if host.zone == query.zone]
     shown = {column.name for column in columns}
     columns = (*columns, *(table.c[name] for name, _down in query.sort if name not in shown))
-    return server_list.page(caller.cloud.store, query, columns, caller.settings.cell_timeout,
-                            None if query.marker is None else _sorted_values(caller, query.marker, query.sort))
+    return server_list.fetch_server_page(caller.cloud.store, query, columns, caller.settings.cell_timeout,
+                                         None if query.marker is None
+                                         else _sorted_values(caller, query.marker, query.sort))
 
 
 @use_case(INDEX)
-def index(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
-    """The servers of a page, with the columns of ``BRIEF``. Raises ``Forbidden``, ``InvalidRequest``."""
-    return _page(caller, query, BRIEF, INDEX)
+def list_servers(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
+    """Return a page of servers, each with its id and name. Raises ``Forbidden``, ``InvalidRequest``."""
+    return _list_page(caller, query, BRIEF, INDEX)
 
 
 @use_case(DETAIL)
-def detail(caller: Caller, query: ServerListRequest, columns: frozenset[str]) -> server_list.ServerPage:
-    """As ``index``, with these *columns*; names of others are left out."""
-    return _page(caller, query, _columns(columns), DETAIL)
+def list_servers_detail(caller: Caller, query: ServerListRequest, columns: frozenset[str]) -> server_list.ServerPage:
+    """Return a page of servers with these *columns* of their rows. Unknown names of columns are ignored."""
+    return _list_page(caller, query, _columns(columns), DETAIL)
 
 
 @lru_cache(maxsize=200)
@@ -73,122 +83,137 @@ def _columns(names: frozenset[str]) -> tuple[Any, ...]:
 
 
 @use_case(INDEX)
-def of_project(caller: Caller, *, soft_deleted: bool = False) -> Sequence[servers.Found]:
-    """All servers of the caller's project, with all columns; with *soft_deleted* also those."""
+def list_project_servers(caller: Caller, *, soft_deleted: bool = False) -> list[ServerRow]:
+    """Return all servers of the caller's project, with all columns. *soft_deleted*: include soft-deleted ones."""
     query = ServerListRequest(limit=EVERY, project=caller.project, equal={"project_id": caller.project},
                               soft_deleted=soft_deleted)
-    return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
+    return _whole_rows(caller, query)
+
+
+def _whole_rows(caller: Caller, query: ServerListRequest) -> list[ServerRow]:
+    return ServerRow.several(server_list.fetch_server_page(caller.cloud.store, query, tuple(table.c),
+                                                           caller.settings.cell_timeout).rows)
 
 
 @use_case(f"{DETAIL}:get_all_tenants")
-def of_all_projects(caller: Caller, *, soft_deleted: bool = False) -> Sequence[servers.Found]:
-    """As ``of_project``, of all projects of the cloud. Raises ``Forbidden``."""
-    query = ServerListRequest(limit=100 * EVERY, all_projects=True, soft_deleted=soft_deleted)
-    return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
+def list_all_servers(caller: Caller, *, soft_deleted: bool = False) -> list[ServerRow]:
+    """Return the servers of all projects of the cloud, as ``list_project_servers``. Raises ``Forbidden``."""
+    return _whole_rows(caller, ServerListRequest(limit=100 * EVERY, all_projects=True, soft_deleted=soft_deleted))
 
 
 def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """What the server *id* sorts by. It may have been deleted since the page before."""
-    found = servers.find(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
-    if found is None or not visible(caller, found[1]):
+    """Return the sort keys of the server *id*. It may have been deleted since the previous page."""
+    located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
+    if located_server is None or not is_visible_to(caller, located_server[1]):
         raise InvalidRequest(f"marker [{id[:80]}] not found")
-    return tuple(getattr(found[1], name) for name, _descending in sort)
+    return tuple(getattr(located_server[1], name) for name, _descending in sort)
 
 
-@of_server(rule=SHOW)
-def show(_caller: Caller, target: Target) -> servers.Found:
-    """The server's row."""
+@server_use_case(rule=SHOW)
+def show_server(_caller: Caller, target: Target) -> ServerRow:
+    """Return the server's row."""
     return target.row
 
 
-@of_server(rule="os_compute_api:ips:index")
-def addresses(caller: Caller, target: Target) -> str:
-    """The server's addresses, a JSON object of network names and lists."""
-    return reached(target.row.addresses, floating(caller.cloud, [target.row]).get(target.row.id))
+@server_use_case(rule="os_compute_api:ips:index")
+def show_server_addresses(caller: Caller, target: Target) -> str:
+    """Return the server's addresses, a JSON object of network names and lists."""
+    row = target.row.stored
+    return addresses_with_floating_ips(row.addresses, server_floating_ips(caller.cloud, [row]).get(row.id))
 
 
-def floating(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mapping[tuple[str, str], str]]:
-    """Floating IPs of servers by their uuids, for ``reached``. Of those that have no addresses, such as new ones, the
-    network service is not asked."""
+def server_floating_ips(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mapping[tuple[str, str], str]]:
+    """Return the floating IPs of servers by their uuids, for ``addresses_with_floating_ips``. *rows*: as stored. The
+    network service is not asked about servers without addresses, such as new ones."""
     return cloud.services.network.floating([row.id for row in rows if row.addresses != "{}"])
 
 
-def reached(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
-    """The addresses that a row has, JSON text, each with the floating IP by which it is reached after it, as Nova has
-    it. *floating*: (MAC, fixed address) to floating address."""
+def addresses_with_floating_ips(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
+    """Return the addresses in a row as ``add_floating_ips`` does. Both are JSON text, which is not decoded for a server
+    without floating IPs."""
+    return orjson.dumps(add_floating_ips(orjson.loads(text), floating)).decode() if floating else text
+
+
+def add_floating_ips(fixed: AddressesOfServer, floating: Mapping[tuple[str, str], str] | None) -> AddressesOfServer:
+    """Return the addresses of a server, each followed by its floating IP, as in Nova. *floating*: (MAC, fixed address)
+    to floating address."""
     if not floating:
-        return text
-    shown: dict[str, list[dict[str, Any]]] = {}
-    for network, found in orjson.loads(text).items():
+        return fixed
+    shown: dict[str, list[Mapping[str, Any]]] = {}
+    for network, addresses in fixed.items():
         shown[network] = []
-        for one in found:
-            address = floating.get((one["OS-EXT-IPS-MAC:mac_addr"], one["addr"]))
-            shown[network] += [one] if address is None else [
-                one, {**one, "addr": address, "version": 6 if ":" in address else 4, "OS-EXT-IPS:type": "floating"}]
-    return orjson.dumps(shown).decode()
+        for fixed_address in addresses:
+            address = floating.get((fixed_address["OS-EXT-IPS-MAC:mac_addr"], fixed_address["addr"]))
+            shown[network] += [fixed_address] if address is None else [
+                fixed_address, {**fixed_address, "addr": address, "version": 6 if ":" in address else 4,
+                                "OS-EXT-IPS:type": "floating"}]
+    return shown
 
 
-#: As ``addresses``, for who wants those on one network.
-addresses_on = of_server(rule="os_compute_api:ips:show")(addresses.function)
+#: As ``show_server_addresses``, for requests about one network.
+show_network_addresses = server_use_case(rule="os_compute_api:ips:show")(show_server_addresses.function)
 
 
-def groups_of(caller: Caller, server_id: str) -> list[str]:
-    """The uuids of the server groups that a server is in."""
+def server_group_ids(caller: Caller, server_id: str) -> list[str]:
+    """Return the uuids of the server groups that a server is in."""
     with caller.cloud.store.api.read() as connection:
         return list(connection.execute(select(server_group_members.c.group_id).join(
             server_groups, server_groups.c.id == server_group_members.c.group_id).where(
             server_group_members.c.server_id == server_id)).scalars())
 
 
-def _check_pin(caller: Caller, server: servers.Found, zone: str) -> None:
+def _check_pinned_zone(caller: Caller, server: ServerRow, zone: str) -> None:
     host = caller.cloud.hosts.get(server.host) if server.host else None
-    there = host.zone if host else server.availability_zone
-    if zone != there:
-        what = (f"must be the zone that the server is in, {there}, or null to let it be moved to any" if there else
+    current_zone = host.zone if host else server.availability_zone
+    if zone != current_zone:
+        rule = (f"must be the zone that the server is in, {current_zone}, or null to let it be moved to any"
+                if current_zone else
                 "must be null: the server is in no zone yet")
-        raise InvalidField("server.pinned_availability_zone", what, zone)
+        raise InvalidField("server.pinned_availability_zone", rule, zone)
 
 
-@of_server("update")
-def update(caller: Caller, target: Target, columns: Mapping[str, Any]) -> servers.Found:
-    """Set what a server is called and how it is described: name, description, hostname, disk_config, access_ip_v4,
-    access_ip_v6, pinned_availability_zone. A running guest is not touched. Returns the row afterwards. Raises
-    ``InvalidField`` for a zone in which the server is not: it could be moved nowhere."""
+@server_use_case("update")
+def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) -> ServerRow:
+    """Set names and description of a server, and return the row afterwards: name, description, hostname, disk_config,
+    access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not touched. Raises ``InvalidField`` for a
+    zone other than the server's: a server pinned there could not be moved anywhere."""
     zone = columns.get("pinned_availability_zone")
     if zone and zone != target.row.pinned_availability_zone:
-        _check_pin(caller, target.row, zone)
+        _check_pinned_zone(caller, target.row, zone)
     if columns:
         with target.database.write() as connection:
-            servers.change(connection, target.row.id, **columns)
+            servers.update_server_row(connection, target.row.id, **columns)
             renamed = {"old_display_name": target.row.name} if "name" in columns else {}
-            notify(caller, target, connection, **renamed)
-    return find(caller, target.row.id).row
+            notify_server(caller, target, connection, **renamed)
+    return find_server_target(caller, target.row.id).row
 
 
-@of_server("delete")
-def delete(caller: Caller, target: Target) -> None:
-    """Delete the server: what is being done to it is cancelled, and the conductors remove it. One that is
-    ``restorable`` is soft-deleted; one that is so already, once more, and its time begins anew."""
-    while soft_delete.restorable(caller, target.row):
-        if soft_delete.ask(caller, target):
+@server_use_case("delete")
+def delete_server(caller: Caller, target: Target) -> None:
+    """Delete the server: cancel its actions, and let the conductors remove it. A server that ``is_restorable`` accepts
+    is soft-deleted. If it is soft-deleted already, it is soft-deleted again, and its time starts over."""
+    while soft_delete.is_restorable(caller, target.row):
+        if soft_delete.soft_delete_server(caller, target):
             return
-        target = find(caller, target.row.id)  # it has changed since it was read
-    _delete(caller, target)
+        target = find_server_target(caller, target.row.id)  # it has changed since it was read
+    _queue_deletion(caller, target)
 
 
-@of_server("forceDelete")
-def force_delete(caller: Caller, target: Target) -> None:
-    """Delete the server for good, whatever its state is."""
-    _delete(caller, target)
+@server_use_case("forceDelete")
+def force_delete_server(caller: Caller, target: Target) -> None:
+    """Delete the server for good, regardless of its state."""
+    _queue_deletion(caller, target)
 
 
-def _delete(caller: Caller, target: Target) -> None:
+def _queue_deletion(caller: Caller, target: Target) -> None:
     server = target.row
     while True:
         with target.database.write() as connection:
-            tell_stopped(caller, server.id, connection, stopped_actions.cancel(connection, server.id))
-            if servers.ask(connection, server, "delete", caller.request_id, caller.context.user_id, caller.project):
+            notify_stopped_actions(caller, server.id, connection,
+                                   stopped_actions.cancel_server_actions(connection, server.id))
+            if servers.request_server_action(connection, server, "delete", caller.request_id, caller.context.user_id,
+                                             caller.project):
                 target.database.ring(connection, servers.ACTIONS_BELL)
                 return
-        target = find(caller, server.id)  # it has changed since it was read
+        target = find_server_target(caller, server.id)  # it has changed since it was read
         server = target.row

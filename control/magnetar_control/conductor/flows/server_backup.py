@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``createBackup``: an image as ``createImage`` makes it, then the rotation. A backup is deleted only when
-the new one has its content, so one that fails costs none of those before."""
+"""The flow of ``createBackup``: an image as in ``createImage``, then the rotation. A backup is deleted only after the
+new one has its content, so a backup that fails costs no earlier one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from functools import partial
 
 from magnetar_control.conductor.worker.work import Work
-from magnetar_control.services import Documents
+from magnetar_core.document import Documents
 from magnetar_core.errors import MagnetarError
 
 from . import server_create_image
@@ -16,33 +16,34 @@ from . import server_create_image
 log = logging.getLogger(__name__)
 
 
-def create_backup(work: Work) -> None:
-    """``args``: the image, and how many of its kind are kept."""
-    if not work.args["rotation"] and server_create_image.image(work, work.args["image"]) is None:
-        work.done()  # none is kept: the new one has gone already, as the last of them
+def run_backup(work: Work) -> None:
+    """Make the backup. ``args``: the image, and how many backups of its type are kept."""
+    if not work.args["rotation"] and server_create_image.image_of_server(work, work.args["image"]) is None:
+        work.done()  # none is kept: the new one was deleted already, as the last
     else:
-        server_create_image.create_image(work, partial(_rotate, work))
+        server_create_image.run_image_creation(work, partial(_rotate, work))
 
 
 def _rotate(work: Work) -> None:
-    """Delete the oldest backups, beyond those that are kept. One that cannot be deleted stays, and is tried again with
-    the next backup."""
-    kept, images, context = work.args["rotation"], work.conductor.services.image, work.context()
-    for one in [*_older(work)[max(kept - 1, 0):], *([] if kept else [{"id": work.args["image"]}])]:
+    """Delete the oldest backups beyond the number to keep. A backup that cannot be deleted stays; the next rotation
+    retries."""
+    rotation, images, context = work.args["rotation"], work.conductor.services.image, work.context()
+    for backup in [*_older(work)[max(rotation - 1, 0):], *([] if rotation else [{"id": work.args["image"]}])]:
         work.confirm_lease()
         try:
-            images.delete(context, one["id"])
+            images.delete(context, backup["id"])
         except MagnetarError as error:
-            log.warning("backup %s of server %s stays: %s", one["id"], work.id, error.message)
+            log.warning("backup %s of server %s stays: %s", backup["id"], work.id, error.message)
 
 
 def _older(work: Work) -> Documents:
-    """The server's other backups of that type that have their content, newest first. Those of the new one's owner:
-    other projects may say of their images what they like."""
-    new = server_create_image.image(work, work.args["image"])
-    if new is None:  # somebody has deleted it meanwhile
+    """Return the server's other active backups of this type, newest first. Only images of the new one's owner count:
+    other projects can set any properties on their images."""
+    new = server_create_image.image_of_server(work, work.args["image"])
+    if new is None:  # another client has deleted it meanwhile
         return []
-    found = work.conductor.services.image.list(work.context(), properties={
+    backups = work.conductor.services.image.list(work.context(), properties={
         name: new["properties"][name] for name in ("image_type", "backup_type", "instance_uuid")})
-    return sorted((one for one in found if one["id"] != new["id"] and one["status"] == "active"
-                   and one["owner"] == new["owner"]), key=lambda one: (one["created_at"], one["id"]), reverse=True)
+    return sorted((backup for backup in backups if backup["id"] != new["id"] and backup["status"] == "active"
+                   and backup["owner"] == new["owner"]), key=lambda backup: (backup["created_at"], backup["id"]),
+                  reverse=True)

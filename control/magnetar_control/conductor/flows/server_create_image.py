@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flow of ``createImage``.
 
-The host copies the root disk into an image of its own, named after our image's uuid. The content is uploaded to the
-image service, and the host's copy is deleted. For a server that boots from a volume, snapshots of its volumes are
-taken, and the image names them. The API has made the image, queued; it ends active or killed.
-"""
+The host copies the root disk into a local image, named after the new image's uuid. The content is uploaded to the image
+service, and the host's copy is deleted. For a server that boots from a volume, snapshots of its volumes are taken, and
+the image names them. The API has made the image, queued; it ends active or killed."""
 
 from __future__ import annotations
 
@@ -13,22 +12,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from magnetar_control.conductor.steps import disk_keys
-from magnetar_control.conductor.worker.retry import attempt
+from magnetar_control.conductor.steps import keys
+from magnetar_control.conductor.worker.retry import attempt_action
 from magnetar_control.conductor.worker.work import Work
-from magnetar_control.services import Document
+from magnetar_core.document import Document
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
 log = logging.getLogger(__name__)
 #: Prefix of the names of copies on hosts; the image's uuid follows.
 COPY = "snapshot-"
-#: Seconds between two polls of a snapshot that is being taken.
+#: Seconds between two polls of an unfinished snapshot.
 POLL = 0.1
 
 
-def create_image(work: Work, then: Callable[[], None] = lambda: None) -> None:
-    """Give the image ``args["image"]`` its content; it is killed when that fails. The server goes on as before. *then*
-    is called when the image has it."""
+def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> None:
+    """Give the image ``args["image"]`` its content; it is killed when that fails. The server is not affected. *then* is
+    called when the image has its content."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
         delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
@@ -44,64 +43,67 @@ def create_image(work: Work, then: Callable[[], None] = lambda: None) -> None:
         delete_copy(work)
         _fail(work, error)
 
-    attempt(work, make, fails, partial(_fail, work))
+    attempt_action(work, make, fails, partial(_fail, work))
 
 
 def _fail(work: Work, error: MagnetarError) -> None:
-    """The action has failed, unless the image has its content: it stays, whatever failed afterwards."""
+    """End the action as failed, unless the image has its content: then the image stays, and the action succeeds."""
     if _fail_image(work, error.message):
         work.failed(error)
     else:
         work.done()
 
 
-def server_deleted(work: Work) -> None:
-    """The server was deleted before the action began."""
+def fail_deleted_server_image(work: Work) -> None:
+    """Kill the image: the server was deleted before the action began."""
     _fail_image(work, "The server was deleted.")
 
 
 def _fail_image(work: Work, why: str) -> bool:
-    """Kill the image and delete its snapshots; periodic work deletes the copy of a host that is away. ``False``, with
-    nothing done, when the image has its content."""
-    found = image(work, work.args["image"])
-    if found is not None and found["status"] == "active":
+    """Kill the image and delete its snapshots; periodic work deletes the copy on a host that is away. Return ``False``,
+    and change nothing, if the image has its content."""
+    image_document = image_of_server(work, work.args["image"])
+    if image_document is not None and image_document["status"] == "active":
         return False
     work.conductor.services.image.fail(work.args["image"], why)
-    for one in work.args.get("snapshots") or ():
+    for snapshot in work.args.get("snapshots") or ():
         try:
-            work.conductor.services.volume.delete_snapshot(work.context(), one["id"])
+            work.conductor.services.volume.delete_snapshot(work.context(), snapshot["id"])
         except MagnetarError as error:
-            log.warning("snapshot %s of an image that failed stays: %s", one["id"], error.message)
+            log.warning("snapshot %s of an image that failed stays: %s", snapshot["id"], error.message)
     return True
 
 
-def image(work: Work, id: str) -> Document | None:
-    """An image of the server, where there is one."""
+def image_of_server(work: Work, id: str) -> Document | None:
+    """Return an image of the server; ``None`` if it does not exist."""
     return work.conductor.services.image.show(work.context(), id)
 
 
 def _make(work: Work) -> None:
-    images, id, found = work.conductor.services.image, work.args["image"], image(work, work.args["image"])
-    if found is None:
+    images, id, image_document = work.conductor.services.image, work.args["image"], image_of_server(work,
+                                                                                                    work.args["image"])
+    if image_document is None:
         raise Conflict(f"Image {id} was deleted before it had its content.")
-    if found["status"] == "active":
+    if image_document["status"] == "active":
         return
     if work.args.get("snapshots"):
-        _snapshots(work)
+        _take_snapshots(work)
         images.upload(id, [])
     else:
-        upload(work, id)
+        upload_root_disk(work, id)
 
 
 def _name(work: Work) -> str:
     return COPY + str(work.args["image"])
 
 
-def upload(work: Work, id: str, pending: str = "image_pending_upload", uploading: str = "image_uploading") -> None:
-    """Have the host copy the root disk, and give it to the image. *pending*, *uploading*: the task_states meanwhile."""
+def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
+                     uploading: str = "image_uploading") -> None:
+    """Let the host copy the root disk, and upload the copy to the image. *pending*, *uploading*: the task_states
+    meanwhile."""
     with work.client() as client:
         work.note(task_state=pending)
-        secret = disk_keys.of_image(work)
+        secret = keys.disk_key_of_image(work)
         args = {"name": _name(work), **({"secret_uuid": secret} if secret else {})}
         client.event("server", work.id, "create_image", args, request_id=work.idempotency_key)
         work.note(task_state=uploading)
@@ -110,33 +112,34 @@ def upload(work: Work, id: str, pending: str = "image_pending_upload", uploading
 
 
 def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces; raises ``Cancelled`` when the server is to be deleted."""
+    """Yield the pieces. Raises ``Cancelled`` when the server must be deleted."""
     for piece in pieces:
         work.progress(None)
         yield piece
 
 
 def delete_copy(work: Work) -> None:
-    """Delete the copy on the host; when that fails, periodic work does it later."""
+    """Delete the copy on the host. If that fails, periodic work does it later."""
     try:
         work.delete_on(work.server.host, "image", _name(work))
     except MagnetarError as error:
         log.warning("the copy %s stays on host %s for now: %s", _name(work), work.server.host, error.message)
 
 
-def _snapshots(work: Work) -> None:
+def _take_snapshots(work: Work) -> None:
     """Take the snapshots that the image names, and wait for them: an active image must be bootable."""
     volumes, context = work.conductor.services.volume, work.context()
-    for one in work.args["snapshots"]:
-        volumes.create_snapshot(context, one["volume_id"], id=one["id"], name=f"snapshot for {work.args['name']}")
+    for requested_snapshot in work.args["snapshots"]:
+        volumes.create_snapshot(context, requested_snapshot["volume_id"], id=requested_snapshot["id"],
+                                name=f"snapshot for {work.args['name']}")
     deadline = time.monotonic() + work.conductor.settings.action_timeout
-    for one in work.args["snapshots"]:
-        id = one["id"]
-        while (found := volumes.snapshot(context, id)) and found["status"] == "creating":
+    for requested_snapshot in work.args["snapshots"]:
+        id = requested_snapshot["id"]
+        while (snapshot := volumes.snapshot(context, id)) and snapshot["status"] == "creating":
             work.progress(None)
             if time.monotonic() >= deadline:
                 raise Conflict(f"Snapshot {id} was not taken in time.")
             time.sleep(POLL)
-        if found is None or found["status"] != "available":
-            why = (found or {}).get("fault") or "The volume service says why."
-            raise Conflict(f"Snapshot {id} of volume {one['volume_id']} could not be taken. {why}")
+        if snapshot is None or snapshot["status"] != "available":
+            why = (snapshot or {}).get("fault") or "The volume service says why."
+            raise Conflict(f"Snapshot {id} of volume {requested_snapshot['volume_id']} could not be taken. {why}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``delete``: remove the server from its host, networks, volumes and claims, and the image that it was
-shelved in. Its row stays, marked deleted."""
+"""The flow of ``delete``: remove the server from its host, its networks, volumes and claims, and the image of a shelved
+server. Its row stays, marked deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import String, bindparam, delete, select, update
 
 from magnetar_control.agents import PATIENCE
-from magnetar_control.conductor.steps import block_devices, disk_keys, migration_halves, tpm_secrets
-from magnetar_control.conductor.worker.retry import attempt, last_try
+from magnetar_control.conductor.steps import block_devices, keys, migration
+from magnetar_control.conductor.worker.retry import attempt_action, last_try
 from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
 from magnetar_control.store.claims import allocations
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import migrations, server_group_members, server_mappings
 from magnetar_control.store.servers.migrations import ENDED
 from magnetar_core.errors import Conflict, Unavailable
@@ -24,41 +24,42 @@ from magnetar_core.power import DELETED
 from .server_shelve import delete_image
 
 log = logging.getLogger(__name__)
-#: Statements that each delete needs, made once.
+#: Statements of every deletion, built once.
 _SERVER = bindparam("server", type_=String)
 _MOVES = select(migrations.c.uuid).where(migrations.c.server_id == _SERVER)
 _LEAVE = delete(server_group_members).where(server_group_members.c.server_id == _SERVER)
 _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).values(deleted=True)
 
 
-def delete_server(work: Work) -> None:
-    """``delete``. A host that is down, has a full disk, or does not answer at any try, does not block it: what is left
-    there is removed when the host is back, or has room."""
+def run_server_deletion(work: Work) -> None:
+    """Delete the server. A host that is down, has a full disk, or does not answer at any try, does not block the
+    deletion: its part is removed when the host is back, or has room."""
     server = work.server
     if server.deleted_at:
         work.done()
         return
 
     def delete_it() -> dict[str, Any]:
-        with work.conductor.store.api.read() as connection:  # its host, and those of migrations that have not ended
-            held = [row["host"] for row in allocations.held(connection, work.id)]
-        names = list(dict.fromkeys(filter(None, (work.server.host, *held))))
+        with work.conductor.store.api.read() as connection:  # its host, and the hosts of migrations that have not ended
+            claimed_hosts = [row["host"] for row in allocations.fetch_server_claims(connection, work.id)]
+        names = list(dict.fromkeys(filter(None, (work.server.host, *claimed_hosts))))
         for host in names:
             _delete_on(work, host, moves=len(names) > 1)
-        block_devices.release(work)
+        block_devices.release_volumes(work)
         work.conductor.services.network.release(work.id, sure=work.confirm_lease)
         delete_image(work, server.shelved_image_id)
         _forget_keys(work)
         _release_claims(work)
-        moment = now()
+        moment = utc_now()
         return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,
                 "power_state": 0, "host": server.host, "volumes": "[]", "addresses": "{}", "interfaces": "[]"}
 
-    attempt(work, delete_it, work.error)
+    attempt_action(work, delete_it, work.error)
 
 
 def _delete_on(work: Work, host: str, *, moves: bool) -> None:
-    """*moves*: whether several hosts may have parts of it. What stays on a host for now, the audit removes."""
+    """Delete the server from *host*. If the host does not answer, go on without it: ``HostWatch`` removes its part when
+    the agent connects, or the audit does. *moves*: whether several hosts may have parts of the server."""
     try:
         with full_is_down():
             if not moves:
@@ -66,7 +67,7 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
                     work.delete_on(host)
                     return
             with work.client(host, PATIENCE) as client:
-                migration_halves.remove(client, work.id)
+                migration.remove_server_from_host(client, work.id)
     except Conflict as error:
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
     except HostDown as error:
@@ -76,10 +77,11 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
 
 
 def _forget_keys(work: Work) -> None:
-    """Nothing opens its disks and its TPM any more. A key manager that is away may do it later, as a host may."""
+    """Delete the keys of its disks and its TPM. If the key manager is away, the action is repeated later, as for a
+    host."""
     try:
-        disk_keys.forget(work)
-        tpm_secrets.forget(work)
+        keys.forget_disk_keys(work)
+        keys.forget_tpm_secret(work)
     except Unavailable as away:
         raise HostDown(away.message) from away
 
@@ -90,7 +92,7 @@ def _release_claims(work: Work) -> None:
         moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
     with work.conductor.store.api.write() as connection:
         for consumer in (work.id, *moves):
-            allocations.release(connection, consumer)
+            allocations.release_consumer_claims(connection, consumer)
         for statement in (_LEAVE, _UNMAP):
             connection.execute(statement, {"server": work.id})
     if work.server.host:
@@ -98,4 +100,4 @@ def _release_claims(work: Work) -> None:
     if moves:
         with work.database.write() as connection:
             connection.execute(update(migrations).where(migrations.c.server_id == work.id, migrations.c.status.not_in(
-                ENDED)).values(status="error", updated_at=now()))
+                ENDED)).values(status="error", updated_at=utc_now()))

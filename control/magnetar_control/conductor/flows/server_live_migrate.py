@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``os-migrateLive``: move a server while its guest runs. When it fails, the server stays where it is."""
+"""The flow of ``os-migrateLive``: move a server while its guest runs. When that fails, the server stays where it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from contextlib import suppress
 
 from magnetar_control.conductor.steps.migration import MigrationTask, NotMoved
-from magnetar_control.conductor.steps.nics import observed
-from magnetar_control.conductor.worker.retry import retry
+from magnetar_control.conductor.steps.nics import observed_columns
+from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.work import HostDown, Work
 from magnetar_control.store.servers import migrations
 from magnetar_core.errors import Cancelled, MagnetarError, TimedOut
@@ -17,16 +17,17 @@ from magnetar_core.power import ERROR, POWERS
 log = logging.getLogger(__name__)
 
 
-def live_migrate(work: Work) -> None:
-    """Statuses: queued (until it is taken), preparing, running; then completed, cancelled or error."""
+def run_live_migration(work: Work) -> None:
+    """Move the running server. Statuses of its migration: queued (until a conductor takes it), preparing, running,
+    post-migrating; then completed, cancelled or error."""
     move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
                 move.prepare("live", work.args.get("host"), forced=bool(work.args.get("forced")))
                 with work.database.read() as connection:
-                    asked = migrations.asked(connection, move.id)
-                if asked == migrations.ABORT or work.cancelled.is_set():
+                    request = migrations.fetch_migration_request(connection, move.id)
+                if request == migrations.ABORT or work.cancelled.is_set():
                     raise Cancelled("The live migration was aborted.")
             move.note(status="running")
         if move.row.status == "running":
@@ -34,9 +35,9 @@ def live_migrate(work: Work) -> None:
                 move.move_server("live", move.source, move.target)
             move.note({"host": move.target}, status="post-migrating")
         with work.event("compute_post_live_migration_at_destination", move.target), work.client(move.target) as client:
-            found = client.get("server", work.id)
+            resource = client.get("server", work.id)
     except HostDown as error:
-        if not retry(work):
+        if not retry_later(work):
             _give_up(move, error)
     except NotMoved as error:
         _roll_back(move, error.cause)
@@ -44,13 +45,13 @@ def live_migrate(work: Work) -> None:
         _give_up(move, error)
     else:
         move.release()
-        power = POWERS.get(found["power_state"])
-        move.end("completed", **observed(work.nics, found), progress=0,
+        power = POWERS.get(resource["power_state"])
+        move.end("completed", **observed_columns(work.nics, resource), progress=0,
                  vm_state=(power and power.vm_state) or work.server.vm_state)
 
 
 def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
-    """The action ends with the server on the source as it was."""
+    """End the action with the server on the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
         move.end("cancelled", progress=0)
@@ -62,8 +63,9 @@ def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
-    """It failed, or a host did not answer for long. Where it is certain which host has the server, that is saved.
-    Otherwise the server is in error and both hosts stay claimed, since both may have parts of it."""
+    """End the action after a failure, or after a host did not answer for long. If it is certain which host has the
+    server, the row says so. Otherwise the server is in error, and both hosts stay claimed, since both may have parts of
+    it."""
     back = move.row.status == "preparing"
     with suppress(MagnetarError):
         back = back or (move.row.status == "running" and move.abort(move.source, move.target))

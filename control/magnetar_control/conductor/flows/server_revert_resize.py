@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``revertResize``: the server goes back to its old flavor and host. Nothing that was written is lost."""
+"""The flow of ``revertResize``: the server returns to its old flavor and host. No written data is lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 
-import orjson
-
 from magnetar_control.conductor.steps import cross_cell
 from magnetar_control.conductor.steps.migration import MigrationTask, NotMoved
-from magnetar_control.conductor.steps.nics import observed
-from magnetar_control.conductor.worker.retry import retry
+from magnetar_control.conductor.steps.nics import observed_columns
+from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.claims.allocations import Amounts
@@ -21,7 +19,16 @@ from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
 from .server_power import stop_guest
-from .server_resize import Flavor, columns, grown, needed, power, settle_claims, sized, want
+from .server_resize import (
+    Flavor,
+    flavor_columns,
+    flavor_with_grown_disks,
+    power_after_move,
+    resized_fields,
+    server_after_move,
+    settle_claims,
+    spec_of_flavor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,41 +37,41 @@ class NoRoom(NoSpace):
     """No host has room for the old flavor."""
 
 
-def revert(work: Work) -> None:
-    """Give the server its old flavor on its old host; on its present host where the old one cannot take it."""
+def run_resize_revert(work: Work) -> None:
+    """Give the server its old flavor on its old host; on its present host if the old one cannot take it."""
     with work.database.read() as connection:
-        row = migrations.kept(connection, work.id)
+        row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED or row is None:
         work.failed(Conflict(f"Instance {work.id} has no resize that could be taken back."))
         return
     move = MigrationTask(work, row)
     if row.status == "reverting":
-        cross_cell.arrived(work)
-    flavor = grown(orjson.loads(row.old_flavor), move.flavor)
+        cross_cell.map_to_this_cell(work)
+    flavor = flavor_with_grown_disks(row.old_flavor, move.flavor)
     if row.type == migrations.RESIZE:
-        move.becomes = sized(move, flavor)
+        move.becomes = resized_fields(move, flavor)
     try:
         move.note(status="reverting")
         with work.event(host=move.target):
             host = _move_back(move, flavor)
-        if cross_cell.leaves(work):
+        if cross_cell.relocate_if_leaving(work):
             return
         with work.event("compute_finish_revert_resize", host), full_is_down():
-            found = move.ensure_on(host, want(move, flavor, host))
+            resource = move.ensure_on(host, server_after_move(move, flavor, host))
     except HostDown as error:
-        if not retry(work):
+        if not retry_later(work):
             _fail(move, error, flavor)
     except MagnetarError as error:
         _fail(move, error, flavor)
     else:
         settle_claims(move, host, flavor)
-        move.end("reverted", **observed(work.nics, found), **columns(flavor), vm_state=row.old_vm_state or ACTIVE,
-                 old_flavor=None, host=host)
+        move.end("reverted", **observed_columns(work.nics, resource), **flavor_columns(flavor),
+                 vm_state=row.old_vm_state or ACTIVE, old_flavor=None, host=host)
 
 
 def _move_back(move: MigrationTask, flavor: Flavor) -> str:
-    """Move the server to the host where it shall be, and claim what it needs there; returns the host. Raises ``NoRoom``
-    where neither its old host nor the present one has room for the old flavor."""
+    """Move the server to its final host, and claim its resources there. Return the host. Raises ``NoRoom`` if neither
+    its old host nor the present one has room for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
     if source in (target, work.server.host):
         return source
@@ -77,10 +84,10 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
             why = f" ({stayed.cause.message})"
         else:
             with move.api.write() as connection:
-                allocations.revert(connection, work.id, move.id)
+                allocations.revert_claims_to_server(connection, work.id, move.id)
             move.note_host(source)
             return source
-    with contextlib.suppress(MagnetarError):  # a try before may have let it in at the source; else the audit sees it
+    with contextlib.suppress(MagnetarError):  # the source may have begun to accept it; otherwise the audit finds it
         move.abort(target, source)
     if not _claim(move, work.id, target, flavor, move.flavor):
         raise NoRoom(f"Host {source} does not take the server back{why}, and {target} has no room for the old flavor. "
@@ -89,11 +96,11 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
 
 
 def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
-    """Whether the source takes the server back: it is moving already, or the host answers, has room for the disks as
-    they are now, and its agent refuses nothing."""
+    """Return whether the source takes the server back: it is moving already; or the host answers, has room for the
+    disks as they are now, and its agent refuses nothing."""
     work, source, target = move.work, move.source, move.target
-    with move.sides(target, source) as (here, _there):
-        if here.find(work.id) is None or here.open_migrations(work.id):
+    with move.sides(target, source) as (source_agent, _target_agent):
+        if source_agent.find(work.id) is None or source_agent.open_migrations(work.id):
             return True
     if not move.conductor.is_up(source):
         return False
@@ -101,28 +108,29 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim what each of the flavors needs."""
-    specs = [needed(move, flavor) for flavor in flavors]
+    """Claim the greatest need of the *flavors* on *host*. Return whether the host has room."""
+    specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
-    id = move.conductor.host(host)["id"]
+    id = move.conductor.host(host).id
     with move.api.write() as connection:
-        return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices,
-                                 resources=resources, nics=specs[0].nics)
+        return allocations.claim_host_resources(connection, consumer, move.work.id, id, amounts, devices=devices,
+                                                resources=resources, nics=specs[0].nics)
 
 
 def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The greatest number of each name."""
-    return {name: max(one.get(name, 0) for one in counts) for name in {name for one in counts for name in one}}
+    """Return the greatest number for each name."""
+    return {name: max(amounts.get(name, 0) for amounts in counts)
+            for name in {name for amounts in counts for name in amounts}}
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
-    """The action has failed. Where nothing was done, the server waits for confirm or revert as before. Otherwise it is
-    in error, and both hosts stay claimed."""
+    """End the failed action. If nothing was done, the server waits for confirm or revert as before. Otherwise it is in
+    error, and both hosts stay claimed."""
     work = move.work
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:
-            move.ensure_on(move.target, {"power": power(move)})
+            move.ensure_on(move.target, {"power": power_after_move(move)})
             move.end("finished", error)
             return
         except MagnetarError as why:
@@ -130,5 +138,5 @@ def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
     values = {}
     if work.server.host == move.source:
         settle_claims(move, move.source, flavor)
-        values = columns(flavor)
+        values = flavor_columns(flavor)
     move.end("error", error, vm_state=ERROR, **values)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flows of ``shelve`` and ``shelveOffload``, and servers that have been shelved for long enough.
+"""The flows of ``shelve`` and ``shelveOffload``, and the periodic offload of servers that were shelved long enough.
 
-The guest is stopped, and its root disk copied into an image; then the server is shelved. When it is offloaded, at once
-or later, it leaves its host: the image, its volumes and its ports stay its own. A root disk is removed only when the
-image has it, so the flow can end at any line and be repeated, and nothing is lost.
+A shelve stops the guest and copies its root disk into an image; then the server is shelved. An offload, immediately or
+later, removes the server from its host; the image, its volumes and its ports stay with the server. A root disk is
+removed only when the image has its content, so the flow can stop at any line and be repeated without losing anything.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from functools import partial
 from typing import Any
 
 from magnetar_control.agents import PATIENCE
-from magnetar_control.conductor.steps import block_devices, disk_keys
-from magnetar_control.conductor.worker.environment import Environment
+from magnetar_control.conductor.steps import block_devices, keys
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.expired import ask_for_expired, waiting_since
-from magnetar_control.conductor.worker.retry import attempt, retry_forever
+from magnetar_control.conductor.worker.retry import attempt_action, retry_forever
 from magnetar_control.conductor.worker.work import Work, full_is_down
-from magnetar_control.services import Document
 from magnetar_control.store.claims import allocations
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import servers
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.image_format import SECRET_UUID
-from magnetar_core.power import ACTIVE, LIVE, OFF, OFFLOADED, POWERS, SHELVED, SUSPENDED, number
+from magnetar_core.power import ACTIVE, LIVE, OFF, OFFLOADED, POWERS, SHELVED, SUSPENDED, power_number
 
 from . import server_create_image
 from .server_power import stop_guest
 
 log = logging.getLogger(__name__)
-#: Seconds between two searches for servers that have been shelved for long enough.
+#: Seconds between two searches for servers that were shelved long enough.
 LOOK = 15.0
 TAKING_OFF = "shelving_offloading"
 
 
-def shelve(work: Work) -> None:
-    """Shelve the server, and offload it where it is not to wait: its root disk is a volume, or the settings say so."""
+def run_shelve(work: Work) -> None:
+    """Shelve the server. Offload it immediately if its root disk is a volume or the settings require it."""
     def do() -> dict[str, Any]:
         if work.server.vm_state != SHELVED:
             saved = _save(work)
@@ -47,71 +47,72 @@ def shelve(work: Work) -> None:
         return _leave_host(work)
 
     fails = partial(_fails, work)
-    attempt(work, do, fails, fails, None if work.args["image"] else "compute_shelve_offload_instance")
+    attempt_action(work, do, fails, fails, None if work.args["image"] else "compute_shelve_offload_instance")
 
 
-def offload(work: Work) -> None:
-    """``shelveOffload``. The server stays shelved on its host when that fails."""
+def run_offload(work: Work) -> None:
+    """Offload a shelved server. It stays shelved on its host when that fails."""
     stays = partial(_stays, work)
-    attempt(work, partial(_leave_host, work), stays, stays)
+    attempt_action(work, partial(_leave_host, work), stays, stays)
 
 
 def _save(work: Work) -> dict[str, Any]:
-    """Stop the guest, and give the image its content; returns columns of a server that is shelved."""
+    """Stop the guest, and upload its root disk to the image. Return the columns of a shelved server."""
     work.begin("The server was deleted, or its state was reset, before it was shelved.")
     id = work.args["image"]
-    found = _image(work, id) if id else None  # first: where the quota refuses it, the guest runs on
+    image = _shelved_image(work, id) if id else None  # first: if the quota refuses it, the guest keeps running
     stop_guest(work, work.server.host)
-    if found is not None:
-        if found["status"] != "active":
-            server_create_image.upload(work, id, "shelving_image_pending_upload", "shelving_image_uploading")
+    if image is not None:
+        if image["status"] != "active":
+            server_create_image.upload_root_disk(work, id, "shelving_image_pending_upload", "shelving_image_uploading")
         server_create_image.delete_copy(work)
-    return {"vm_state": SHELVED, "shelved_at": now(), "power_state": number(OFF), "fault": None}
+    return {"vm_state": SHELVED, "shelved_at": utc_now(), "power_state": power_number(OFF), "fault": None}
 
 
-def _image(work: Work, id: str) -> Document:
-    """The image *id*, which is made when there is none."""
-    found = server_create_image.image(work, id)
-    if found is None:
+def _shelved_image(work: Work, id: str) -> Document:
+    """Return the image *id*; make it if it does not exist."""
+    image = server_create_image.image_of_server(work, id)
+    if image is None:
         work.confirm_lease()
-        fields, secret = work.args["fields"], disk_keys.of_image(work)
+        fields, secret = work.args["fields"], keys.disk_key_of_image(work)
         if secret:
             fields = {**fields, "properties": {**(fields.get("properties") or {}), SECRET_UUID: secret}}
-        found = work.conductor.services.image.create(work.context(), id=id, **fields)
-    return found
+        image = work.conductor.services.image.create(work.context(), id=id, **fields)
+    return image
 
 
 def _leave_host(work: Work) -> dict[str, Any]:
-    """Remove the server from its host, and give back what it has of it; returns columns of one that is offloaded."""
+    """Remove the server from its host, and release everything that it has there. Return the columns of an offloaded
+    server."""
     server = work.server
-    if not any(one["boot_index"] == 0 for one in work.volumes):
-        found = server_create_image.image(work, server.shelved_image_id) if server.shelved_image_id else None
-        if found is None or found["status"] != "active":
+    if not any(volume["boot_index"] == 0 for volume in work.volumes):
+        image = server_create_image.image_of_server(work, server.shelved_image_id) if server.shelved_image_id else None
+        if image is None or image["status"] != "active":
             raise Conflict("The image with the root disk of the shelved server was deleted or deactivated, so the "
                            "server cannot leave its host. Unshelve it; it can be shelved again then.")
     stop_guest(work, server.host)
     work.confirm_lease()
     with full_is_down():
         work.delete_on(server.host)
-    give_back(work)
-    return {"vm_state": OFFLOADED, "host": None, "power_state": number(OFF), "fault": None}
+    release_host_resources(work)
+    return {"vm_state": OFFLOADED, "host": None, "power_state": power_number(OFF), "fault": None}
 
 
-def give_back(work: Work) -> None:
-    """The server is on no host: nobody connects its volumes, its ports are not bound, and it claims nothing."""
-    block_devices.disconnect(work)
+def release_host_resources(work: Work) -> None:
+    """Disconnect the volumes, unbind the ports and release the claims of a server that is on no host."""
+    block_devices.disconnect_volumes(work)
     work.conductor.services.network.unbind(work.id, work.confirm_lease)
     with work.conductor.store.api.write() as connection:
         work.confirm_lease()
-        held = [row["host"] for row in allocations.held(connection, work.id)]
-        allocations.release(connection, work.id)
-    for host in held:
+        claimed_hosts = [row["host"] for row in allocations.fetch_server_claims(connection, work.id)]
+        allocations.release_consumer_claims(connection, work.id)
+    for host in claimed_hosts:
         work.conductor.read_host(host)
 
 
 def _fails(work: Work, error: MagnetarError) -> None:
-    """The action has failed. A server that is shelved by now stays so, on its host. Any other is as it was before, but
-    for one that was paused or suspended, which is off."""
+    """End the failed action. A server that is already shelved stays so, on its host. Any other returns to its previous
+    state, except a paused or suspended server, which is off."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
@@ -126,8 +127,8 @@ def _fails(work: Work, error: MagnetarError) -> None:
 
 
 def _stays(work: Work, error: MagnetarError) -> None:
-    """The server could not leave its host. It stays shelved there; but where the host has lost it by now, or does not
-    say, it goes on leaving: its row would tell of a guest that is nowhere."""
+    """Handle a failed offload: the server stays shelved on its host. If the host has lost the server or does not
+    answer, repeat the offload instead: otherwise its row would describe a guest that does not exist."""
     try:
         with work.client(patience=PATIENCE) as client:
             client.get("server", work.id)
@@ -139,23 +140,23 @@ def _stays(work: Work, error: MagnetarError) -> None:
 
 
 def _start_again(work: Work) -> dict[str, Any]:
-    """Start the guest where it ran before; returns columns by the state that it has."""
+    """Start the guest if it ran before. Return the columns for the state that it has."""
     try:
         with work.client(patience=PATIENCE) as client:
-            found = client.get("server", work.id)
-            if work.server.vm_state == ACTIVE and found["power_state"] not in LIVE:
-                found = client.ensure("server", work.id, {"power": "running"})["resource"]
+            resource = client.get("server", work.id)
+            if work.server.vm_state == ACTIVE and resource["power_state"] not in LIVE:
+                resource = client.ensure("server", work.id, {"power": "running"})["resource"]
     except MagnetarError as why:
         log.warning("server %s was not shelved, and does not start again: %s", work.id, why.message)
         return {}
-    power = POWERS.get(found["power_state"])
+    power = POWERS.get(resource["power_state"])
     if power is None or power.vm_state is None or work.server.vm_state not in (ACTIVE, "paused", SUSPENDED):
         return {}
     return {"vm_state": power.vm_state, "power_state": power.number}
 
 
 def delete_image(work: Work, id: str | None) -> None:
-    """Delete the image of a shelved server, which nobody needs any more; one that cannot be deleted stays."""
+    """Delete the image of a server that is no longer shelved. An image that cannot be deleted stays."""
     if not id:
         return
     try:
@@ -164,7 +165,7 @@ def delete_image(work: Work, id: str | None) -> None:
         log.warning("server %s: its image %s stays: %s", work.id, id, error.message)
 
 
-def offload_expired(conductor: Environment) -> int:
-    """Offload servers that have been shelved for ``shelved_offload_time``; returns how many."""
+def offload_expired(conductor: Conductor) -> int:
+    """Offload servers that have been shelved for ``shelved_offload_time``; return how many."""
     return ask_for_expired(conductor, conductor.settings.shelved_offload_time,
                            partial(waiting_since, SHELVED, "shelved_at"), "shelveOffload")

@@ -2,73 +2,73 @@
 """The flows of ``attach_share`` and ``detach_share``.
 
 The API has saved the entry in ``servers.shares``. The flow asks the host's agent, then saves or removes the entry. Each
-step may be done again. What fails is said by the entry's status, error: users detach it then.
-"""
+step can be repeated. A failure sets the entry's status to error: users then detach the share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.conductor.worker.retry import attempt
+from magnetar_control.conductor.worker.retry import attempt_action
 from magnetar_control.conductor.worker.work import Work
-from magnetar_control.services import Document
+from magnetar_control.documents import ShareOfServer
+from magnetar_core.document import Document
 from magnetar_core.errors import MagnetarError, NotFound
 
 
-def attach_share(work: Work) -> None:
-    """Have the host give the server the share of ``args["uuid"]``; its guest finds it from its next start on."""
-    entry = _entry_of(work)
-    if entry is None:
+def run_share_attachment(work: Work) -> None:
+    """Have the host attach the share of ``args["uuid"]``. The guest sees it after its next start."""
+    share = _share_of_action(work)
+    if share is None:
         work.done()
         return
 
     def attach() -> None:
         with work.client() as client:
-            args = {name: entry[name] for name in ("share", "tag", "share_id")}
+            args = {name: share[name] for name in ("share", "tag", "share_id")}
             answer = client.event("server", work.id, "attach_share", args, request_id=work.idempotency_key)
-        # Who asks for the detach meanwhile has the last word.
-        _change_entry(work, {"location": f"{work.server.host}:{answer['path']}"})
-        _change_entry(work, {"status": "inactive"}, {"attaching"})
+        # A detach that was requested meanwhile has priority.
+        _change_share(work, {"location": f"{work.server.host}:{answer['path']}"})
+        _change_share(work, {"status": "inactive"}, {"attaching"})
 
-    attempt(work, attach, lambda error: _failed(work, error), lambda error: _failed(work, error))
+    attempt_action(work, attach, lambda error: _failed(work, error), lambda error: _failed(work, error))
 
 
-def detach_share(work: Work) -> None:
-    """Have the host take the share of ``args["uuid"]`` from the server. A server that its host does not have (any
-    more) has none there."""
-    entry = _entry_of(work)
-    if entry is None:
+def run_share_detachment(work: Work) -> None:
+    """Have the host detach the share of ``args["uuid"]``. A server that its host does not have (any more) has no share
+    there."""
+    share = _share_of_action(work)
+    if share is None:
         work.done()
         return
 
     def detach() -> None:
         try:
             with work.client() as client:
-                client.event("server", work.id, "detach_share", {"tag": entry["tag"]}, request_id=work.idempotency_key)
+                client.event("server", work.id, "detach_share", {"tag": share["tag"]}, request_id=work.idempotency_key)
         except NotFound:
             pass
-        _change_entry(work, None)
+        _change_share(work, None)
 
-    attempt(work, detach, lambda error: _failed(work, error), lambda error: _failed(work, error))
+    attempt_action(work, detach, lambda error: _failed(work, error), lambda error: _failed(work, error))
 
 
 def _failed(work: Work, error: MagnetarError) -> None:
-    _change_entry(work, {"status": "error"})
+    _change_share(work, {"status": "error"})
     work.failed(error)
 
 
-def _entry_of(work: Work) -> Document | None:
-    return next((one for one in work.shares if one["uuid"] == work.args["uuid"]), None)
+def _share_of_action(work: Work) -> ShareOfServer | None:
+    return next((share for share in work.shares if share["uuid"] == work.args["uuid"]), None)
 
 
-def _change_entry(work: Work, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
-    """Change the entry when its status is one *of* these, or remove it (``None``)."""
-    def all_of(kept: list[Document]) -> list[Document]:
+def _change_share(work: Work, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
+    """Change the entry if its status is one *of* these, or remove it (*values* is ``None``)."""
+    def all_of(shares: list[Document]) -> list[Document]:
         mine = work.args["uuid"]
         if values is None:
-            return [one for one in kept if one["uuid"] != mine]
-        return [{**one, **values} if one["uuid"] == mine and (of is None or one["status"] in of) else one
-                for one in kept]
+            return [share for share in shares if share["uuid"] != mine]
+        return [{**share, **values} if share["uuid"] == mine and (of is None or share["status"] in of) else share
+                for share in shares]
 
     work.revise("shares", all_of)

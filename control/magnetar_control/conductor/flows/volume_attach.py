@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flows of ``attach_volume`` and ``detach_volume``.
 
-The API has saved the entry in ``servers.volumes`` and reserved the volume. The flow asks the agents, then tells the
-volume service, then saves or removes the entry. Each step may be done again.
-"""
+The API has saved the entry in ``servers.volumes`` and reserved the volume. The flow asks the agents, then updates the
+volume service, then saves or removes the entry. Each step can be repeated."""
 
 from __future__ import annotations
 
@@ -11,81 +10,91 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from magnetar_control.conductor.steps.volume_connections import connect, disconnect
-from magnetar_control.conductor.worker.retry import attempt, detachment_failed, retry_forever, take_back
+from magnetar_control.conductor.steps.block_devices import connect_volume, disconnect_volume
+from magnetar_control.conductor.worker.retry import (
+    attempt_action,
+    detachment_failed,
+    retry_forever,
+    take_back_attachment,
+)
 from magnetar_control.conductor.worker.work import Work
-from magnetar_control.services import Document
+from magnetar_control.documents import VolumeOfServer
+from magnetar_core.document import Document
 from magnetar_core.errors import MagnetarError
 
 
-def attach_volume(work: Work) -> None:
-    """Attach the volume of ``args["attachment_id"]``; free it when that fails. Try until the hosts answer."""
-    entry = _entry_of(work)
-    if entry is None:  # a try before has failed already
+def run_volume_attachment(work: Work) -> None:
+    """Attach the volume of ``args["attachment_id"]``; free it when that fails. Repeat until the hosts answer."""
+    attachment = _attachment_of_action(work)
+    if attachment is None:  # an earlier try has failed
         work.done()
         return
 
     def fails(error: MagnetarError) -> None:
-        take_back(work, f"volume {entry['volume_id']}", error,
-                  lambda: disconnect(work, work.server.host, entry["volume_id"]), partial(_forget, work, entry))
+        take_back_attachment(work, f"volume {attachment['volume_id']}", error,
+                             lambda: disconnect_volume(work, work.server.host, attachment["volume_id"]),
+                             partial(_forget, work, attachment))
 
-    attempt(work, partial(_attach, work, entry), fails, partial(retry_forever, work))
+    attempt_action(work, partial(_attach, work, attachment), fails, partial(retry_forever, work))
 
 
-def _attach(work: Work, entry: Document) -> None:
+def _attach(work: Work, attachment: VolumeOfServer) -> None:
     volumes, host = work.conductor.services.volume, work.server.host
-    volumes.reserve(work.context(), entry["volume_id"], work.id, work.confirm_lease,
-                    attachment_id=entry["attachment_id"])
-    if not host:  # shelved: it gets the volume when it is on a host again, and users see it in use, as at Nova
-        volumes.attached(entry["attachment_id"], "", "", work.confirm_lease)
+    volumes.reserve(work.context(), attachment["volume_id"], work.id, work.confirm_lease,
+                    attachment_id=attachment["attachment_id"])
+    if not host:  # shelved: the next host attaches the volume; users see it in use, as in Nova
+        volumes.attached(attachment["attachment_id"], "", "", work.confirm_lease)
         return
-    device = f"/dev/{connect(work, host, entry)}"
-    volumes.attached(entry["attachment_id"], host, device, work.confirm_lease)
-    if device != entry["device"]:
-        _change_entry(work, entry["attachment_id"], lambda one: {**one, "device": device})
+    device = f"/dev/{connect_volume(work, host, attachment)}"
+    volumes.attached(attachment["attachment_id"], host, device, work.confirm_lease)
+    if device != attachment["device"]:
+        _change_attachment(work, attachment["attachment_id"], lambda saved_attachment: {**saved_attachment,
+                                                                                        "device": device})
 
 
-def detach_volume(work: Work) -> None:
-    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it. Try until
-    the hosts answer: the guest may be without it already."""
-    entry = _entry_of(work)
-    if entry is None:
+def run_volume_detachment(work: Work) -> None:
+    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it. Repeat
+    until the hosts answer: the guest may be without it already."""
+    attachment = _attachment_of_action(work)
+    if attachment is None:
         work.done()
         return
 
     def detach() -> None:
         work.begin("The server's state was reset, or the server deleted, before the volume was detached.")
-        work.conductor.services.volume.begin_detaching(entry["attachment_id"], work.confirm_lease)
-        disconnect(work, work.server.host, entry["volume_id"])
-        _forget(work, entry)
+        work.conductor.services.volume.begin_detaching(attachment["attachment_id"], work.confirm_lease)
+        disconnect_volume(work, work.server.host, attachment["volume_id"])
+        _forget(work, attachment)
 
-    def has(seen: Mapping[str, Any]) -> bool:
-        return any(one["id"] == entry["volume_id"] for one in seen["volumes_attached"])
+    def has(resource: Mapping[str, Any]) -> bool:
+        return any(volume["id"] == attachment["volume_id"] for volume in resource["volumes_attached"])
 
-    keep = partial(keep_attached, entry["attachment_id"])
-    attempt(work, detach, partial(detachment_failed, work, f"volume {entry['volume_id']}", has, keep=keep),
-            partial(retry_forever, work, free=keep))
+    keep = partial(keep_attached, attachment["attachment_id"])
+    attempt_action(work, detach, partial(detachment_failed, work, f"volume {attachment['volume_id']}", has, keep=keep),
+                   partial(retry_forever, work, free=keep))
 
 
 def keep_attached(attachment_id: str, work: Work) -> None:
-    """Show a volume whose detachment is given up as in use again."""
+    """Show a volume as in use again after its detachment was given up."""
     work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 
-def _forget(work: Work, entry: Document) -> None:
-    """The guest is without the volume: free it, and remove the entry."""
-    work.conductor.services.volume.detached(entry["attachment_id"], work.confirm_lease)
-    _change_entry(work, entry["attachment_id"], lambda _one: None)
+def _forget(work: Work, attachment: VolumeOfServer) -> None:
+    """Free the volume, which the guest no longer has, and remove the entry."""
+    work.conductor.services.volume.detached(attachment["attachment_id"], work.confirm_lease)
+    _change_attachment(work, attachment["attachment_id"], lambda _one: None)
 
 
-def _entry_of(work: Work) -> Document | None:
-    return next((one for one in work.volumes if one["attachment_id"] == work.args["attachment_id"]), None)
+def _attachment_of_action(work: Work) -> VolumeOfServer | None:
+    return next((attachment for attachment in work.volumes
+                 if attachment["attachment_id"] == work.args["attachment_id"]), None)
 
 
-def _change_entry(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
-    """Change one entry, or remove it (``None``)."""
-    def all_of(kept: list[Document]) -> list[Document]:
-        changed = [how(one) if one["attachment_id"] == attachment_id else one for one in kept]
-        return [one for one in changed if one is not None]
+def _change_attachment(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
+    """Change one entry with *how*, or remove it if that returns ``None``."""
+    def all_of(attachments: list[Document]) -> list[Document]:
+        changed = [how(attachment) if attachment["attachment_id"] == attachment_id else attachment
+                   for attachment in attachments]
+        return [attachment for attachment in changed if attachment is not None]
 
     work.revise("volumes", all_of)

@@ -1,41 +1,44 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Has guests told, while they run, of a new name and new metadata of their servers.
+"""News for running guests: a new name and new metadata of their servers.
 
-Who changes a server notes in its row that its guest is to be told (``store.servers.servers.change``). A server with an
-action in hand is told after it. Telling again does no harm, and what is older than what a host knows changes nothing
-there, so that two conductors may do it at once.
-"""
+A change of a server marks its row as due (``store.servers.servers.update_server_row``). A server with an action in hand
+gets its news after the action. Repeating a message does no harm, and a host ignores anything older than its own state,
+so two conductors may send it at the same time."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
-import orjson
 from sqlalchemy import select, update
 
 from magnetar_control.conductor.steps.guest_data import guest_data
 from magnetar_control.conductor.steps.host_news import HostNews
 from magnetar_control.conductor.worker.work import DOWN
+from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import NotFound
 from magnetar_core.http.client import Client
 
 log = logging.getLogger(__name__)
-#: Servers of a host that are told of in one go.
+#: Servers of a host in one batch.
 AT_ONCE = 100
-#: Those whose guests are to be told now.
-DUE = (servers.c.guest_data_due.is_(True), servers.c.host.is_not(None), servers.c.task_state.is_(None),
-       servers.c.deleted_at.is_(None))
+#: Conditions of servers whose guests have due news. The second one finds their index.
+DUE = (servers.c.guest_data_due.is_(True), servers.c.guest_data_due.is_not(None), servers.c.host.is_not(None),
+       servers.c.task_state.is_(None), servers.c.deleted_at.is_(None))
 _HOSTS = select(servers.c.host).where(*DUE).distinct()
 
 
 class GuestNews(HostNews):
-    """Tells the guests of a conductor's cell."""
+    """News for the guests of a conductor's cell."""
 
     about, away = "guests", DOWN
+
+    @property
+    def database(self) -> Database:
+        return self.conductor.database
 
     def waiting(self) -> Iterable[str]:
         with self.conductor.database.read() as connection:
@@ -43,19 +46,20 @@ class GuestNews(HostNews):
 
     def tell(self, host: str) -> int:
         with self.conductor.database.read() as connection:
-            rows = connection.execute(select(servers).where(*DUE, servers.c.host == host).limit(AT_ONCE)).all()
+            rows = ServerRow.several(connection.execute(select(servers).where(*DUE, servers.c.host == host).limit(
+                AT_ONCE)))
         if rows:
             with self.conductor.client(host) as client:
                 self.each(partial(self._tell_guest, client, host, row) for row in rows)
         return len(rows)
 
-    def _tell_guest(self, client: Client, host: str, row: Any) -> None:
+    def _tell_guest(self, client: Client, host: str, row: ServerRow) -> None:
         try:
             client.event("server", row.id, "tell_guest", {
-                "revision": row.guest_revision, "metadata": orjson.loads(row.metadata),
+                "revision": row.guest_revision, "metadata": row.metadata,
                 "guest_data": guest_data(self.conductor, row, host)},
                 request_id=f"tell-guest-{row.id}-{row.guest_revision}")
-        except NotFound:  # whoever brings it to a host tells all
+        except NotFound:  # its next host gets everything with the server
             log.debug("server %s is not on host %s", row.id, host)
         with self.conductor.database.write() as connection:
             connection.execute(update(servers).where(

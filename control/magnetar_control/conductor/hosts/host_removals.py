@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Removes from hosts what the cloud has deleted (``store.hosts.host_removals``): networks, exports of volumes. The
-audit is the second line, for what no row tells of."""
+"""The removal of objects from hosts after the cloud has deleted them (``store.hosts.host_removals``): networks, exports
+of volumes. The audit finds objects without a row there."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ from functools import partial
 
 from magnetar_control.conductor.steps.host_news import HostNews
 from magnetar_control.conductor.worker.work import DOWN
+from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import host_removals
 from magnetar_core.errors import NotFound
 from magnetar_core.http.client import Client
 
 
 class HostRemovals(HostNews):
-    """Has the hosts of a conductor's cell remove what is deleted. A host that refuses (a guest that goes has its NIC
-    there still) is asked again."""
+    """The removals on the hosts of a conductor's cell. A host that refuses is asked again: a guest that is being
+    removed may still have its NIC there."""
 
     about, away = "deleted things", DOWN
+
+    @property
+    def database(self) -> Database:
+        return self.conductor.store.api
 
     def waiting(self) -> Iterable[str]:
         hosts, cell = self.conductor.states.hosts, self.conductor.cell.id
         with self.conductor.store.api.read() as connection:
-            found = host_removals.hosts(connection)
-        return [host for host in found if host in hosts and hosts[host].profile.cell_id == cell]
+            host_names = host_removals.fetch_removal_hosts(connection)
+        return [host for host in host_names if host in hosts and hosts[host].profile.cell_id == cell]
 
     def tell(self, host: str) -> int:
         with self.conductor.store.api.read() as connection:
-            found = host_removals.due(connection, host)
-        if found:
+            removals = host_removals.fetch_due_removals(connection, host)
+        if removals:
             with self.conductor.client(host) as client:
-                self.each(partial(self._remove, client, host, *one) for one in found)
-        return len(found)
+                self.each(partial(self._remove, client, host, *removal) for removal in removals)
+        return len(removals)
 
     def _remove(self, client: Client, host: str, noun: str, key: str) -> None:
         with suppress(NotFound):
             client.delete(noun, key)
         with self.conductor.store.api.write() as connection:
-            host_removals.done(connection, host, noun, key)
+            host_removals.remove_removal_row(connection, host, noun, key)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host that returns after servers were evacuated from it: what it has of them goes before the host counts as up, and
-servers that a boot has stopped start when the cloud says that they are this host's still (docs/evacuate.md)."""
+"""The return of a host after an evacuation: the evacuated servers are removed from it before it counts as up. Servers
+that its boot has stopped start when the database says that they still belong to this host:
+docs/explanation/evacuation.md."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.conductor.steps import tpm_secrets
-from magnetar_control.conductor.steps.migration_halves import remove
-from magnetar_control.conductor.worker.environment import Environment
+from magnetar_control.conductor.steps import keys
+from magnetar_control.conductor.steps.migration import remove_server_from_host
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import servers as table
 from magnetar_control.store.servers import migrations, servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.ensure import BATCH_MAX
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.http.client import Client
@@ -26,26 +28,27 @@ from magnetar_core.power import LIVE, OFF
 log = logging.getLogger(__name__)
 
 
-def settle(conductor: Environment, client: Client, host: str, before: Collection[str]) -> set[str]:
-    """See to all that was evacuated from the host, but for the evacuations *before* (uuids), for which it was done.
-    Guests that are evacuated just now are stopped, and stay: that may fail still. Those that are on another host by now
-    are removed, and their evacuations completed. Returns the uuids of these and of *before*. Raises ``MagnetarError``
-    where the host cannot do it now."""
+def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
+    """Handle all evacuations from the host, except *completed_ids* (uuids), which are handled already.
+
+    Guests of running evacuations are stopped, and stay, since the evacuation may still fail. Guests that are on another
+    host now are removed, and their evacuations completed. Return the uuids of all handled evacuations, with
+    *completed_ids*. Raises ``MagnetarError`` if the host cannot do it now."""
     with conductor.database.read() as connection:
-        found = [one for one in migrations.evacuated(connection, host)
-                 if one.status == migrations.DONE or one.uuid not in before]
-        rows = servers.rows(connection, {one.server_id for one in found})
-    for one in found:
-        if one.status == migrations.LOST:
-            _stop(client, one.server_id)
+        evacuations = [evacuation for evacuation in migrations.fetch_evacuation_rows(connection, host)
+                       if evacuation.status == migrations.DONE or evacuation.uuid not in completed_ids]
+        rows = servers.fetch_server_rows(connection, {evacuation.server_id for evacuation in evacuations})
+    for evacuation in evacuations:
+        if evacuation.status == migrations.LOST:
+            _stop(client, evacuation.server_id)
             continue
-        row = rows.get(one.server_id)
+        row = rows.get(evacuation.server_id)
         if row is None or row.deleted_at or row.host != host:
-            log.warning("server %s was evacuated while host %s was away; removed there now", one.server_id, host,
-                        extra={"server": one.server_id, "host": host})
-            remove(client, one.server_id)
-        complete(conductor, host, one.uuid)
-    return {*before, *(one.uuid for one in found)}
+            log.warning("server %s was evacuated while host %s was away; removed there now", evacuation.server_id, host,
+                        extra={"server": evacuation.server_id, "host": host})
+            remove_server_from_host(client, evacuation.server_id)
+        free_evacuated_source(conductor, host, evacuation.uuid)
+    return {*completed_ids, *(evacuation.uuid for evacuation in evacuations)}
 
 
 def _stop(client: Client, id: str) -> None:
@@ -54,33 +57,35 @@ def _stop(client: Client, id: str) -> None:
             client.ensure("server", id, {"power": OFF})
 
 
-def complete(conductor: Environment, host: str, id: str) -> None:
-    """The host has nothing of the evacuated server any more: it is free for others."""
+def free_evacuated_source(conductor: Conductor, host: str, id: str) -> None:
+    """Release the evacuated server's claims on the host, which has nothing of it any more, and complete the evacuation
+    *id*."""
     with conductor.store.api.write() as connection:
-        allocations.release(connection, id)
+        allocations.release_consumer_claims(connection, id)
     with conductor.database.write() as connection:
-        migrations.change(connection, id, was=migrations.DONE, status="completed")
+        migrations.update_migration_row(connection, id, expected_status=migrations.DONE, status="completed")
     conductor.read_host(host)
 
 
-def release(conductor: Environment, host: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Start the servers of *found* that wait for the word of the cloud, and are on the host still. What an evacuation
-    has begun with waits on."""
-    held = [one["id"] for one in found if one.get("held")]
-    if not held:
+def start_held_servers(conductor: Conductor, host: str, resources: Sequence[Mapping[str, Any]]) -> None:
+    """Start the servers of *resources* that wait for the cloud's permission, if they are still on the host. Servers
+    with a running evacuation keep waiting."""
+    held_ids = [resource["id"] for resource in resources if resource.get("held")]
+    if not held_ids:
         return
     try:
         with conductor.database.read() as connection:
-            lost = {one.server_id for one in migrations.evacuated(connection, host)}
-            mine = connection.execute(select(
+            lost = {evacuation.server_id for evacuation in migrations.fetch_evacuation_rows(connection, host)}
+            mine = ServerRow.several(connection.execute(select(
                 table.c.id, table.c.flavor, table.c.image, table.c.user_id, table.c.project_id).where(
-                    table.c.id.in_(held), table.c.host == host, table.c.deleted_at.is_(None))).all()
-        items = [{"key": one.id, "want": tpm_secrets.after_boot(conductor, one)} for one in mine if one.id not in lost]
+                    table.c.id.in_(held_ids), table.c.host == host, table.c.deleted_at.is_(None))))
+        items = [{"key": server.id, "want": keys.after_boot(conductor, server)} for server in mine
+                 if server.id not in lost]
         with conductor.agents.make(conductor.endpoint(host)) as client:
             for at in range(0, len(items), BATCH_MAX):
-                for one in client.ensure_many("server", items[at:at + BATCH_MAX])["results"]:
-                    if "error" in one:
-                        log.warning("server %s does not start on host %s: %s", one["key"], host,
-                                    one["error"]["message"], extra={"server": one["key"], "host": host})
+                for outcome in client.ensure_many("server", items[at:at + BATCH_MAX])["results"]:
+                    if "error" in outcome:
+                        log.warning("server %s does not start on host %s: %s", outcome["key"], host,
+                                    outcome["error"]["message"], extra={"server": outcome["key"], "host": host})
     except (MagnetarError, DBAPIError) as error:
         log.warning("servers of host %s that its boot has stopped: %s", host, error, extra={"host": host})

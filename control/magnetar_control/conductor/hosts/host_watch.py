@@ -1,216 +1,200 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Watches the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by lease. A
-host that returns is up when what was evacuated from it is gone there (``host_return``).
+"""The watch over the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by
+lease. One thread follows all hosts (``watch_loop``).
 
-A guest that powers off by itself, or whose QEMU dies, changes its server here. A guest whose server was deleted while
-the host was away is removed from the host; unknown guests are left alone and logged.
-"""
+A host that returns is up after the servers that were evacuated from it are removed there (``host_return``). A guest
+that powers off by itself, or whose QEMU dies, changes its server here. A guest whose server was deleted while the host
+was away is removed from the host; unknown guests are left alone and logged."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.conductor.steps import host_groups
-from magnetar_control.conductor.steps.migration_halves import remove
+from magnetar_control.conductor.steps.migration import remove_server_from_host
 from magnetar_control.conductor.worker.action_notifications import tell_power
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.store.engine.database import INSERT, now
-from magnetar_control.store.engine.tables import host_states, servers
-from magnetar_control.store.hosts import cell_look, hosts
+from magnetar_control.store.engine.database import ChangeCheck, utc_now
+from magnetar_control.store.engine.tables import servers
+from magnetar_control.store.hosts import cell_look, host_leases, hosts
 from magnetar_control.store.scatter_gather import scatter_gather_cells
-from magnetar_control.store.servers import migrations, server_passwords
-from magnetar_control.store.servers.servers import SERVERS_BELL, end_consoles, text
+from magnetar_control.store.servers import server_passwords
+from magnetar_control.store.servers.servers import SERVERS_BELL, end_consoles
 from magnetar_control.store.store import CELL0
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.http.client import Client
 from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
 from . import host_return
+from .host_reports import MALFORMED, check_scheduler_reads, malformed_report_error
+from .watch_loop import TOLD, WatchLoop
 
 log = logging.getLogger(__name__)
-#: Seconds: length of a lease, between two rounds over all hosts, and after a failure.
-LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
-#: Properties of a host whose changes are saved.
+#: Seconds between two rounds over all hosts.
+LOOK = 3.0
+#: Seconds after which hosts are read although the API database looks unchanged.
+UNCHANGED = 30.0
+#: Properties of a host that are saved when they change.
 KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles", "traits", "cpu_info",
         "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus", "numa_cells",
         "firmware", "secure_boot", "tpm_versions", "disk_encryption", "memory_encryption",
         "ovn", "image_cache_gb", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
-#: What is left out of them: it changes with each heartbeat, and is kept beside the heartbeat (``TOLD``).
-TOLD = ("metrics", "images")
+#: Columns of a host's row whose change says that the host may be back.
+SET_BY_OPERATORS = attrgetter("endpoint", "disabled", "forced_down")
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
-#: Servers of a host without an action. Made once, since each event asks it.
+#: Query of the servers of a host without an action. Built once, since each event runs it.
 IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
 
 
-class _Evacuated(Exception):
-    """The host may have servers that were evacuated from it."""
-
-
 class HostWatch:
-    """Watches hosts of one cell, shared with the other conductors of the cell."""
+    """The watch over the hosts of one cell, shared with the other conductors of the cell."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
-        self._threads: dict[str, threading.Thread] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
-        #: Those of all cells that there were in the last round.
+        #: Hosts of all cells in the last round.
         self._hosts: frozenset[str] = frozenset()
+        #: What operators have set for the hosts of the cell, in the last round.
+        self._settings: Mapping[str, tuple[Any, ...]] = {}
+
+    @cached_property
+    def _changes(self) -> ChangeCheck:
+        return ChangeCheck(self.conductor.store.api, UNCHANGED)
+
+    @cached_property
+    def _loop(self) -> WatchLoop:
+        return WatchLoop(self.conductor, self._follow, self._inventory, self._is_saved)
 
     def run(self) -> None:
-        """Until the conductor ends: register hosts, take over watches, read which hosts are up."""
+        """Register hosts, take over watches and read which hosts are up, until the conductor ends."""
         self._register()
+        failure = ""
         while not self.conductor.over.is_set():
             try:
                 self._round()
+                failure = ""
             except DBAPIError as error:
                 log.warning("hosts of cell %s: %s", self.conductor.cell.name, error.orig)
+            except Exception as error:
+                if failure != (failure := repr(error)):
+                    log.exception("hosts of cell %s: the round failed; it is repeated", self.conductor.cell.name)
             self.conductor.over.wait(LOOK)
+        self._loop.close()
 
     def _register(self) -> None:
-        """Register the hosts of the settings in the cell."""
+        """Register the hosts of the settings in the cell: those that are new, or elsewhere."""
         conductor = self.conductor
-        for name, endpoint in conductor.settings.hosts.items():
-            def once(name: str = name, endpoint: str = endpoint) -> None:
-                with conductor.store.api.write() as connection:
-                    hosts.register(connection, name, conductor.cell.id, endpoint)
+        conductor.read_hosts()
+        where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}
+        new = [(name, endpoint) for name, endpoint in conductor.settings.hosts.items()
+               if where.get(name) != (conductor.cell.id, endpoint)]
 
+        def once() -> None:
+            with conductor.store.api.write() as connection:
+                for name, endpoint in new:
+                    hosts.upsert_host_row(connection, name, conductor.cell.id, endpoint)
+
+        if new:
             conductor.store.api.retried(once)
         conductor.read_hosts()
         conductor.recheck = self.recheck
 
     def _round(self) -> None:
         conductor = self.conductor
-        conductor.read_hosts()
+        if self._changes.may_have_changed() or conductor.states.has_assumed():
+            conductor.read_hosts()
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in list(self._kept.keys() - conductor.states.hosts.keys()):
             del self._kept[name]
         for name in self._hosts - conductor.states.hosts.keys():
-            conductor.delivery.forget(name)  # one that comes under this name again has nothing
+            conductor.delivery.forget(name)  # a new host with this name has nothing
         self._hosts = frozenset(conductor.states.hosts)
-        self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
-        for name in names:
-            thread = self._threads.get(name)
-            if thread is None and self._keep_lease(name):
-                thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
-                self._threads[name] = thread
-                thread.start()
-        look = partial(cell_look.look, conductor.settings.host_down_after, conductor.states.rules.looks_at_flavors)
+        for name in self._loop.names.difference(names):
+            self._loop.remove(name)
+        settings = {name: SET_BY_OPERATORS(conductor.states.rows[name]) for name in names}
+        for name in [name for name, values in settings.items() if self._settings.get(name, values) != values]:
+            self._loop.wake(name)
+        self._settings = settings
+        if taken := host_leases.take_host_leases(conductor.database, conductor.holder, [
+                name for name in names if name not in self._loop.names]):
+            self._loop.add(taken)
+        look = partial(cell_look.read_cell_hosts, conductor.settings.host_down_after,
+                       conductor.states.rules.looks_at_flavors)
         self._looked(names, look(conductor.database))
-        others = [(cell, database) for cell, database in conductor.store.databases()
-                  if cell.id not in (conductor.cell.id, CELL0)]
-        told = scatter_gather_cells(others, look, LOOK)
-        for cell_id, found in told.items():
+        other_cells = [(cell, database) for cell, database in conductor.store.databases()
+                       if cell.id not in (conductor.cell.id, CELL0)]
+        looks_by_cell = scatter_gather_cells(other_cells, look, LOOK)
+        for cell_id, cell_state in looks_by_cell.items():
             self._looked([name for name, host in list(conductor.states.hosts.items())
-                          if host.profile.cell_id == cell_id], found or cell_look.NOTHING)
+                          if host.profile.cell_id == cell_id], cell_state or cell_look.NOTHING)
 
-    def _looked(self, names: Sequence[str], found: cell_look.CellLook) -> None:
+    def _looked(self, names: Sequence[str], cell_state: cell_look.CellLook) -> None:
         for name in names:
-            self.conductor.states.seen(name, found)
+            self.conductor.states.seen(name, cell_state)
 
-    def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None,
-                    settled: Collection[str] = (), told: str | None = None) -> bool:
-        """Take or renew the lease of a host's watch; ``False`` when another conductor has it. *seen*: the host is up.
-        *told*: the text of what it tells with each heartbeat.
-        *settled*: the evacuations from it that are seen to. Raises ``_Evacuated`` when there are more: an evacuation
-        begins only at a host that is not up."""
-        database, holder = self.conductor.database, self.conductor.holder
-        with database.write() as connection:
-            connection.execute(INSERT[database.kind](host_states).values(host=name).on_conflict_do_nothing())
-            free = (host_states.c.watcher == holder) | host_states.c.lease_until.is_(None) | (
-                host_states.c.lease_until < database.clock())
-            values: dict[str, Any] = {"watcher": holder, "lease_until": database.clock(LEASE), "problem": problem}
-            if seen:
-                values |= {"seen_at": database.clock(), "told": told}
-            kept = connection.execute(update(host_states).where(host_states.c.host == name, free).values(
-                **values)).rowcount == 1
-            if kept and seen and any(one.uuid not in settled for one in migrations.evacuated(connection, name)):
-                raise _Evacuated
-            return kept
+    def _follow(self, name: str, event: str, document: Mapping[str, Any]) -> None:
+        with self.conductor.client(name) as client:
+            self._on_event(name, client, event, document)
 
-    def _heard(self, name: str, client: Client, host: Mapping[str, Any]) -> bool:
-        """The host answers. It counts as up when nothing of what was evacuated from it can run there; ``False`` when
-        another conductor watches it."""
-        settled: set[str] = set()
-        told = text({key: host.get(key) for key in TOLD}) if self.conductor.states.rules.looks_at_told else None
-        while True:
-            with contextlib.suppress(_Evacuated):
-                return self._keep_lease(name, seen=True, settled=settled, told=told)
-            if not self._keep_lease(name, problem="servers that were evacuated are removed"):
-                return False
-            settled = host_return.settle(self.conductor, client, name, settled)
-
-    def _watch(self, name: str) -> None:
-        """Follow one agent for as long as this conductor holds the lease."""
-        conductor, settings = self.conductor, self.conductor.settings
-        while not conductor.over.is_set() and name in conductor.states.hosts:
-            try:
-                with conductor.agents.make(conductor.endpoint(name)) as client:
-                    host = client.get("host")
-                    self._inventory(name, host)
-                    if not self._heard(name, client, host):
-                        return
-                    conductor.states.up(name, up=True)
-                    for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
-                        if conductor.over.is_set():
-                            return
-                        if event == "heartbeat":
-                            seen = document.get("host") or {}  # without libvirt, a part of it is null
-                            with conductor.client(name) as other:  # this one reads the events
-                                if not self._heard(name, other, seen):
-                                    return
-                            host = {**host, **{k: v for k, v in seen.items() if v is not None}}
-                            self._inventory(name, host)
-                        self._on_event(name, client, event, document)
-            except (MagnetarError, DBAPIError, OSError) as error:
-                log.info("host %s: %s", name, error, extra={"host": name})
-                with contextlib.suppress(DBAPIError):
-                    if not self._keep_lease(name, problem=str(error)[:500]):
-                        return
-            conductor.over.wait(PAUSE)
+    def _is_saved(self, name: str, heartbeat: Mapping[str, Any]) -> bool:
+        """Return whether all that a heartbeat says of the host's properties is saved."""
+        saved = self._kept.get(name)
+        if saved is None or saved[0] != self.conductor.ratios_of(name):
+            return False
+        return all((value := heartbeat.get(key)) is None or value == known
+                   for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
-        """Save what the host has, and the limits that follow from it, from the settings and from its aggregates, when
-        one of these has changed."""
+        """Save the host's properties, and the limits that follow from them, the settings and its aggregates, if any of
+        these has changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (ratios, *(host.get(key) for key in KEPT))
         if self._kept.get(name) == totals:
             return
-        with conductor.store.api.write() as connection:
-            hosts.inventory(connection, name, {key: value for key, value in host.items() if key not in TOLD},
-                            ratios, conductor.reserved)
+        report = {key: value for key, value in host.items() if key not in TOLD}
+        if row := conductor.states.rows.get(name):
+            check_scheduler_reads(conductor.states, row, report)
+        try:
+            with conductor.store.api.write() as connection:
+                hosts.save_host_inventory(connection, name, report, ratios, conductor.reserved)
+        except MALFORMED as error:
+            raise malformed_report_error(error) from error
         self._kept[name] = totals
         conductor.read_host(name)
 
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """Handle one event of an agent. Events of a server with an action in hand go to the action. An event may be
-        older than what the action has left, so a server that differs from its event is read again from the host."""
+        """Handle one event of an agent. Events of a server with an action in hand go to that action. An event may be
+        older than the result of the action, so a server that differs from its event is read again from the host."""
         if event in ("servers", "server"):
             self._passwords(name, document.get("servers") or [document])
         if event == "servers":
             self._on_connect(name, document.get("servers") or [])
-        elif event == "server" and not document.get("removed") and not self.conductor.tell_action(name, document):
+        elif event == "server" and not document.get("removed") and not (
+                self.conductor.in_hand.tell_action(name, document)):
             self._recheck(name, client, document)
 
-    def _passwords(self, name: str, found: Sequence[Mapping[str, Any]]) -> None:
-        """Note what guests have left for their users; a host that still has what was cleared is told."""
-        told = {one["id"]: str(one["password"]) for one in found if one.get("password")}
-        if not told:
+    def _passwords(self, name: str, resources: Sequence[Mapping[str, Any]]) -> None:
+        """Save the passwords that guests have left for their users. A host that still has a cleared password must clear
+        it."""
+        passwords = {resource["id"]: str(resource["password"]) for resource in resources if resource.get("password")}
+        if not passwords:
             return
         database = self.conductor.database
         with database.read() as connection:
-            differing = server_passwords.differing(connection, name, told)
+            differing = server_passwords.fetch_differing_passwords(connection, name, passwords)
         for row, cleared in differing:
             if cleared:
                 with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
@@ -218,11 +202,11 @@ class HostWatch:
                                  request_id=f"clear-password-{row.cleared_password}")
                 continue
             with database.write() as connection:
-                server_passwords.keep(connection, name, row.id, told[row.id])
+                server_passwords.save_password_column(connection, name, row.id, passwords[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again that was heard during an action, which has left it otherwise. When the host does not
-        answer, the audit sees to it."""
+        """Read a server again after an action: a report during it differs from the state that it left. If the host does
+        not answer, the audit corrects the server later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)
@@ -234,49 +218,54 @@ class HostWatch:
             with contextlib.suppress(NotFound):
                 self.follow(name, [client.get("server", row.id)])
 
-    def _on_connect(self, name: str, found: list[Mapping[str, Any]]) -> None:
+    def _on_connect(self, name: str, resources: list[Mapping[str, Any]]) -> None:
         """Compare everything on the host with the database, when the agent connects."""
-        self.follow(name, [one for one in found if not one.get("held")])
+        self.follow(name, [resource for resource in resources if not resource.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
-            host_groups.compare(self.conductor, client, name, [one["id"] for one in found])
-        if not found:
+            host_groups.compare_security_groups(self.conductor, client, name,
+                                                [resource["id"] for resource in resources])
+        if not resources:
             return
-        threading.Thread(target=host_return.release, args=(self.conductor, name, found), name=f"release {name}",
-                         daemon=True).start()
+        if any(resource.get("held") for resource in resources):
+            threading.Thread(target=host_return.start_held_servers, args=(self.conductor, name, resources),
+                             name=f"release {name}", daemon=True).start()
         database = self.conductor.database
         with database.read() as connection:
-            gone = connection.execute(select(servers.c.id).where(
-                servers.c.id.in_([one["id"] for one in found]), servers.c.deleted_at.is_not(None))).scalars().all()
-        for id in gone:
+            deleted_ids = connection.execute(select(servers.c.id).where(
+                servers.c.id.in_([resource["id"] for resource in resources]),
+                servers.c.deleted_at.is_not(None))).scalars().all()
+        for id in deleted_ids:
             log.warning("server %s was deleted while host %s was away; removed there now", id, name)
             try:
                 with self.conductor.client(name) as client:
-                    remove(client, id)
+                    remove_server_from_host(client, id)
             except MagnetarError as error:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
-    def follow(self, name: str, found: list[Mapping[str, Any]]) -> None:
+    def follow(self, name: str, resources: list[Mapping[str, Any]]) -> None:
         """Give servers without an action the vm_state and power state of their guests."""
         database = self.conductor.database
-        for row, word in self._changed_servers(name, found):
-            power = POWERS[word]
+        for row, power_state in self._changed_servers(name, resources):
+            power = POWERS[power_state]
             with database.write() as connection:
                 changed = connection.execute(update(servers).where(
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
-                    servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number, updated_at=now()))
+                    servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number,
+                                                   updated_at=utc_now()))
                 if changed.rowcount:
-                    tell_power(self.conductor.notifications, connection, row.id, row.vm_state, word, name)
+                    tell_power(self.conductor.notifications, connection, row.id, row.vm_state, power_state, name)
                 end_consoles(connection, row.id, power.vm_state)
                 database.ring(connection, SERVERS_BELL)
-            log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
+            log.info("server %s is %s by itself", row.id, power_state, extra={"server": row.id, "host": name})
 
-    def _changed_servers(self, name: str, found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
-        """Servers without an action whose state differs from what was *found*, with the power state found."""
-        power = {one["id"]: str(one["power_state"]) for one in found}
+    def _changed_servers(self, name: str, resources: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
+        """Return the servers without an action that differ from the reported *resources*, each with its reported power
+        state."""
+        power = {resource["id"]: str(resource["power_state"]) for resource in resources}
         if not power:
             return []
         with self.conductor.database.read() as connection:
             rows = connection.execute(IDLE, {"ids": list(power), "at": name}).all()
-        return [(row, word) for row in rows
-                if (seen := POWERS.get(word := power[row.id])) and seen.vm_state
-                and (seen.vm_state, seen.number) != (row.vm_state, row.power_state)]
+        return [(row, power_state) for row in rows
+                if (guest_power := POWERS.get(power_state := power[row.id])) and guest_power.vm_state
+                and (guest_power.vm_state, guest_power.number) != (row.vm_state, row.power_state)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images are brought to hosts before a server needs them, one after the other, so that servers that are made meanwhile
-come first. What a crash cuts short is done again: an image that a host has already is not brought twice."""
+"""The delivery of images to hosts before a server needs them. Images are brought one after the other, so that builds
+have priority. After a crash the delivery is repeated; an image that a host has already is not brought twice."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from magnetar_control.conductor.worker.environment import Environment
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.work import DOWN
 from magnetar_control.delivery import ITSELF
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import image_requests
 from magnetar_core.errors import MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks; how often an image is tried; seconds for which a host that is down is waited for.
+#: Seconds between two checks; attempts for an image; seconds to wait for a host that is down.
 LOOK, ATTEMPTS, PATIENCE = 2.0, 3, 24 * 3600.0
-#: How many are read in one look.
+#: Requests that one check reads.
 AT_ONCE = 100
 
 
 class ImageCache:
-    """What brings them, in a thread of its own while there are some."""
+    """The deliverer of images. It has a thread while there are requests."""
 
-    def __init__(self, conductor: Environment, over: threading.Event) -> None:
+    def __init__(self, conductor: Conductor, over: threading.Event) -> None:
         self.conductor, self.over = conductor, over
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Begin to bring what hosts of the cell are to have, unless that is under way."""
+        """Begin to bring the images that hosts of the cell must get, unless a thread does so already."""
         if self._thread is not None and self._thread.is_alive():
             return
         conductor = self.conductor
         with conductor.database.read() as connection:
-            found = image_requests.waiting(connection, [
+            requests = image_requests.fetch_image_requests(connection, [
                 name for name, host in list(conductor.states.hosts.items())
-                if host.profile.cell_id == conductor.cell.id and host.profile.up], AT_ONCE)
-        if found:
-            self._thread = threading.Thread(target=self._bring, args=(found,), name="images", daemon=True)
+                if host.profile.cell_id == conductor.cell.id and host.profile.up], AT_ONCE) \
+                if image_requests.has_image_requests(connection) else ()
+        if requests:
+            self._thread = threading.Thread(target=self._bring, args=(requests,), name="images", daemon=True)
             self._thread.start()
 
     def forget(self) -> None:
-        """Give up what hosts that do not come back are to have."""
+        """Give up the requests of hosts that do not come back."""
         with self.conductor.database.write() as connection:
-            image_requests.forget(connection, now(-PATIENCE))
+            image_requests.expire_image_requests(connection, utc_now(-PATIENCE))
 
-    def _bring(self, found: Sequence[Row[Any]]) -> None:
+    def _bring(self, requests: Sequence[Row[Any]]) -> None:
         silent = set()
-        for row in found:
+        for row in requests:
             if self.over.is_set():
                 return
             try:
@@ -63,14 +64,14 @@ class ImageCache:
                 self._failed(row, row.attempts + 1, "see above")
 
     def bring(self, row: Row[Any]) -> bool:
-        """Bring one image to one host, and note what becomes of it. ``False``, with nothing noted, when the host does
-        not answer."""
+        """Bring one image to one host, and save the result. Return ``False``, and save nothing, if the host does not
+        answer."""
         conductor = self.conductor
         try:
             image = conductor.services.image.show(ITSELF, row.image_id)
             if image is None or image["status"] != "active":
                 raise NotFound("The image was deleted or deactivated since.", kind="image", key=row.image_id)
-            # Who asks for it wants it to be there, whatever was brought before.
+            # The request needs the image on the host now, even if it was brought before.
             conductor.delivery.known.discard(("image", row.host, row.image_id))
             with conductor.client(row.host) as client:
                 conductor.delivery.image(client, row.host, row.image_id)
@@ -89,11 +90,11 @@ class ImageCache:
     def _failed(self, row: Row[Any], attempts: int, why: str) -> None:
         if attempts < ATTEMPTS:
             with self.conductor.database.write() as connection:
-                image_requests.failed(connection, row.host, row.image_id)
+                image_requests.defer_image_request(connection, row.host, row.image_id)
             return
         log.warning("image %s is not brought to host %s: %s", row.image_id, row.host, why, extra={"host": row.host})
         self._end(row)
 
     def _end(self, row: Row[Any]) -> None:
         with self.conductor.database.write() as connection:
-            image_requests.done(connection, row.host, row.image_id)
+            image_requests.remove_image_request(connection, row.host, row.image_id)

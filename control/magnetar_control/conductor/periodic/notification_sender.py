@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notifications on their way: each receiver has a thread of its own in each conductor, so that one that is slow or
-silent keeps nobody waiting.
+"""The sending of notifications. Each receiver has its own thread in each conductor, so that a slow or silent one delays
+no other.
 
-One conductor at a time sends what a database has for a receiver, in the order in which it was written, and goes no
-further than the first that is not taken. After a crash some are sent again.
-"""
+One conductor at a time sends a database's notifications to a receiver, in the order of their writing, and stops at the
+first failure. After a crash some are sent again."""
 
 from __future__ import annotations
 
@@ -18,26 +17,26 @@ from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.notifications.receivers import NotSent, Receiver, Refused
 from magnetar_control.store.actions import outbox
 from magnetar_control.store.actions.outbox import Outbox
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks for what is to be sent, and after which a batch ends.
+#: Seconds between two checks for notifications; seconds after which a batch ends.
 LOOK, BATCH_TIME = 1.0, 15.0
-#: How many are sent in a batch.
+#: Most notifications in a batch.
 BATCH = 100
 
 
 class NotificationSender:
-    """Sends what waits for one *receiver* in the databases of a conductor."""
+    """The sender for one *receiver*, from the databases of a conductor."""
 
     def __init__(self, conductor: Conductor, receiver: Receiver) -> None:
         self.conductor, self.receiver = conductor, receiver
-        self.places = boxes(conductor)
+        self.places = conductor_outboxes(conductor)
         self._failing = False
         self.__name__ = f"notify {receiver.name}"  # of the thread
 
     def __call__(self) -> None:
-        """Until the conductor ends."""
+        """Send until the conductor ends."""
         while not self.conductor.over.wait(LOOK):
             for database, box in self.places:
                 try:
@@ -49,20 +48,20 @@ class NotificationSender:
                     log.exception("notifications for %s: they are sent later", self.receiver.name)
 
     def send(self, database: Database, box: Outbox) -> bool:
-        """Send a batch of what waits in a database; returns whether there may be more now."""
+        """Send a batch from a database. Return whether more may be waiting."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
-            if not outbox.due(database, connection, box, name, holder):
+            if not outbox.has_due_notifications(database, connection, box, name, holder):
                 return False
-        if not outbox.hold(database, box, name, holder):
+        if not outbox.lease_receiver(database, box, name, holder):
             return False
         with database.read() as connection:
-            found = outbox.batch(connection, box, name, BATCH)
+            notifications = outbox.fetch_notification_rows(connection, box, name, BATCH)
         sent: list[int] = []
         problem: str | None = None
         until = time.monotonic() + BATCH_TIME
         try:
-            for row in found:
+            for row in notifications:
                 if time.monotonic() > until or self.conductor.over.is_set():
                     break
                 with contextlib.suppress(Refused):
@@ -71,9 +70,9 @@ class NotificationSender:
         except NotSent as error:
             problem = str(error)
         finally:
-            outbox.settle(database, box, name, holder, sent, problem)
+            outbox.complete_notification_batch(database, box, name, holder, sent, problem)
         self._tell(problem)
-        return problem is None and len(found) == BATCH
+        return problem is None and len(notifications) == BATCH
 
     def _give(self, row: outbox.Found) -> None:
         try:
@@ -83,7 +82,7 @@ class NotificationSender:
             raise
 
     def _tell(self, problem: str | None) -> None:
-        """A receiver that fails is in the log once, and when it takes something again."""
+        """Log the first failure of the receiver, and its recovery."""
         if problem and not self._failing:
             log.warning("notifications for %s wait: %s", self.receiver.name, problem)
         if not problem and self._failing:
@@ -91,20 +90,21 @@ class NotificationSender:
         self._failing = problem is not None
 
 
-def boxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
-    """The databases whose notifications a conductor sends: that of its cell, and, where it schedules, cell0 and the API
+def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
+    """Return the databases whose notifications a conductor sends: its cell's, and if it schedules, cell0 and the API
     database."""
     shared = [(conductor.store.cell0, outbox.CELL), (conductor.store.api, outbox.API)]
     return [(conductor.database, outbox.CELL), *(shared if conductor.schedules else ())]
 
 
 def drop_old(conductor: Conductor) -> None:
-    """Drop notifications that have waited for too long, are too many, or are for receivers that the settings do not
-    name any more."""
+    """Drop notifications that have waited too long, are too many, or are for receivers that the settings no longer
+    name."""
     settings = conductor.settings
-    for database, box in boxes(conductor):
-        dropped = outbox.drop(database, box, conductor.notifications.receivers,
-                              now(-3600 * settings.notification_keep_hours), settings.notification_keep_count)
+    for database, box in conductor_outboxes(conductor):
+        dropped = outbox.drop_stale_notifications(database, box, conductor.notifications.receivers,
+                                                  utc_now(-3600 * settings.notification_keep_hours),
+                                                  settings.notification_keep_count)
         for name, count in dropped.items():
             log.error("%d notifications for %s are lost: it has not taken them within %g hours, more than %d waited, "
                       "or the settings do not name it any more", count, name, settings.notification_keep_hours,

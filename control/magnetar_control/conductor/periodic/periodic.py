@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, reclaiming
-soft-deleted ones, removing unused images, telling guests and hosts what has changed.
+"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, deleting
+soft-deleted ones, removing unused images, and news for guests and hosts.
 
-By design there is nothing to repair. What there is nevertheless (after a crash between two databases, or an operator's
-change) is repaired and logged. Every task may run twice, and in several conductors at once.
-"""
+By design there is nothing to repair. Exceptions (after a crash between two databases, or an operator's change) are
+repaired and logged. Every task may run twice, and in several conductors at the same time."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control import memory
 from magnetar_control.conductor.flows import (
     server_confirm_resize,
     server_create_image,
@@ -30,48 +31,61 @@ from magnetar_control.conductor.hosts.host_removals import HostRemovals
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.hosts.image_cache import LOOK, ImageCache
 from magnetar_control.conductor.steps.host_groups import GroupNews
+from magnetar_control.conductor.steps.host_news import HostNews
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.environment import Environment
 from magnetar_control.services.image.boot_parts import named_parts
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
-from magnetar_control.store.engine.database import moment, now
+from magnetar_control.store.engine.database import parse_moment, utc_now
 from magnetar_control.store.engine.sqlite import empty_log
 from magnetar_control.store.engine.tables import actions, conductors, servers
-from magnetar_control.store.servers.purge import purge
+from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0
 from magnetar_core.errors import InUse, MagnetarError, NotFound
 
-from .audit import Finding, findings, read_state
+from .audit_state import Finding
+from .cell_audit import CellAudit
 from .notification_sender import drop_old
-from .repair import repair
+from .repair import repair_finding
 from .usage_audit import LOOK as USAGE_LOOK
 from .usage_audit import tell_usage
+from .usage_check import LOOK as USAGE_CHECK_LOOK
+from .usage_check import UsageCheck
 
 log = logging.getLogger(__name__)
-#: Seconds between two checks of what is due.
+#: Seconds between two looks for news of guests and hosts. The time of a task is rounded to it, so that tasks share
+#: wake-ups.
 TICK = 1.0
+#: Seconds that the answer holds whether this conductor runs the tasks of its cell.
+HOLDS = 3.5
+#: Seconds between two looks for free memory.
+FREED = 30.0
 #: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
+#: Seconds of rest after a second of the audit, and the most.
+REST, LONGEST_REST = 9.0, 10.0
 #: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
-#: Seconds for which a log of SQLite may have what was deleted, such as passwords of actions.
+#: Seconds that SQLite's log may keep deleted data, such as passwords of actions.
 EMPTIED = 15.0
-#: Names of the copies on hosts.
+#: Names of copies on hosts.
 OF_A_SERVER = re.compile(re.escape(server_create_image.COPY) + "[0-9a-f-]{36}")
 OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 
 
 class PeriodicTask(NamedTuple):
-    """*every*: seconds. *alone*: only one conductor of the cell runs it."""
+    """One task. *every*: seconds between two runs. *alone*: only one conductor of the cell runs it. *own_thread*: it
+    takes long, and the others do not wait for it."""
 
     name: str
     every: float
     run: Callable[[Periodic], Any]
     alone: bool = True
+    own_thread: bool = False
 
 
 class Periodic:
-    """The periodic tasks of one conductor; ``run`` in a thread of its own."""
+    """The periodic tasks of one conductor; ``run`` needs its own thread."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
@@ -79,75 +93,88 @@ class Periodic:
         self.image_cache = ImageCache(conductor, conductor.over)
         self.guest_news = GuestNews(conductor, conductor.over)
         self.group_news = GroupNews(conductor, conductor.over)
+        self.usage_check = UsageCheck(conductor)
         self.host_removals = HostRemovals(conductor, conductor.over)
-        self._before: set[Finding] = set()  # what the audit found last time; only what is found twice is repaired
-        self._reported: set[Finding] = set()
+        self._cell_audit = CellAudit(conductor, partial(repair_finding, self.watch))
+        #: Whether this conductor runs the tasks of the cell, and until when this holds.
+        self._is_first, self._holds_until = False, 0.0
 
     def run(self) -> None:
-        """Until the conductor ends."""
-        due = {task.name: time.monotonic() + task.every for task in TASKS}
-        while not self.conductor.over.wait(TICK):
-            for task in TASKS:
+        """Run due tasks until the conductor ends."""
+        for task in TASKS:
+            if task.own_thread:
+                threading.Thread(target=self._run_tasks, args=([task],), name=task.name, daemon=True).start()
+        self._run_tasks([task for task in TASKS if not task.own_thread])
+
+    def _run_tasks(self, tasks: Sequence[PeriodicTask]) -> None:
+        due = {task.name: time.monotonic() + task.every for task in tasks}
+        while not self.conductor.over.wait(max(TICK, min(due.values()) - time.monotonic())):
+            for task in tasks:
                 if due[task.name] <= time.monotonic() and not self.conductor.over.is_set():
                     due[task.name] = time.monotonic() + task.every
                     self._run_task(task)
 
     def _run_task(self, task: PeriodicTask) -> None:
         try:
-            if not task.alone or self.first():
+            if not task.alone or self._runs_alone():
                 task.run(self)
         except DBAPIError as error:
             log.warning("%s: %s", task.name, error.orig)
         except Exception:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
+    def _runs_alone(self) -> bool:
+        """Return the answer of ``first``, asked once for the tasks of a moment."""
+        if time.monotonic() >= self._holds_until:
+            self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
+        return self._is_first
+
     def first(self) -> bool:
-        """Whether this conductor runs the tasks of its cell: it is the first by name of those that are up."""
+        """Return whether this conductor runs the tasks of its cell: of the conductors that are up, its holder name is
+        the first."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(
                 conductors.c.seen_at > database.clock(-SILENT))).scalar()
         return name in (None, self.conductor.holder)
 
-    def audit(self) -> list[Finding]:
-        """Run the audit, and repair what the last audit found too; returns these findings."""
-        conductor = self.conductor
-        mine = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
-                and host.profile.up]
-        state = read_state(conductor.store, conductor.agents, conductor.services, mine)
-        found = findings(state)
-        lasting = [one for one in found if one in self._before]
-        self._before = set(found)
-        for one in lasting:
-            if one not in self._reported:
-                log.warning("%s", one.text, extra={"host": one.place})
-            repair(self.watch, state, one)
-        self._reported = set(lasting)
-        return lasting
+    def tell_news(self, news: HostNews) -> None:
+        """Start to tell due news, if this conductor runs the tasks of its cell. Usually there is none, and that
+        ends it."""
+        if news.is_due() and self._runs_alone():
+            news.look()
+
+    def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
+        """Run a turn of the audit; see ``CellAudit.run_turn``."""
+        return self._cell_audit.run_turn(rest)
+
+    def rest_after(self, seconds: float) -> None:
+        """Wait in proportion to the *seconds* that a page of the audit took, so that requests come first."""
+        self.conductor.over.wait(min(REST * seconds, LONGEST_REST))
 
 
-def empty_logs(conductor: Environment) -> None:
-    """Empty the logs of the databases in which passwords wait: those of the own cell and of cell0. One that is busy has
-    its turn again."""
+def empty_logs(conductor: Conductor) -> None:
+    """Empty the logs of the databases that hold passwords for some time: the cell's own and cell0. A busy one is
+    emptied next time."""
     for database in (conductor.database, conductor.store.cell(CELL0)):
         if database.kind == "sqlite":
             with database.read() as connection:
                 empty_log(connection)
 
 
-def remove_unused(conductor: Environment) -> int:
-    """Remove images from hosts where no server has needed them for a day, and copies of servers that
-    ``createImage`` and the like have left; returns how many. A build brings images again."""
-    count, before = 0, now(-UNUSED)
+def remove_unused_images(conductor: Conductor) -> int:
+    """Remove images from hosts if no server has needed them for a day, and leftover copies of ``createImage`` and
+    similar actions. Return how many. A build brings images again."""
+    count, unused_since = 0, utc_now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
             continue
         try:
             with conductor.client(name) as client:
-                used = _needed_images(conductor, name, before)
+                used = _needed_images(conductor, name, unused_since)
                 for image in client.list("image"):
-                    # Those that were brought have their uuid for a name; others are the host's own.
-                    if (image["name"] == image["id"] and image["id"] not in used and _since(image) < before) or (
+                    # Images that were brought are named by their uuid; others are the host's own.
+                    if (image["name"] == image["id"] and image["id"] not in used and _since(image) < unused_since) or (
                             _is_spent_copy(conductor, image["name"])):
                         with contextlib.suppress(InUse, NotFound):
                             client.delete("image", image["id"])
@@ -159,8 +186,8 @@ def remove_unused(conductor: Environment) -> int:
     return count
 
 
-def _is_spent_copy(conductor: Environment, name: str) -> bool:
-    """Whether an image on a host is the copy of an action that has ended."""
+def _is_spent_copy(conductor: Conductor, name: str) -> bool:
+    """Return whether an image on a host is the copy of an action that has ended."""
     if of_volume := OF_A_VOLUME.fullmatch(name):
         return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):
@@ -173,39 +200,41 @@ def _is_spent_copy(conductor: Environment, name: str) -> bool:
 
 
 def _since(image: Mapping[str, Any]) -> str:
-    """The moment of the last change, as ``now`` writes moments."""
-    return moment(str(image["updated_at"] or image["created_at"]))
+    """Return the moment of the last change, in the format of ``utc_now``."""
+    return parse_moment(str(image["updated_at"] or image["created_at"]))
 
 
-def _needed_images(conductor: Environment, host: str, before: str) -> set[str]:
-    """Return the images of servers that are on the host or were *before*, with their kernels and ramdisks: other
-    conductors may believe them delivered."""
-    with conductor.database.read() as connection:
-        rows = connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
-            servers.c.host == host, servers.c.image_id.is_not(None),
-            servers.c.deleted_at.is_(None) | (servers.c.deleted_at > before))).all()
-    return {image for row in rows for image in (row.image_id, *named_parts(orjson.loads(row.image)).values())}
+def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[str]:
+    """Return the images of servers that are on the host, or were deleted after *deleted_since*, with their kernels and
+    ramdisks: other conductors may believe that the host has them."""
+    with conductor.database.read() as connection:  # live and deleted servers have an index each
+        rows = [row for condition in (servers.c.deleted_at.is_(None), servers.c.deleted_at > deleted_since)
+                for row in connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
+                    servers.c.host == host, servers.c.image_id.is_not(None), condition))]
+    return {image for row in map(ServerRow, rows) for image in (row.image_id, *named_parts(row.image).values())}
 
 
 def _forget_deliveries(periodic: Periodic) -> None:
-    """Forget what was delivered to hosts: it is checked again."""
+    """Forget the deliveries to hosts, so that they are checked again."""
     periodic.conductor.delivery.known = set()
 
 
 def _purge(periodic: Periodic) -> None:
-    """Remove servers of the cell, and of cell0, that were deleted long ago."""
+    """Remove the rows of servers that were deleted long ago, in the cell and in cell0."""
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
-        count = purge(conductor.store, database, now(-86400 * days), over=conductor.over.is_set)
+        count = purge_deleted_servers(conductor.store, database, utc_now(-86400 * days), over=conductor.over.is_set)
         if count:
             log.info("%d servers that were deleted %g days ago are removed for good", count, days)
 
 
 TASKS = (
-    PeriodicTask("telling guests", TICK, lambda periodic: periodic.guest_news.look()),
-    PeriodicTask("telling hosts of security groups", TICK, lambda periodic: periodic.group_news.look()),
-    PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.host_removals.look()),
+    PeriodicTask("telling guests", TICK, lambda periodic: periodic.tell_news(periodic.guest_news), alone=False),
+    PeriodicTask("telling hosts of security groups", TICK, lambda periodic: periodic.tell_news(periodic.group_news),
+                 alone=False),
+    PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.tell_news(
+        periodic.host_removals), alone=False),
     PeriodicTask("confirming resizes", server_confirm_resize.LOOK,
                  lambda periodic: server_confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", server_shelve.LOOK,
@@ -214,11 +243,15 @@ TASKS = (
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
-    PeriodicTask("audit", 120.0, Periodic.audit),
+    PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),
+    PeriodicTask("checking quota usage", USAGE_CHECK_LOOK, lambda periodic: periodic.usage_check.look()),
     PeriodicTask("purge", 3600.0, _purge),
+    PeriodicTask("closing idle connections to agents", 30.0,
+                 lambda periodic: periodic.conductor.agents.close_idle(), alone=False),
+    PeriodicTask("returning free memory", FREED, lambda _periodic: memory.return_free_memory(), alone=False),
     PeriodicTask("emptying logs of databases", EMPTIED, lambda periodic: empty_logs(periodic.conductor)),
     PeriodicTask("telling usage", USAGE_LOOK, lambda periodic: tell_usage(periodic.conductor)),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
-    # Each conductor: the first one may be none of those that schedule, which send what the shared databases have.
+    # In each conductor: only scheduling conductors send from the shared databases, and the first may be none of them.
     PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), alone=False),
-    PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))
+    PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused_images(periodic.conductor)))

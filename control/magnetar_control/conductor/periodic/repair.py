@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repairs of what the audit finds. Each may run twice, and in several conductors at once."""
+"""Repairs of the audit's findings. Each may run twice, and in several conductors at the same time."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import orjson
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.conductor.hosts.host_watch import HostWatch
-from magnetar_control.conductor.steps.migration_halves import remove
-from magnetar_control.scheduler.request_spec import held_by
-from magnetar_control.store.claims import allocations
+from magnetar_control.conductor.steps.migration import remove_server_from_host
+from magnetar_control.scheduler.request_spec import amounts_held_by
+from magnetar_control.store.claims import allocations, host_counters
 from magnetar_control.store.claims.nic_bandwidth import Asking
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import actions, servers
 from magnetar_control.store.servers import cell_moves, migrations
 from magnetar_control.store.servers import servers as rows
 from magnetar_control.store.servers.deleted_servers import deleted_servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.power import BUILDING, ERROR
 
-from .audit import BUSY, GOES_ON, AuditState, Finding
+from .audit_reader import BUSY, GOES_ON
+from .audit_state import AuditState, Finding, volumes_and_nics
 
 log = logging.getLogger(__name__)
 FAULT = ("The control plane lost track of what was done to the server. See its actions; reboot it hard, reset its "
          "state, or delete it.")
 
 
-def repair(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Repair a finding, where there is a repair for its kind."""
+def repair_finding(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """Repair a finding, if its kind has a repair."""
     done = REPAIRS.get(finding.kind)
     if done is None:
         return
@@ -47,13 +48,13 @@ def repair(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _busy(connection: Connection, id: str) -> bool:
-    """Whether an action of the server waits or runs."""
+    """Return whether an action of the server waits or runs."""
     return connection.execute(select(actions.c.id).where(
         actions.c.server_id == id, GOES_ON).limit(1)).first() is not None
 
 
 def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
-    """Whether no action of the server waits or runs."""
+    """Return whether no action of the server waits or runs."""
     cell = state.cells.get(id)
     if cell is None:
         return True
@@ -62,14 +63,14 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """The server goes to error: better than a task_state that never ends."""
+    """Put the server into error: better than a task_state that never ends."""
     database = watch.conductor.store.cell(finding.place)
-    fault = rows.text({"code": 500, "message": FAULT, "created": now(), "details": finding.text})
+    fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
         connection.execute(update(servers).where(
             servers.c.id == finding.id, servers.c.leaving.is_(None), ~BUSY,
             servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)
-            ).values(vm_state=ERROR, task_state=None, fault=fault, updated_at=now()))
+            ).values(vm_state=ERROR, task_state=None, fault=fault, updated_at=utc_now()))
         database.ring(connection, rows.SERVERS_BELL)
 
 
@@ -78,56 +79,65 @@ def _copy(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     with store.cell(finding.place).write() as connection:
         if not _busy(connection, finding.id):
             if finding.place == CELL0:
-                rows.leave(connection, [finding.id])
+                rows.remove_scheduled_servers(connection, [finding.id])
             else:
-                cell_moves.forget(connection, finding.id)
+                cell_moves.remove_moved_rows(connection, finding.id)
 
 
-def _counter(watch: HostWatch, _state: AuditState, _finding: Finding) -> None:
+def _counter(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     with watch.conductor.store.api.write() as connection:
-        allocations.audit(connection, repair=True)
-    watch.conductor.read_hosts()
+        host_counters.audit_host_counters(connection, repair=True, host_ids=[state.hosts[finding.place].id])
+    watch.conductor.read_host(finding.place)
 
 
 def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    claim = next(claim for claim in state.claims if claim.consumer_id == finding.id
-                 and state.hosts[claim.host_id].name == finding.place)
-    if _quiet(watch, state, claim.server_id):
+    if _quiet(watch, state, finding.server):
         with watch.conductor.store.api.write() as connection:
-            allocations.release(connection, finding.id, claim.host_id)
+            allocations.release_consumer_claims(connection, finding.id, state.hosts[finding.place].id)
         watch.conductor.read_host(finding.place)
 
 
 def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """The server claims what its flavor needs, where its host has that left."""
-    conductor, host = watch.conductor, next(one for one in state.hosts.values() if one.name == finding.place)
+    """Claim the needs of the server's flavor, if its host has enough left."""
+    conductor, host = watch.conductor, state.hosts.get(finding.place)
+    if host is None:
+        raise Conflict(f"There is no host {finding.place}.")
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
-        row = rows.row(connection, finding.id)
+        row = rows.fetch_server_row(connection, finding.id)
         busy = _busy(connection, finding.id)
     if busy or row is None or row.host != finding.place:
         raise Conflict(f"Something is done to server {finding.id} again.")
-    amounts, wanted = held_by(row)
-    nics = _on_cards(watch, row, wanted.nics)
+    amounts, resources = amounts_held_by(row)
+    nics = _nics_with_cards(watch, row, resources.nics)
     with conductor.store.api.write() as connection:
-        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, devices=wanted.devices,
-                                 resources=wanted.resources, nics=nics):
+        if not allocations.claim_host_resources(connection, finding.id, finding.id, host.id, amounts,
+                                                devices=resources.devices, resources=resources.resources, nics=nics):
             raise Conflict(f"Host {finding.place} has not that much left. Move servers away from it.")
     conductor.read_host(finding.place)
 
 
-def _on_cards(watch: HostWatch, row: Any, nics: Sequence[Asking]) -> list[Asking]:
-    """The NICs of a server that ask for bandwidth, with the cards of which they are virtual functions, as its host
-    tells: the guest has those."""
-    if not any(one.devices for one in nics):
+def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
+    """Return the NICs of a server that request bandwidth, with the cards that they use according to the host: the guest
+    has these."""
+    if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
         cards = {nic["mac"]: nic.get("card") for nic in client.get("server", row.id)["networks"]}
-    found = {nic["port_id"]: cards.get(nic["mac"]) for nic in orjson.loads(row.interfaces)}
-    return [one._replace(place=f"{one.network}/{found[one.id]}" if found.get(one.id) else one.network) for one in nics]
+    cards_by_port = {nic["port_id"]: cards.get(nic["mac"]) for nic in row.nics}
+    return [nic._replace(place=f"{nic.network}/{cards_by_port[nic.id]}" if cards_by_port.get(nic.id) else nic.network)
+            for nic in nics]
 
 
-def _kept(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    services = watch.conductor.services
+def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """Release a port or attachment. Ask first the hosts that the page did not ask: a guest may be where nothing leads
+    to it."""
+    services, row = watch.conductor.services, state.servers.get(finding.place)
+    kind = "nics" if finding.kind == "port" else "volumes"
+    if row:
+        for guest in _guests_elsewhere(watch, state, finding.place):
+            noted, present = volumes_and_nics(row, guest)[kind]
+            if not present <= noted:
+                raise Conflict(f"Another host has server {finding.place}, with more {kind} than its row.")
     if _quiet(watch, state, finding.place):
         if finding.kind == "port":
             services.network.release(finding.place, finding.id)
@@ -135,18 +145,27 @@ def _kept(watch: HostWatch, state: AuditState, finding: Finding) -> None:
             services.volume.detached(finding.id)
 
 
+def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
+    """Yield the guests of a server on hosts of the cell that are up, except on those that the page has asked."""
+    conductor = watch.conductor
+    for name, host in list(conductor.states.hosts.items()):
+        if name not in state.there and host.profile.up and host.profile.cell_id == conductor.cell.id:
+            with contextlib.suppress(MagnetarError), conductor.client(name) as client:
+                yield client.get("server", id)
+
+
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """The migration ends in error. The next audit finds its claims."""
+    """End the migration in error. The next audit finds its claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
-            found = migrations.find(connection, finding.id)
-            if found is not None and not _busy(connection, finding.place):
-                migrations.change(connection, finding.id, status="error")
+            migration = migrations.fetch_migration_row(connection, finding.id)
+            if migration is not None and not _busy(connection, finding.place):
+                migrations.update_migration_row(connection, finding.id, status="error")
 
 
-def _left(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the guest, or what is left of its move, from a host, after reading again that the server is deleted: no
-    guest comes back."""
+def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
+    """Delete the guest, or the rest of its move, from a host. Read first again that the server is deleted: a guest
+    cannot be brought back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -154,35 +173,35 @@ def _left(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 def _remove(watch: HostWatch, finding: Finding) -> None:
     with watch.conductor.client(finding.place) as client:
-        remove(client, finding.id)
+        remove_server_from_host(client, finding.id)
 
 
-def _rest(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """What a host has of a move that has ended, of a server that is elsewhere. Moves that begin now have other ids."""
+def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """Discard a host's parts of ended moves of a server that is elsewhere. Moves that begin now have other ids."""
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:
-        for half in state.halves[finding.place][finding.id]:
+        for migration_id in state.halves[finding.place][finding.id]:
             with contextlib.suppress(NotFound):
-                client.event("migration", half, "discard")
+                client.event("migration", migration_id, "discard")
 
 
-def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     """Delete the guest from its host, after reading again that nothing leads to it."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
-        row = rows.row(connection, finding.id)
-        busy = _busy(connection, finding.id) or migrations.any_at(
-            migrations.open_ones(connection, finding.id), finding.place)
+        row = rows.fetch_server_row(connection, finding.id)
+        busy = _busy(connection, finding.id) or migrations.any_migration_at(
+            migrations.fetch_open_migrations(connection, finding.id), finding.place)
     with conductor.store.api.read() as connection:
-        held = {one["host"] for one in allocations.held(connection, finding.id)}
-    if busy or row is None or row.host == finding.place or finding.place in held:
+        claimed_hosts = {claim["host"] for claim in allocations.fetch_server_claims(connection, finding.id)}
+    if busy or row is None or row.host == finding.place or finding.place in claimed_hosts:
         raise Conflict(f"Something is done to server {finding.id} again.")
     _remove(watch, finding)
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """The server takes the state that its guest has."""
+    """Give the server the state of its guest."""
     with watch.conductor.client(finding.place) as client:
         watch.follow(finding.place, [client.get("server", finding.id)])
 
@@ -193,8 +212,9 @@ def _network(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
             client.delete("network", finding.id)
 
 
-#: By kind of finding. Other kinds are only logged: an operator has to decide.
+#: Repairs by kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Callable[[HostWatch, AuditState, Finding], None]] = {
     "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "unclaimed": _unclaimed,
-    "port": _kept, "attachment": _kept, "move": _move, "left": _left, "half": _left, "rest": _rest, "spare": _spare,
+    "port": _free_unused, "attachment": _free_unused, "move": _move, "left": _remove_deleted_guest,
+    "half": _remove_deleted_guest, "rest": _discard_migrations, "spare": _remove_failed_build,
     "power": _power, "network": _network}

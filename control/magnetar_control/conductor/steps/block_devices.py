@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of servers at create, delete, shelve and unshelve. ``attach_volume`` attaches and detaches others.
+"""Volumes of servers at create, delete, shelve and unshelve. ``flows.volume_attach`` attaches and detaches others.
 
 The column ``servers.volumes`` is the source of truth for the volumes of a server. A build draws the uuids of volumes
-and attachments and saves them there first: after a crash the same volumes are made, reserved and attached.
-"""
+and attachments and saves them there first: after a crash the same volumes are made, reserved and attached."""
 
 from __future__ import annotations
 
@@ -11,292 +10,360 @@ import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.worker.work import Work, WrongHost
-from magnetar_control.services import Document
+from magnetar_control.documents import BlockDevice, NewVolume, VolumeOfServer
 from magnetar_control.services.volume.attachments import id_of_new
 from magnetar_control.store.hosts import host_removals
 from magnetar_control.store.servers import servers
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.flows import attach as agent_flow
+from magnetar_core.flows.migrate import Side
 from magnetar_core.kinds.volume import BUSES
 from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.power import OFF
 
-from .volume_connections import connect
-
 log = logging.getLogger(__name__)
-#: Seconds of waiting for a volume between two checks whether the server is to be deleted.
+#: Seconds of waiting for a volume between two checks whether the server must be deleted.
 SLICE = 2.0
-#: Statuses of a volume whose content is on its way.
+#: Statuses of a volume whose content is still being written.
 MAKING = ("creating", "downloading")
 
 
-def requested(work: Work) -> list[Document]:
-    """The block devices of the request that are volumes, in order."""
-    return [one for one in work.request.get("blocks") or () if one["destination_type"] == "volume"]
+def requested_volumes(work: Work) -> list[BlockDevice]:
+    """Return the block devices of the request that are volumes, in order."""
+    return [block_device for block_device in work.request.get("blocks") or ()
+            if block_device["destination_type"] == "volume"]
 
 
-def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Make and reserve the volumes of a new server. Returns its block devices in the agent's form, and the uuids of
-    volumes on other hosts, to attach after the build. Raises ``WrongHost``, ``Cancelled``, and the service's errors."""
+def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
+    """Make and reserve the volumes of a new server. Return its block devices in the agent's form, and the uuids of
+    volumes on other hosts, which must be attached after the build. Raises ``WrongHost``, ``Cancelled``, and the
+    service's errors."""
     if work.server.launched_at:
         return _prepare_again(work, host)
-    items, blocks = _local(work), requested(work)
-    if not blocks:
-        return items, []
-    kept, abroad, new = work.volumes, [], work.server.vm_state == "building"
-    if len(kept) != len(blocks):  # saved before anything is done for them
-        kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
-                 "attachment_id": _attachment_id(work, one), "bdm_uuid": str(uuid.uuid4()), "device": None,
-                 "tag": one.get("tag"), "boot_index": one["boot_index"], "disk_bus": one.get("disk_bus"),
-                 "delete_on_termination": one["delete_on_termination"]} for one in blocks]
-        work.note(volumes=servers.text(kept), **({"task_state": servers.MAPPING} if new else {}))
-    for block, entry, order in zip(blocks, kept, boot_order(work.request["blocks"]), strict=True):
-        volume = _make_and_reserve(work, host, block, entry)
-        place = work.conductor.services.volume.where(entry["volume_id"])
+    agent_devices, block_devices = _local(work), requested_volumes(work)
+    if not block_devices:
+        return agent_devices, []
+    attachments, abroad, new = work.volumes, [], work.server.vm_state == "building"
+    if len(attachments) != len(block_devices):  # saved before anything else
+        attachments = [{"volume_id": str(requested_device["uuid"] if requested_device["source_type"] == "volume"
+                                         else uuid.uuid4()),
+                        "attachment_id": _attachment_id(work, requested_device), "bdm_uuid": str(uuid.uuid4()),
+                        "device": None,
+                        "tag": requested_device.get("tag"), "boot_index": requested_device["boot_index"],
+                        "disk_bus": requested_device.get("disk_bus"),
+                        "delete_on_termination": requested_device["delete_on_termination"]}
+                       for requested_device in block_devices]
+        work.note(volumes=servers.json_text(attachments), **({"task_state": servers.MAPPING} if new else {}))
+    for block_device, attachment, order in zip(block_devices, attachments, boot_order(work.request["blocks"]),
+                                               strict=True):
+        volume = _make_and_reserve(work, host, block_device, attachment)
+        place = work.conductor.services.volume.where(attachment["volume_id"])
         if place == host:
-            items.append(_item(block, entry, order, volume))
+            agent_devices.append(_agent_block_device(block_device, attachment, order, volume))
         elif order == 0:
-            raise _wrong_host(entry, place)
-        elif entry["device"] is None:
-            abroad.append(entry["volume_id"])
+            raise _wrong_host(attachment, place)
+        elif attachment["device"] is None:
+            abroad.append(attachment["volume_id"])
     if work.server.task_state in (servers.NETWORKING, servers.MAPPING):
         work.note(task_state=servers.SPAWNING)
-    return items, abroad
+    return agent_devices, abroad
 
 
-def _attachment_id(work: Work, block: Mapping[str, Any]) -> str:
-    """Return the id of the attachment of a new server's volume: drawn, or the one under which the API has reserved it.
-    """
-    return id_of_new(work.id, block["uuid"]) if block["source_type"] == "volume" else str(uuid.uuid4())
+def _attachment_id(work: Work, block_device: BlockDevice) -> str:
+    """Return the id of the attachment of a new server's volume: the id under the API's reservation, or a new one."""
+    return id_of_new(work.id, block_device["uuid"]) if block_device["source_type"] == "volume" else str(uuid.uuid4())
 
 
-def free_reserved(work: Work) -> None:
-    """Free the volumes that the API has reserved for a server which was not built."""
-    for block in requested(work):
-        if block["source_type"] == "volume":
-            work.conductor.services.volume.detached(_attachment_id(work, block), work.confirm_lease)
+def free_reserved_volumes(work: Work) -> None:
+    """Free the volumes that the API has reserved for a server that was not built."""
+    for block_device in requested_volumes(work):
+        if block_device["source_type"] == "volume":
+            work.conductor.services.volume.detached(_attachment_id(work, block_device), work.confirm_lease)
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """As ``prepare``, for a server that was on a host before: with the volumes that it has, named as they were."""
-    items, abroad, kept = _local(work), [], work.volumes
+    """Prepare volumes as ``prepare_volumes`` does, for a server that was on a host before: with its present volumes and
+    their device names."""
+    agent_devices, abroad, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
-    for entry, order in zip(kept, boot_order(kept), strict=True):
-        id = entry["volume_id"]
-        volume = volumes.reserve(work.context(), id, work.id, attachment_id=entry["attachment_id"])["volume"]
+    for attachment, order in zip(attachments, boot_order(attachments), strict=True):
+        id = attachment["volume_id"]
+        volume = volumes.reserve(work.context(), id, work.id, attachment_id=attachment["attachment_id"])["volume"]
         place = volumes.where(id)
         if place == host:
-            items.append({**_item(entry, entry, order, volume), **_named(entry)})
+            agent_devices.append({**_agent_block_device(attachment, attachment, order, volume),
+                                  **_device_name(attachment)})
         elif order == 0:
-            raise _wrong_host(entry, place)
+            raise _wrong_host(attachment, place)
         else:
             abroad.append(id)
-    return items, abroad
+    return agent_devices, abroad
 
 
-def _named(entry: Mapping[str, Any]) -> Document:
-    """The name of its disk, where that goes with the bus."""
-    name, bus = (entry["device"] or "").removeprefix("/dev/"), entry.get("disk_bus")
+def _device_name(attachment: VolumeOfServer) -> Document:
+    """Return the name of the volume's disk if it fits the bus; otherwise nothing."""
+    name, bus = (attachment["device"] or "").removeprefix("/dev/"), attachment.get("disk_bus")
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
 
-def _wrong_host(entry: Mapping[str, Any], place: str) -> WrongHost:
-    return WrongHost(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the server can "
+def _wrong_host(attachment: VolumeOfServer, place: str) -> WrongHost:
+    return WrongHost(
+        f"The root disk of the server, volume {attachment['volume_id']}, lies on host {place}; the server can "
                      "be on that host only.")
 
 
-def boot_order(blocks: Sequence[Document]) -> list[int | None]:
-    """The boot index of each volume as agents count them: without gaps, the root disk has 0."""
-    order = [0, *sorted(one["boot_index"] for one in blocks if (one["boot_index"] or 0) > 0)]
-    return [order.index(one["boot_index"]) if one["boot_index"] in order else None
-            for one in blocks if one.get("destination_type", "volume") == "volume"]
+def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) -> list[int | None]:
+    """Return the boot index of each volume as agents count them: without gaps, and 0 for the root disk."""
+    order = [0, *sorted(index for index in (block_device["boot_index"] for block_device in block_devices)
+                        if index and index > 0)]
+    return [order.index(block_device["boot_index"]) if block_device["boot_index"] in order else None
+            for block_device in block_devices if block_device.get("destination_type", "volume") == "volume"]
 
 
 def _local(work: Work) -> list[Document]:
-    """Ephemeral and swap disks that were asked for, and a root disk with a tag. What else there is of local disks
-    follows from flavor and image."""
+    """Return the requested ephemeral and swap disks, and a root disk with a tag. Other local disks follow from flavor
+    and image."""
     shelved = work.server.shelved_image_id
-    return [{"source_type": one["source_type"], "destination_type": "local",
-             **({"tag": one["tag"]} if one.get("tag") else {}),
-             **({"guest_format": "swap"} if is_swap(one) else {}),
-             **({"volume_size": one["volume_size"]} if is_blank(one) and one.get("volume_size") else {}),
-             **({"uuid": shelved or one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {})}
-            for one in work.request.get("blocks") or ()
-            if one["destination_type"] == "local" and (one.get("tag") or is_blank(one))]
+    return [{"source_type": block_device["source_type"], "destination_type": "local",
+             **({"tag": block_device["tag"]} if block_device.get("tag") else {}),
+             **({"guest_format": "swap"} if is_swap(block_device) else {}),
+             **({"volume_size": block_device["volume_size"]} if is_blank(block_device)
+                and block_device.get("volume_size") else {}),
+             **({"uuid": shelved or block_device["uuid"], "boot_index": 0} if block_device["source_type"] == "image"
+                else {})}
+            for block_device in work.request.get("blocks") or ()
+            if block_device["destination_type"] == "local" and (block_device.get("tag") or is_blank(block_device))]
 
 
-def _make_and_reserve(work: Work, host: str, block: Mapping[str, Any], entry: Mapping[str, Any]) -> Document:
-    """Make the volume of an entry if the request says so, and reserve it for the server."""
-    volumes, context, id = work.conductor.services.volume, work.context(), str(entry["volume_id"])
-    if block["source_type"] != "volume":
-        source = {f"{block['source_type']}_id": block["uuid"]} if block["source_type"] != "blank" else {}
-        volumes.create(context, _size(work, block), id=id, host=host, name="", volume_type=block.get("volume_type"),
-                       image_names_type=False, **source)  # the API has looked, as the caller
-        with work.asking(volumes.where(id)):  # content of a snapshot is copied on the snapshot's host
+def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
+                      attachment: VolumeOfServer) -> Document:
+    """Make the volume of a block device if the request requires that, and reserve it for the server."""
+    volumes, context, id = work.conductor.services.volume, work.context(), str(attachment["volume_id"])
+    if block_device["source_type"] != "volume":
+        source = {
+            f"{block_device['source_type']}_id": block_device["uuid"]} if block_device["source_type"] != "blank" else {}
+        volumes.create(context, _size(work, block_device), id=id, host=host, name="",
+                       volume_type=block_device.get("volume_type"),
+                       image_names_type=False, **source)  # the API has checked that, as the caller
+        with work.asking(volumes.where(id)):  # a snapshot is copied on its own host
             _wait_until_made(work, id)
-    found: Document = volumes.reserve(context, id, work.id, attachment_id=entry["attachment_id"])["volume"]
-    return found
+    reserved_volume: Document = volumes.reserve(context, id, work.id,
+                                                attachment_id=attachment["attachment_id"])["volume"]
+    return reserved_volume
 
 
-def _size(work: Work, block: Mapping[str, Any]) -> int:
-    """GiB of a new volume: as requested, else the size of its snapshot."""
-    if block["volume_size"]:
-        return int(block["volume_size"])
-    found = work.conductor.services.volume.snapshot(work.context(), block["uuid"])
-    if found is None:
-        raise NotFound(f"Snapshot {block['uuid']} could not be found.")
-    return int(found["size"])
+def _size(work: Work, block_device: BlockDevice) -> int:
+    """Return the GiB of a new volume: the requested size, otherwise the size of its snapshot."""
+    if block_device["volume_size"]:
+        return int(block_device["volume_size"])
+    snapshot = work.conductor.services.volume.snapshot(work.context(), block_device["uuid"])
+    if snapshot is None:
+        raise NotFound(f"Snapshot {block_device['uuid']} could not be found.")
+    return int(snapshot["size"])
 
 
 def _wait_until_made(work: Work, id: str) -> None:
-    """Wait until the volume is made. Raises when that fails, ``Cancelled`` when the server is to be deleted."""
+    """Wait until the volume is made. Raises the failure of the volume, and ``Cancelled`` when the server must be
+    deleted."""
     volumes, deadline = work.conductor.services.volume, time.monotonic() + work.conductor.settings.action_timeout
     while True:
         work.progress(None)
         try:
             volumes.wait(id, SLICE)
         except MagnetarError:
-            found = volumes.show(work.context(), id)
-            if found is None or found["status"] not in MAKING or time.monotonic() >= deadline:
+            volume = volumes.show(work.context(), id)
+            if volume is None or volume["status"] not in MAKING or time.monotonic() >= deadline:
                 raise
         else:
             return
 
 
-def root_of(work: Work) -> Document | None:
-    """The volume that is the server's root disk, if it is one."""
-    return next((one for one in work.volumes if one["boot_index"] == 0), None)
+def root_volume_of(work: Work) -> VolumeOfServer | None:
+    """Return the volume that is the server's root disk; ``None`` for a local one."""
+    return next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
 
 
-def reimage(work: Work, entry: Mapping[str, Any], image: str) -> None:
-    """Have the content of a volume of the server, which is off, made anew from an image, once for the action. The
-    volume stays the server's whatever becomes of it."""
-    volumes, id, request = work.conductor.services.volume, entry["volume_id"], work.idempotency_key
+def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> None:
+    """Replace the content of a volume of the server, which is off, by an image, once per action. The volume stays
+    attached to the server even if that fails."""
+    volumes, id, request = work.conductor.services.volume, attachment["volume_id"], work.idempotency_key
     if not volumes.reimaged(id, request):
-        volumes.disconnected(entry["attachment_id"], work.confirm_lease)
+        volumes.disconnected(attachment["attachment_id"], work.confirm_lease)
         volumes.reimage(work.context(), id, image, request)
         with work.asking(volumes.where(id)):
             _wait_until_made(work, id)
         if not volumes.reimaged(id, request):
-            raise Conflict(f"The root disk of the server, volume {id}, was not made anew: it was in use, or somebody "
+            raise Conflict(f"The root disk of the server, volume {id}, was not recreated: it was in use, or somebody "
                            "set its status meanwhile.")
-    volumes.attached(entry["attachment_id"], work.server.host, entry["device"], work.confirm_lease)
+    volumes.attached(attachment["attachment_id"], work.server.host, attachment["device"], work.confirm_lease)
 
 
-def _item(block: Mapping[str, Any], entry: Mapping[str, Any], order: int | None, volume: Mapping[str, Any]) -> Document:
-    """The volume in the form of the agent's block_device_mapping. The volume service deletes volumes, never the agent;
-    the host chooses device names (BDM-08)."""
-    known = {"source_type": "volume", "destination_type": "volume", "uuid": entry["volume_id"], "boot_index": order,
-             "tag": entry["tag"], "readonly": True if volume.get("readonly") else None,
-             "disk_bus": block["disk_bus"] if block.get("disk_bus") in BUSES else None}
-    return {name: value for name, value in known.items() if value is not None}
+def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: VolumeOfServer, order: int | None,
+                        volume: Mapping[str, Any]) -> Document:
+    """Return the volume in the form of the agent's block_device_mapping. The volume service deletes volumes, never the
+    agent; the host chooses device names."""
+    fields = {"source_type": "volume", "destination_type": "volume", "uuid": attachment["volume_id"],
+              "boot_index": order, "tag": attachment["tag"], "readonly": True if volume.get("readonly") else None,
+              "disk_bus": block_device["disk_bus"] if block_device.get("disk_bus") in BUSES else None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
-                 held: bool) -> Document:
-    """After the build: attach the volumes *abroad*, save devices here and at the volume service, and start the server
-    if it waited for these volumes, or for something else (*held*). Returns the agent's resource. *want*: what the
-    server is to be, ``power`` and what that takes."""
-    seen = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
+                 ports_pending: bool) -> Document:
+    """Finish a build: attach the volumes *abroad*, save devices here and at the volume service, and start the server if
+    it waited for these volumes or for its ports (*ports_pending*). Return the agent's resource.
+
+    *want*: the server's final document, ``power`` and the fields that starting needs."""
+    device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
-    for entry in work.volumes:
-        id = entry["volume_id"]
-        device = connect(work, host, entry) if id in abroad else seen.get(id)
+    for attachment in work.volumes:
+        id = attachment["volume_id"]
+        device = connect_volume(work, host, attachment) if id in abroad else device_names.get(id)
         if device:
-            devices[entry["attachment_id"]] = f"/dev/{device}"
-            work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}", work.confirm_lease)
+            devices[attachment["attachment_id"]] = f"/dev/{device}"
+            work.conductor.services.volume.attached(attachment["attachment_id"], host, f"/dev/{device}",
+                                                    work.confirm_lease)
     if devices:
         _save(work, devices)
-    if not (abroad or held) or want["power"] == OFF:
+    if not (abroad or ports_pending) or want["power"] == OFF:
         return resource
     with work.client(host) as client:
-        found: Document = client.ensure("server", work.id, want, progress=work.progress)["resource"]
-    return found
+        started_server: Document = client.ensure("server", work.id, want, progress=work.progress)["resource"]
+    return started_server
 
 
 def _save(work: Work, devices: Mapping[str, str]) -> None:
-    """Save the devices by their attachments. A server that was on a host before may be given more volumes meanwhile."""
-    def named(kept: list[Document]) -> list[Document]:
-        return [{**one, "device": devices.get(one["attachment_id"], one["device"])} for one in kept]
+    """Save the *devices* by attachment. A server that was on a host before may get more volumes meanwhile."""
+    def named(attachments: list[Document]) -> list[Document]:
+        return [{**attachment, "device": devices.get(attachment["attachment_id"], attachment["device"])}
+                for attachment in attachments]
 
-    def root(kept: list[Document]) -> Document:
-        found = next((one["device"] for one in kept if one["boot_index"] == 0 and one["device"]), None)
-        return {"root_device_name": found} if found else {}
+    def root(attachments: list[Document]) -> Document:
+        device = next((attachment["device"] for attachment in attachments if attachment["boot_index"] == 0
+                       and attachment["device"]), None)
+        return {"root_device_name": device} if device else {}
 
     work.confirm_lease()
     work.revise("volumes", named, root)
     work.load()
 
 
-def give_back(work: Work, *, everything: bool) -> None:
-    """A build has failed: delete the volumes that were made for it. *everything*: no other host is tried, so existing
-    volumes are free again; otherwise they stay reserved for the next host."""
+def give_back_volumes(work: Work, *, everything: bool) -> None:
+    """Delete the volumes that were made for a build that failed. *everything*: no other host is tried, so existing
+    volumes are freed too; otherwise they stay reserved for the next host."""
     work.load()
-    kept = work.volumes
-    for block, entry in zip(requested(work), kept, strict=False):
-        made = block["source_type"] != "volume"
-        entry["device"] = None
+    attachments = list(work.volumes)
+    for at, (block_device, attachment) in enumerate(zip(requested_volumes(work), work.volumes, strict=False)):
+        made = block_device["source_type"] != "volume"
         if made or everything:
-            _free(work, entry, delete=made)
-        if made:
-            entry["volume_id"], entry["attachment_id"] = str(uuid.uuid4()), str(uuid.uuid4())
+            _free(work, attachment, delete=made)
+        drawn: Any = {"volume_id": str(uuid.uuid4()), "attachment_id": str(uuid.uuid4())} if made else {}
+        attachments[at] = {**attachment, "device": None, **drawn}
     if everything:
-        free_reserved(work)
-    if kept:
-        work.note(volumes=servers.text([] if everything else kept))
+        free_reserved_volumes(work)
+    if attachments:
+        work.note(volumes=servers.json_text([] if everything else attachments))
 
 
-def disconnect(work: Work) -> None:
-    """The server is on no host: its volumes stay reserved for it."""
-    for entry in work.volumes:
-        _unexport(work, entry)
-        work.conductor.services.volume.disconnected(entry["attachment_id"], work.confirm_lease)
+def disconnect_volumes(work: Work) -> None:
+    """Disconnect the volumes of a server that is on no host. They stay reserved by the server."""
+    for attachment in work.volumes:
+        _unexport(work, attachment)
+        work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
 
 
-def release(work: Work) -> None:
-    """The server is deleted: free its volumes, or delete them with it; and those that it was to get in their place."""
+def release_volumes(work: Work) -> None:
+    """Free the volumes of a deleted server, or delete them with it; also free the volumes that were about to replace
+    them."""
     if not work.server.launched_at:
-        free_reserved(work)
-    for entry in work.volumes:
-        if entry.get("swap"):
-            _unexport(work, entry["swap"], for_good=True)
-            _free(work, entry["swap"], delete=False)
-        _unexport(work, entry, for_good=True)
-        _free(work, entry, delete=entry["delete_on_termination"])
+        free_reserved_volumes(work)
+    for attachment in work.volumes:
+        if attachment.get("swap"):
+            _unexport(work, attachment["swap"], for_good=True)
+            _free(work, attachment["swap"], delete=False)
+        _unexport(work, attachment, for_good=True)
+        _free(work, attachment, delete=attachment["delete_on_termination"])
 
 
-def _free(work: Work, entry: Mapping[str, Any], *, delete: bool) -> None:
+def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -> None:
     volumes = work.conductor.services.volume
-    volumes.detached(entry["attachment_id"], work.confirm_lease)
+    volumes.detached(attachment["attachment_id"], work.confirm_lease)
     if delete:
         try:
-            volumes.delete(work.context(), entry["volume_id"])
-        except MagnetarError as error:  # it has snapshots, or another server has it too
-            log.warning("server %s: its volume %s stays: %s", work.id, entry["volume_id"], error.message,
+            volumes.delete(work.context(), attachment["volume_id"])
+        except MagnetarError as error:  # it has snapshots, or another server uses it too
+            log.warning("server %s: its volume %s stays: %s", work.id, attachment["volume_id"], error.message,
                         extra={"server": work.id})
 
 
-def _unexport(work: Work, entry: Mapping[str, Any], *, for_good: bool = False) -> None:
+def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
     """Delete the volume's export on its own host; the server's host may be down. *for_good*: the server is deleted, so
-    that a host which does not answer deletes the export later."""
+    a host that does not answer deletes the export later."""
     try:
-        place = work.conductor.services.volume.where(entry["volume_id"])
+        place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted
-        log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)
+        log.info("server %s: volume %s: %s", work.id, attachment["volume_id"], error.message)
         return
     if place == work.server.host:
         return
-    key = f"{work.id}:{entry['volume_id']}"
+    key = f"{work.id}:{attachment['volume_id']}"
     try:
         with work.client(place, PATIENCE) as client:
             client.delete("volume_export", key)
     except NotFound:
         pass
     except MagnetarError as error:
-        log.info("server %s: volume %s: %s", work.id, entry["volume_id"], error.message)
-        if for_good:  # an export that stays would keep the volume from being deleted
+        log.info("server %s: volume %s: %s", work.id, attachment["volume_id"], error.message)
+        if for_good:  # a leftover export would prevent the deletion of the volume
             with work.conductor.store.api.write() as connection:
-                host_removals.note(connection, place, "volume_export", key, due=True)
+                host_removals.insert_removal_row(connection, place, "volume_export", key, due=True)
+
+
+def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
+    """Attach the volume to the server on *host*; the volume may lie on any host. Return the device, such as ``vdb``."""
+    volumes, id = work.conductor.services.volume, attachment["volume_id"]
+    volume = volumes.show(work.context(), id)
+    if volume is None:
+        raise NotFound(f"Volume {id} could not be found.")
+    bus = attachment.get("disk_bus")
+    want: Document = {"tag": attachment["tag"], "readonly": bool(volume.get("readonly")),
+                      **({"bus": bus} if bus in BUSES else {})}
+    device = (attachment["device"] or "").removeprefix("/dev/")
+    with agents_of_volume(work, host, volumes.where(id)) as (server_agent, volume_agent):
+        def asked(**more: str) -> str:
+            answer = agent_flow.attach_remote_volume(server_agent, volume_agent, work.id, id, {**want, **more},
+                                                     work.confirm_old_lease, progress=work.progress)
+            return str(answer["resource"]["device"])
+
+        if not device:
+            return asked()
+        try:
+            return asked(device=device)
+        except Conflict as error:
+            if error.details.get("field") != "device":
+                raise
+            return asked()  # the host has another disk of that name, and chooses one
+
+
+def disconnect_volume(work: Work, host: str | None, id: str) -> None:
+    """Detach the volume from the server on *host*."""
+    if not host:
+        return
+    try:
+        place = work.conductor.services.volume.where(id)
+    except MagnetarError:  # it was force-deleted: only the server knows it
+        place = host
+    with agents_of_volume(work, host, place) as (server_agent, volume_agent):
+        agent_flow.detach_remote_volume(server_agent, volume_agent, work.id, id, work.confirm_old_lease,
+                                        progress=work.progress)
+
+
+def agents_of_volume(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
+    """Return the agents of the server's host and the volume's host. Raises ``HostDown``."""
+    return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

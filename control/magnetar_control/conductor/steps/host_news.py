@@ -1,48 +1,67 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tells hosts what has changed for them.
+"""News for hosts: changes that their agents must learn.
 
-Each host is told by a thread of its own, so that a slow one keeps nobody; one that is away is told when it is back.
-"""
+Each host has its own thread, so a slow one delays no other; a host that is away gets its news when it is back."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import ClassVar
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.conductor.worker.environment import Environment
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.store.engine.database import ChangeCheck, Database
 from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
-#: Seconds until a host is asked again that could not be told.
+#: Seconds until a host is asked again after a failure.
 PAUSE = 5.0
+#: Seconds after which news is looked for although the database looks unchanged.
+QUIET = 15.0
 
 
 class HostNews:
-    """Tells the hosts of a conductor's cell of *about*."""
+    """The sender of news *about* one subject to the hosts of a conductor's cell."""
 
     about: ClassVar[str]
-    #: What an agent says, or is said of it, that need not be asked for more now.
+    #: Errors after which the agent is asked for nothing more now: it is away.
     away: ClassVar[tuple[type[MagnetarError], ...]]
 
-    def __init__(self, conductor: Environment, over: threading.Event,
+    def __init__(self, conductor: Conductor, over: threading.Event,
                  start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
         self.conductor, self._over, self._start = conductor, over, start
         self._threads: dict[str, threading.Thread] = {}
+        self._was_due = True
+
+    @property
+    def database(self) -> Database:
+        """The database with the due news."""
+        raise NotImplementedError  # each kind of news implements it
+
+    @cached_property
+    def _changes(self) -> ChangeCheck:
+        return ChangeCheck(self.database, QUIET)
+
+    def is_due(self) -> bool:
+        """Return whether there is due news, without a query while the database is as it was."""
+        if self._changes.may_have_changed() or self._was_due:
+            self._was_due = any(True for _host in self.waiting())
+        return self._was_due
 
     def waiting(self) -> Iterable[str]:
-        """The hosts of the cell that something is due at."""
-        raise NotImplementedError  # each kind of news says it
+        """Return the hosts of the cell with due news."""
+        raise NotImplementedError  # each kind of news implements it
 
     def tell(self, host: str) -> int:
-        """Tell *host* of the first that are due; returns how many. Raises what the agent says (``each``)."""
-        raise NotImplementedError  # each kind of news says it
+        """Send *host* its first due news; return how many. Raises the agent's errors (``each``)."""
+        raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Begin to tell those hosts that are up and that nobody tells now."""
+        """Start a thread for each waiting host that is up and has none."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):
@@ -59,7 +78,7 @@ class HostNews:
             self._over.wait(PAUSE)
 
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
-        """Do them all. Raises what the agent refuses when the others are done, and ``away`` at once."""
+        """Run all *acts*. Raises the agent's refusal after the others are done, and ``away`` immediately."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images of servers, on their way to a host."""
+"""Delivery of servers' images to hosts."""
 
 from __future__ import annotations
 
 from functools import partial
-
-import orjson
 
 from magnetar_control.conductor.worker.work import Work
 from magnetar_control.delivery import ITSELF
@@ -13,12 +11,14 @@ from magnetar_control.services import Context
 from magnetar_core.http.client import Client
 
 
-def deliver(work: Work, client: Client, host: str, id: str) -> None:
-    """Have an image of the server on *host*, with the content whose signature was verified, where the settings or the
-    server's trusted certificates ask for that. Raises ``ImageRefused`` before anything is sent: no other host is tried
-    then. The image in which a server was shelved is its own disk, and nobody's to sign."""
+def deliver_image(work: Work, client: Client, host: str, id: str) -> None:
+    """Bring an image of the server to *host*. Its signature is verified first, if the settings or the server's trusted
+    certificates require that.
+
+    Raises ``ImageRefused`` before anything is sent; no other host is tried then. The image of a shelved server is its
+    own disk and has no signature."""
     conductor = work.conductor
-    trusted = orjson.loads(work.server.trusted_certs) if work.server.trusted_certs else ()
+    trusted = work.server.trusted_certs or ()
 
     def verified_checksum(image_id: str, context: Context) -> str | None:
         return conductor.signatures.check(context, image_id, trusted, partial(work.progress, None))

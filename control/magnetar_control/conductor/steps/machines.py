@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The machine type of a server, which its host has chosen: kept, so that it has the same wherever it is made again
-(unshelved, evacuated)."""
+"""The machine type of a server, which its host has chosen. It is kept, so that an unshelved or evacuated server has the
+same type on its new host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.conductor.worker.work import Work
 from magnetar_control.store.servers import servers
 from magnetar_core.hardware.machines import is_versioned
 
 
-def recorded(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
-    """The column of the server that keeps the machine type of the agent's *resource*; nothing where it does already."""
-    image, machine = orjson.loads(work.server.image), str(resource.get("machine") or "")
+def machine_type_column(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the column that keeps the machine type of the agent's *resource*; nothing if it has that value already."""
+    image, machine = work.server.image, str(resource.get("machine") or "")
     if not is_versioned(machine) or image.get("machine") == machine:
         return {}
-    return {"image": servers.text({**image, "machine": machine})}
+    return {"image": servers.json_text({**image, "machine": machine})}

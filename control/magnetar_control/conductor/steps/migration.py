@@ -1,136 +1,169 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A migration (live, cold, resize) in a flow: its row, its claims, and the move of the server between two agents.
+"""A migration (live, cold, resize) in a flow: its row, its claims, its options, the move of the server between two
+agents, and a monitor of the move.
 
 The row is written with the action, and the target is saved before anything is done there, so a flow that runs again
-continues where it was. The agents' flow decides which host has the server (docs/migration.md).
-"""
+continues where it was. The agents' flow decides which host has the server (docs/explanation/migration.md)."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Self
 
-import orjson
+from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.conductor.worker.work import HostDown, Work, admin_message, full_is_down, leased
+from magnetar_control.conductor.worker.work import HostDown, Work, admin_message, full_is_down, leased_database
+from magnetar_control.documents import FlavorOfServer
 from magnetar_control.scheduler.choose import NoValidHost
-from magnetar_control.scheduler.place import place
-from magnetar_control.scheduler.request_spec import devices_of
+from magnetar_control.scheduler.place import place_server
+from magnetar_control.scheduler.request_spec import MIB_PER_GIB, devices_of, needed_amounts
+from magnetar_control.settings import Settings
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.servers import consoles, migrations, servers
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_control.store.servers.migrations import MigrationRow
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.flows import migrate
+from magnetar_core.flows.migrate import Side
+from magnetar_core.http.client import Client
 
-from . import cross_cell, live_policy, nics, tpm_secrets
-from .migration_halves import MigrationMonitor
+from . import cross_cell, keys, nics
 from .schedule import RANDOM, spec_of
 
 log = logging.getLogger(__name__)
+#: Least size of a server in GiB, for the calculation of times.
+LEAST_GIB = 2
+#: Greatest ``time_limit`` and ``downtime_delay`` of agents, in seconds, and greatest downtime, in ms.
+LONGEST_MIGRATION, LONGEST_DELAY, LONGEST_DOWNTIME = 604800, 86400, 60000
+#: Seconds after the limit in which the agents end a migration by themselves.
+MIGRATION_MARGIN = 600.0
+#: Seconds between two polls, and between two writes of the progress.
+POLL, SAVE = 0.2, 1.0
 
 
 class NotMoved(Exception):
-    """The server is certainly on the source, with its guest off after a cold move. *cause*: why. *flavor*: its flavor
-    now, where that differs from before."""
+    """The server is certainly on the source, with its guest off after a cold move. *cause*: the failure. *flavor*: its
+    flavor now, if that has changed."""
 
-    def __init__(self, cause: MagnetarError, flavor: dict[str, Any] | None = None) -> None:
+    def __init__(self, cause: MagnetarError, flavor: FlavorOfServer | None = None) -> None:
         super().__init__(cause.message)
         self.cause, self.flavor = cause, flavor
 
 
-def _column(name: str, read: Callable[[Any], Any] = str) -> Any:
-    """A property: a column of the migration's row."""
-    return property(lambda move: read(getattr(move.row, name)))
-
-
 class MigrationTask:
-    """A row of ``migrations`` and the action that it belongs to."""
+    """A row of ``migrations``, with the action that it belongs to."""
 
-    id: str = _column("uuid")  # the uuid, which is the consumer of the claims on the source
-    source: str = _column("source")  # name of the host, as ``target``
-    target: str = _column("target")
-    flavor: dict[str, Any] = _column("new_flavor", orjson.loads)  # the flavor that the server will have
-    #: What a resize has the server be at the target: flavor and hardware in the agent's form; set by its flow.
+    #: Fields of the server that a resize changes on the target: flavor and hardware in the agent's form; set by its
+    #: flow.
     becomes: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, work: Work, row: Any) -> None:
+    def __init__(self, work: Work, row: MigrationRow) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
-        self.api = leased(work.confirm_lease, work.conductor.store.api)
+        self.api = leased_database(work.confirm_lease, work.conductor.store.api)
+
+    @property
+    def id(self) -> str:
+        """The migration's uuid, which is the consumer of the claims on the source."""
+        return self.row.uuid
+
+    @property
+    def source(self) -> str:
+        """The name of the source host."""
+        return self.row.source
+
+    @property
+    def target(self) -> str:
+        """The name of the target host."""
+        return str(self.row.target)
+
+    @property
+    def flavor(self) -> FlavorOfServer:
+        """The flavor that the server will have."""
+        return self.row.new_flavor
 
     @classmethod
-    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Self:
-        """The migration of an action; its row is written the first time. Other migrations of the server end in error:
-        an operator's reset-state has allowed this one."""
+    def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
+        """Return the migration of an action; its row is written the first time. Other migrations of the server end in
+        error: only an operator's reset-state can have allowed this one."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
-            for row in migrations.open_ones(connection, work.id):
+            for row in migrations.fetch_open_migrations(connection, work.id):
                 if row.uuid != drawn:
-                    migrations.change(connection, row.uuid, status="error")
+                    migrations.update_migration_row(connection, row.uuid, status="error")
             if drawn is None:
-                drawn = migrations.begin(connection, work.action, work.args, work.server, type=type, status=status,
-                                         new_flavor=servers.text(flavor))
-            found = cls(work, migrations.find(connection, drawn))
-        found._take_over_claims()
-        if found.row.status == "queued":
-            found.note(status=status)
-        return found
+                drawn = migrations.insert_action_migration(connection, work.action, work.args, work.server, type=type,
+                                                           status=status, new_flavor=servers.json_text(flavor))
+            task = cls(work, migrations.reload_migration_row(connection, drawn))
+        task._take_over_claims()
+        if task.row.status == "queued":
+            task.note(status=status)
+        return task
 
     def _take_over_claims(self) -> None:
-        """Claims of a migration that failed between two hosts: on the source this one's now, elsewhere released."""
+        """Take over the claims of a migration that failed between two hosts: on the source this migration gets them,
+        elsewhere they are released."""
         with self.api.read() as connection:
-            if all(row["consumer_id"] in (self.id, self.work.id) for row in allocations.held(connection, self.work.id)):
+            if all(row["consumer_id"] in (self.id, self.work.id)
+                   for row in allocations.fetch_server_claims(connection, self.work.id)):
                 return
         with self.api.write() as connection:
-            held = allocations.held(connection, self.work.id)
-            own = any(row["consumer_id"] == self.work.id and row["host"] == self.source for row in held)
-            for row in held:
+            claims = allocations.fetch_server_claims(connection, self.work.id)
+            holds_source = any(row["consumer_id"] == self.work.id and row["host"] == self.source for row in claims)
+            for row in claims:
                 if row["consumer_id"] in (self.id, self.work.id):
                     continue
-                if row["host"] == self.source and not own:
-                    allocations.move(connection, row["consumer_id"], self.id, row["host_id"])
-                allocations.release(connection, row["consumer_id"])
+                if row["host"] == self.source and not holds_source:
+                    allocations.move_claims_to_migration(connection, row["consumer_id"], self.id, row["host_id"])
+                allocations.release_consumer_claims(connection, row["consumer_id"])
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Set columns of the migration, and those of *server* in the same transaction."""
+        """Set columns of the migration, and columns of *server* in the same transaction."""
         if values.get("target") not in (None, self.row.target):
             self.work.notifications.selected(values["target"])
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
-            migrations.change(connection, self.id, **values)
+            migrations.update_migration_row(connection, self.id, **values)
             if server:
-                servers.progress(connection, self.work.id, **server)
+                servers.update_server_progress(connection, self.work.id, **server)
             if server and "host" in server:
-                consoles.end(connection, self.work.id)
+                consoles.remove_console_tokens(connection, self.work.id)
             self.work.database.ring(connection, servers.SERVERS_BELL)
-            self.row = migrations.find(connection, self.id)
+            self.row = migrations.reload_migration_row(connection, self.id)
             self.work.notifications.write(connection, self.work.server)
         self.work.notifications.written()
         self.work.load()
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """As ``note``, when the server is on *host*: where that is in another cell, it leaves (``cross_cell``)."""
-        where = cross_cell.departure(self.work, host)
+        """Set columns as ``note`` does, when the server is on *host*. If that host is in another cell, the server
+        leaves this one (``cross_cell``)."""
+        where = cross_cell.host_and_cell_columns(self.work, host)
         if len(where) > 1:
-            self.work.flush()  # what waits for the next transaction: after this one nothing changes the row here
+            self.work.flush()  # do the deferred writes: after this transaction nothing changes the row here
         self.note({**(server or {}), **where}, **values)
 
     def end(self, status: str, error: MagnetarError | None = None, **values: Any) -> None:
-        """The action ends, failed where there is an *error*, and the migration in that status: in one transaction."""
-        self.work.end_writes.append(lambda connection: migrations.change(connection, self.id, status=status))
+        """End the action, as failed if there is an *error*, and give the migration the *status*, in one transaction."""
+        self.work.end_writes.append(lambda connection: migrations.update_migration_row(connection, self.id,
+                                                                                       status=status))
         if error is None:
             self.work.done(**values)
         else:
             self.work.failed(error, **values)
 
     def prepare(self, kind: str, host: str | None = None, same: bool | None = False, forced: bool = False) -> None:
-        """Find and claim a target that accepts the server, and save it. *kind*: live or cold. *host*: only this one;
-        *forced*: whatever the scheduler thinks of it. *same*: whether the source is a candidate; ``None``: only when no
-        other fits. Raises ``NoValidHost``, or the last refusal of the hosts that were tried."""
+        """Find and claim a target that accepts the server, and save it.
+
+        *kind*: live or cold. *host*: the only candidate; *forced*: skip the scheduler's filters. *same*: whether the
+        source is a candidate; ``None``: only if no other host fits. Raises ``NoValidHost``, or the last refusal of the
+        hosts that were tried. Raises ``HostDown`` instead while the conductor has not heard from all hosts yet."""
         most = self._most(kind)
         tried: set[str] = set()
         error: MagnetarError | None = None
@@ -138,6 +171,9 @@ class MigrationTask:
             try:
                 self._claim(frozenset(tried), host, same, forced)
             except NoValidHost as none:
+                if error is None and self.conductor.settling():
+                    raise HostDown("The conductor has started a moment ago and does not know yet which hosts are up."
+                                   ) from None
                 raise error or none from None
             try:
                 self._check_target(kind)
@@ -148,7 +184,7 @@ class MigrationTask:
                 self.conductor.delivery.forget(self.target)
                 tried.add(self.target)
                 with self.api.write() as connection:
-                    allocations.release(connection, self.work.id)
+                    allocations.release_consumer_claims(connection, self.work.id)
                 self.conductor.read_host(self.target)
                 if host or len(tried) >= most:
                     raise
@@ -162,64 +198,66 @@ class MigrationTask:
                 client.ensure("server", self.work.id, dict(self.becomes), dry_run=True, allow_reboot=True)
 
     def _most(self, kind: str) -> float:
-        """How many hosts may be asked."""
+        """Return how many hosts may be asked."""
         settings = self.conductor.settings
         if kind != "live":
             return settings.max_attempts
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
-    def wish(self, kind: str, there: str) -> dict[str, Any]:
-        """What the agents are asked for: the type, how a live migration is steered, what a resize makes of the server,
-        and of which cards its virtual functions are *there*."""
-        work, cards = self.work, nics.claimed_cards(self.work, there, self.work.nics)
-        asked: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
+    def wish(self, kind: str, target_host: str) -> dict[str, Any]:
+        """Return the request for the agents: the type, the options of a live migration, the changes of a resize, and
+        the cards of the virtual functions on *target_host*."""
+        work, cards = self.work, nics.claimed_cards(self.work, target_host, self.work.nics)
+        request: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
         if kind != "live":
-            return {**asked, **({"becomes": self.becomes} if self.becomes else {})}
-        backed = any(one.get("boot_index") == 0 for one in work.volumes)
-        return {**asked, **live_policy.options(self.conductor.settings, work.flavor, backed, bool(work.volumes))}
+            return {**request, **({"becomes": self.becomes} if self.becomes else {})}
+        backed = any(volume.get("boot_index") == 0 for volume in work.volumes)
+        return {**request, **live_migration_options(self.conductor.settings, work.flavor, backed,
+                                                                bool(work.volumes))}
 
     def _claim(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> None:
-        api, work, source = self.api, self.work, self.conductor.host(self.source)["id"]
+        api, work, source = self.api, self.work, self.conductor.host(self.source).id
 
         def once() -> list[str]:
             with api.write() as connection:
-                allocations.move(connection, work.id, self.id, source)
-                return [row["host"] for row in allocations.held(connection, work.id) if row["consumer_id"] == work.id]
+                allocations.move_claims_to_migration(connection, work.id, self.id, source)
+                return [row["host"] for row in allocations.fetch_server_claims(connection, work.id)
+                        if row["consumer_id"] == work.id]
 
-        held = api.retried(once)
-        found = held[0] if held else self._placed(tried, host, same, forced)
-        self.note(target=found)
-        self.conductor.read_host(found)
+        claimed_hosts = api.retried(once)
+        target = claimed_hosts[0] if claimed_hosts else self._placed(tried, host, same, forced)
+        self.note(target=target)
+        self.conductor.read_host(target)
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
-        why, own = [], self.conductor.cell.id
-        cells = {"near_cell": own} if self.work.args.get("cross_cell") else {"cell_id": own}
+        why, own_cell = [], self.conductor.cell.id
+        cells = {"near_cell": own_cell} if self.work.args.get("cross_cell") else {"cell_id": own_cell}
         has = {self.source: devices_of(self.work.flavor, self.work.nics)}
         for only, ignored in rounds:
-            # Volumes stay where they are, and the agents connect them remotely: any host will do.
+            # Volumes stay where they are, and the agents connect them remotely, so any host will do.
             request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                               has_devices=has, **cells)
             try:
                 request = request.forced_to() if forced else request
-                return place(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host
+                return place_server(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, admin_message(error))
                 why.append(error.explanation)
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
-        """The server has its claims on the source again, and no others."""
+        """Give the claims on the source back to the server, and release all its others."""
         with self.api.write() as connection:
-            allocations.revert(connection, self.work.id, self.id)
+            allocations.revert_claims_to_server(connection, self.work.id, self.id)
         self.read_hosts()
 
     def release(self) -> None:
         """Release the claims on the source."""
         with self.api.write() as connection:
-            allocations.release(connection, self.id)
+            allocations.release_consumer_claims(connection, self.id)
         self.read_hosts()
 
     def read_hosts(self) -> None:
@@ -227,78 +265,186 @@ class MigrationTask:
         for name in {self.row.source, self.row.target} - {None}:
             self.conductor.read_host(name)
 
-    def sides(self, here: str, there: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
-        """The agents of two hosts. Raises ``HostDown``."""
-        return self.work.sides(here, there, f"{here} or {there}")
+    def sides(self, source_host: str, target_host: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
+        """Return the agents of two hosts. Raises ``HostDown``."""
+        return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
-    def _plan(self, kind: str, here: str, there: str) -> None:
-        """Bring the networks to the target, and raise what one of the agents would refuse."""
-        with self.sides(here, there) as (source, target):
-            nics.networks(self.work, target.client, there, self.conductor.services.network.ports(self.work.id))
-            migrate.Migrate(source, target, self.work.id, self.wish(kind, there)).plan()
+    def _plan(self, kind: str, source_host: str, target_host: str) -> None:
+        """Make the networks on the target, and raise what either agent would refuse."""
+        with self.sides(source_host, target_host) as (source, target):
+            nics.make_nic_networks(self.work, target.client, target_host,
+                                   self.conductor.services.network.ports(self.work.id))
+            migrate.Migrate(source, target, self.work.id, self.wish(kind, target_host)).plan()
 
-    def accepts(self, here: str, there: str) -> bool:
-        """Whether *there* accepts the server for a cold move."""
+    def accepts(self, source_host: str, target_host: str) -> bool:
+        """Return whether *target_host* accepts the server for a cold move."""
         try:
-            self._plan("cold", here, there)
+            self._plan("cold", source_host, target_host)
         except MagnetarError as error:
-            log.info("server %s cannot go from %s to %s: %s", self.work.id, here, there, error.message)
-            self.conductor.delivery.forget(there)
+            log.info("server %s cannot go from %s to %s: %s", self.work.id, source_host, target_host, error.message)
+            self.conductor.delivery.forget(target_host)
             return False
         return True
 
-    def move_server(self, kind: str, here: str, there: str) -> None:
-        """Move the server to *there*. Raises ``NotMoved`` when it is certainly *here*, ``HostDown`` when unknown."""
-        services, work = self.conductor.services, self.work  # which are told the new host
+    def move_server(self, kind: str, source_host: str, target_host: str) -> None:
+        """Move the server to *target_host*. Raises ``NotMoved`` when it is certainly on *source_host*, ``HostDown``
+        when that is unknown."""
+        services, work = self.conductor.services, self.work  # both services learn the new host
         try:
-            services.network.prepare(work.id, there, work.confirm_lease, running=kind == "live")
-            self._run_flow(kind, here, there)
+            services.network.prepare(work.id, target_host, work.confirm_lease, running=kind == "live")
+            self._run_flow(kind, source_host, target_host)
         except HostDown:
             raise
         except MagnetarError as error:
-            self._back_or_on(kind, here, there, error)
-        services.network.bind(work.id, there, work.confirm_lease, nics.devices_on(work, there))
-        for one in work.volumes:
-            if one.get("attachment_id"):
-                services.volume.attached(one["attachment_id"], there, one.get("device") or "", work.confirm_lease)
+            self._back_or_on(kind, source_host, target_host, error)
+        services.network.bind(work.id, target_host, work.confirm_lease, nics.nic_devices_on_host(work, target_host))
+        for volume in work.volumes:
+            if volume.get("attachment_id"):
+                services.volume.attached(volume["attachment_id"], target_host, volume.get("device") or "",
+                                         work.confirm_lease)
 
-    def _back_or_on(self, kind: str, here: str, there: str, error: MagnetarError) -> None:
-        """A move has failed with *error*. Raises as ``move_server`` does."""
+    def _back_or_on(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
+        """Handle a move that failed with *error*: abort it, or complete it. Raises the same errors as ``move_server``.
+        """
         with full_is_down():
-            if self.abort(here, there):
+            if self.abort(source_host, target_host):
                 raise NotMoved(error) from error
-            self._run_flow(kind, here, there)  # it has left: only going on is possible
+            self._run_flow(kind, source_host, target_host)  # it has left: only going on is possible
 
-    def _run_flow(self, kind: str, here: str, there: str) -> None:
+    def _run_flow(self, kind: str, source_host: str, target_host: str) -> None:
         work = self.work
-        with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
-            wish = self.wish(kind, there)
-            limit = live_policy.patience(work.conductor.settings, wish) if kind == "live" else None
+        with self.sides(source_host, target_host) as (source, target), MigrationMonitor(work, self.id, source_host):
+            wish = self.wish(kind, target_host)
+            limit = live_migration_patience(work.conductor.settings, wish) if kind == "live" else None
             flow = migrate.Migrate(source, target, work.id, wish, timeout=limit,
-                                   id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
+                                   id=str(uuid.uuid5(uuid.UUID(self.id), f"{source_host} {target_host}")))
             for step in flow.steps():
                 work.confirm_lease()
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
-    def abort(self, here: str, there: str) -> bool:
-        """Abort the move: the server stays *here*. ``False`` when it has left already."""
+    def abort(self, source_host: str, target_host: str) -> bool:
+        """Abort the move: the server stays on *source_host*. Return ``False`` if it has left already."""
         self.work.confirm_lease()
-        with self.sides(here, there) as (source, target):
+        with self.sides(source_host, target_host) as (source, target):
             try:
-                migrate.abort(source, target, self.work.id)
+                migrate.abort_host_migration(source, target, self.work.id)
             except Conflict:
                 return False
             stays = source.find(self.work.id) is not None
-        if stays:  # and no more may be there
-            self.conductor.services.network.bind(self.work.id, here, self.work.confirm_lease,
-                                                 nics.devices_on(self.work, here))
+        if stays:  # the source may have lost it since
+            self.conductor.services.network.bind(self.work.id, source_host, self.work.confirm_lease,
+                                                 nics.nic_devices_on_host(self.work, source_host))
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
+        """Bring the server on a host into the state *want*, with a restart if necessary. Return the agent's resource.
+        """
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
-            wish = {**want, **tpm_secrets.given(self.work, want.get("hardware"))}
-            found: dict[str, Any] = client.ensure("server", self.work.id, wish, allow_reboot=True,
-                                                  progress=watch)["resource"]
-        return found
+            wish = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}
+            resource: dict[str, Any] = client.ensure("server", self.work.id, wish, allow_reboot=True,
+                                                     progress=watch)["resource"]
+        return resource
+
+
+def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
+    """Return the GiB of memory and local disks of a server of *flavor*, which all move with it; times are scaled to
+    this size."""
+    amounts = needed_amounts(flavor, volume_backed)
+    return max(LEAST_GIB, -(-amounts.memory_mb // MIB_PER_GIB) + amounts.disk_gb)
+
+
+def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_backed: bool,
+                           volumes: bool) -> dict[str, Any]:
+    """Return the options of a migration (``kinds.Migration``). *volumes*: whether the server has any. Volumes may lie
+    on the source, and change hands while the guest is stopped, so a server with volumes gets no post-copy."""
+    size = size_in_gib(flavor, volume_backed)
+    post_copy = settings.live_migration_permit_post_copy and not volumes
+    limit = settings.live_migration_completion_timeout * size
+    late = "abort" if settings.live_migration_timeout_action == "abort" else "post_copy" if post_copy else "pause"
+    return {
+        "max_downtime": min(settings.live_migration_downtime, LONGEST_DOWNTIME),
+        "downtime_steps": settings.live_migration_downtime_steps,
+        "downtime_delay": min(settings.live_migration_downtime_delay * size, LONGEST_DELAY),
+        "bandwidth": settings.live_migration_bandwidth or None, "post_copy": post_copy,
+        "auto_converge": settings.live_migration_permit_auto_converge, "on_time_limit": late,
+        "time_limit": min(limit, LONGEST_MIGRATION) or None}
+
+
+def live_migration_patience(settings: Settings, wish: Mapping[str, Any]) -> float:
+    """Return the seconds to wait for the agents: more than the migration may take."""
+    return max(settings.action_timeout, (wish.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
+
+
+class MigrationMonitor(threading.Thread):
+    """A thread that aborts the migration, or forces it to complete, on request, and saves its progress.
+
+    Use it as ``with MigrationMonitor(work, migration_id, source):`` while the agents move the server."""
+
+    def __init__(self, work: Work, id: str, host: str) -> None:
+        super().__init__(name=f"monitor {id}", daemon=True)
+        self.work, self.id, self.host = work, id, host
+        self.over = threading.Event()
+        self._forced = False
+        self._saved: Any = None
+        self._saved_at = 0.0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self.over.wait(POLL):
+            try:
+                self._poll()
+            except (MagnetarError, DBAPIError) as error:
+                log.info("migration %s: %s", self.id, error)
+
+    def _poll(self) -> None:
+        with self.work.database.read() as connection:
+            request = migrations.fetch_migration_request(connection, self.id)
+        if self.work.cancelled.is_set():
+            request = migrations.ABORT
+        if request is None and time.monotonic() - self._saved_at < SAVE:
+            return
+        with self.work.client(self.host) as client:
+            migration = next((migration for migration in Side(client).open_migrations(self.work.id)
+                              if migration["side"] == "source"), None)
+            if migration is None:
+                return
+            if request == migrations.ABORT:
+                _cancel(client, migration["id"])
+            elif request == migrations.FORCE and not self._forced:
+                client.event("migration", migration["id"], "force_complete")
+                self._forced = True
+            self._save_progress(migration["progress"])
+
+    def _save_progress(self, progress: Any) -> None:
+        self._saved_at = time.monotonic()
+        if not progress or progress == self._saved:
+            return
+        self._saved = progress
+        share = 100 * progress["done"] // progress["total"] if progress.get("total") else 0
+        with self.work.database.write() as connection:
+            migrations.update_migration_row(connection, self.id, progress=servers.json_text(progress))
+            servers.update_server_row(connection, self.work.id, progress=max(0, min(100, share)))
+
+
+def remove_server_from_host(client: Client, server: str) -> None:
+    """Remove a deleted server from a host, with all parts of its migrations there. The other host of a migration is not
+    asked: it may be down, or have nothing of the server any more."""
+    for migration in Side(client).open_migrations(server):
+        _cancel(client, migration["id"])
+        with contextlib.suppress(NotFound):  # it has gone meanwhile
+            client.event("migration", migration["id"], "discard")
+    client.delete("server", server)
+
+
+def _cancel(client: Client, id: str) -> None:
+    for operation in client.list("operations", kind="migration", key=id, status="running"):
+        with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
+            client.cancel(operation["id"])

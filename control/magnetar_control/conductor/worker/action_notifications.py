@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an action in hand has to tell: its notifications, each written with the next transaction of the action.
+"""The notifications of an action in hand, each written with the next transaction of the action.
 
-An action's own notification (``ACTIONS``) starts with its first event and ends with the action. Events that ``STEPS``
-names have notifications of their own, which end with the event.
-"""
+An action's own notification (``ACTIONS``) starts with its first event and ends with the action. The events in ``STEPS``
+have their own notifications, which end with the event."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from magnetar_control.agents import plain
+from magnetar_control.agents import user_message
 from magnetar_control.notifications import (
     END,
     ERROR,
@@ -24,38 +23,40 @@ from magnetar_control.notifications import (
     Initiator,
     Notifications,
     ServerEvent,
-    failed,
-    key_of,
-    selected,
+    action_key,
+    failure_events,
+    selection_events,
 )
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.store.actions import instance_actions
+from magnetar_control.store.actions.action_row import ActionRow
 from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.actions import ACTIONS, STEPS
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import CRASHED, OFF
 
-#: What Nova calls that which an action could not begin since no host was found, below ``compute_task.``.
+#: Nova's names, after ``compute_task.``, of actions that could not begin since no host was found.
 TASKS = {"create": "build_instances", **dict.fromkeys(("resize", "migrate", "os-migrateLive"), "migrate_server"),
          **dict.fromkeys(("rebuild", "evacuate"), "rebuild_server")}
-#: Before these Nova tells that the server exists, since the period began.
+#: Notifications that Nova precedes with ``exists``, for the audit period so far.
 EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
 
 class ActionNotifications:
-    """Those of one *action*: its row, and its *args*. *service*: the conductor, which tells what no host does. Nothing
-    is noted where nobody receives it."""
+    """The notifications of one *action* (a row) with its *args*. *service*: the conductor, the source of notifications
+    without a host. Nothing is written without receivers."""
 
-    def __init__(self, notifications: Notifications, action: Any, args: Mapping[str, Any], service: str) -> None:
+    def __init__(self, notifications: Notifications, action: ActionRow, args: Mapping[str, Any], service: str) -> None:
         self.notifications, self.action, self.args = notifications, action, args
         self.service, self._own = service, ACTIONS[action.action].notification
         self._event = ACTIONS[action.action].event
-        self._who, self._key = Initiator.of(action), key_of(action)
+        self._who, self._key = Initiator.of(action), action_key(action)
         self._started, self._before_end = False, 0
-        self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event in which it was noted
+        self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event at that time
 
     def begin(self, event: str | None, host: str | None) -> None:
-        """An event of the action begins at *host*: the one named, or the action's own."""
+        """Note that an event of the action begins on *host*: *event*, or by default the action's own."""
         self._event = event or self._event
         names: tuple[str, ...] = () if self._started else (self._own,)
         if self._event in STEPS:
@@ -68,45 +69,45 @@ class ActionNotifications:
             self._add(name, START, host)
 
     def begun(self) -> None:
-        """The action's own event has begun, and is told already."""
+        """Note that the action's own event has begun, and its notification was sent already."""
         self._started = True
 
     def event_ended(self, host: str | None) -> None:
-        """The event has ended well."""
+        """Note that the event has ended successfully."""
         for name in reversed(STEPS.get(self._event, ())):
             self._add(name, END, host)
 
     def followed_by(self, name: str, host: str | None) -> None:
-        """The action's own notification ends, and another one starts in its place."""
+        """End the action's own notification, and start *name* in its place."""
         if self._started and self._own != name:
             self._add(self._own, END, host)
             self._own = name
             self._add(name, START, host)
 
     def ended(self, error: BaseException | None, host: str | None) -> None:
-        """The action has ended, failed where there is an *error*."""
+        """Note that the action has ended, as failed if there is an *error*."""
         self._before_end = len(self._waiting)
         if error is None:
             if self._started or self._event not in STEPS:
                 self._add(self._own, END, host)
             return
         if isinstance(error, NoValidHost):
-            for event in selected(self._who, self.args, self.service, f"{self._key}.none", found=False):
+            for event in selection_events(self._who, self.args, self.service, f"{self._key}.none", host_found=False):
                 self._keep(event)
-        words = plain(error) if isinstance(error, MagnetarError) else type(error).__name__
+        words = user_message(error) if isinstance(error, MagnetarError) else type(error).__name__
         fault = ActionFault(type(error).__name__, type(error).__module__, words, self._event)
         if isinstance(error, NoValidHost) and (task := TASKS.get(self.action.action)):
             self._keep(self._made(task, ERROR, None, fault)._replace(object=TASK))
-        for event in failed(self._made(self._own, "", host, fault)):
+        for event in failure_events(self._made(self._own, "", host, fault)):
             self._keep(event)
 
     def not_ended(self) -> None:
-        """Forget what ``ended`` has noted: the transaction that was to end the action was rolled back."""
+        """Undo ``ended``: the transaction that would have ended the action was rolled back."""
         del self._waiting[self._before_end:]
 
     def selected(self, host: str) -> None:
-        """The scheduler has chosen *host*, which is about to be noted."""
-        for event in selected(self._who, self.args, self.service, f"{self._key}.{host}"):
+        """Note that the scheduler has chosen *host*, which is about to be saved."""
+        for event in selection_events(self._who, self.args, self.service, f"{self._key}.{host}"):
             self._keep(event)
 
     def _add(self, name: str, phase: str, host: str | None) -> None:
@@ -119,34 +120,34 @@ class ActionNotifications:
     def _made(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> ServerEvent:
         return ServerEvent(name, phase, self._who, self.args, fault, host, self.service, self._key)
 
-    def write(self, connection: Connection, before: Any) -> None:
-        """Write what is to be told at the end of a transaction of the action. *before*: the server's row as it was: a
-        server that is deleted is told with the addresses and volumes that it had."""
-        if not self._waiting or (row := servers.row(connection, self.action.server_id, lock=True)) is None:
+    def write(self, connection: Connection, old_row: ServerRow | None) -> None:
+        """Write the waiting notifications at the end of a transaction of the action. *old_row*: the server's previous
+        row: the notification of a deleted server contains the addresses and volumes that it had."""
+        if not self._waiting or (row := servers.fetch_server_row(connection, self.action.server_id, lock=True)) is None:
             return
-        found = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's name
-        if row.deleted_at and before is not None and not before.deleted_at:
-            found.update(interfaces=before.interfaces, volumes=before.volumes)
-        again = self.action.attempts > 1  # a try before may have told that it starts
-        told = [event for event, name in self._waiting if not (
+        if row.deleted_at and old_row is not None and not old_row.deleted_at:
+            row = row.changed_columns(interfaces=old_row.stored.interfaces, volumes=old_row.stored.volumes)
+        again = self.action.attempts > 1  # an earlier attempt may have sent the start
+        events = [event for event, name in self._waiting if not (
             again and event.object == INSTANCE and event.phase in ("", START) and event.fault is None
-            and instance_actions.times_begun(connection, self.action.id, name, event.host) > 1)]
-        self.notifications.add_server(connection, found, *told)
+            and instance_actions.count_event_starts(connection, self.action.id, name, event.host) > 1)]
+        self.notifications.add_server(connection, row, *events)
 
     def written(self) -> None:
-        """That transaction is committed."""
+        """Forget the written notifications: their transaction is committed."""
         self._waiting.clear()
 
 
-def tell_power(notifications: Notifications, connection: Connection, server_id: str, before: str, word: str,
-               host: str) -> None:
-    """Tell that a guest has gone into the power state *word* by itself: what an action that wants this, of a server
-    with the vm_state *before* where there is one, ends with."""
-    if not notifications or (row := servers.row(connection, server_id, lock=True)) is None:
+def tell_power(notifications: Notifications, connection: Connection, server_id: str, old_vm_state: str,
+               power_state: str, host: str) -> None:
+    """Notify that a guest has changed to *power_state* by itself, like the end of an action that requests this state.
+    If there is one for a server in *old_vm_state*, it is that action."""
+    if not notifications or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return
-    wanted = {"power": OFF if word == CRASHED else word}
-    fitting = [action for action in ACTIONS.values() if action.want == wanted]
+    target_state = {"power": OFF if power_state == CRASHED else power_state}
+    fitting = [action for action in ACTIONS.values() if action.want == target_state]
     if fitting:
-        action = next((one for one in fitting if before in one.states), fitting[0])
-        notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+        action = next((fitting_action for fitting_action in fitting if old_vm_state in fitting_action.states),
+                      fitting[0])
+        notifications.add_server(connection, row,
                                  ServerEvent(action.notification, END, host=host))

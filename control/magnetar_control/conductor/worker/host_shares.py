@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What part of a conductor's workers actions at one host may have, so that a host that says nothing leaves some to the
-others. What is beyond it waits in the queue, where it holds no worker.
+"""The share of a conductor's workers that actions on one host may use, so that a silent host leaves workers for the
+others. Further actions wait in the queue, without a worker.
 
-An action counts for its server's host, and for any other host while it asks that one's agent: the other side of a
-migration, or the host of a volume that lies elsewhere.
-"""
+An action counts for its server's host, and for any other host while it asks that host's agent: the other side of a
+migration, or the host of a volume."""
 
 from __future__ import annotations
 
@@ -16,41 +15,42 @@ from collections.abc import Callable, Iterator
 
 from magnetar_control.store.actions.actions import HostShare
 
-#: So much smaller is the share of a host that is down: to ask it waits for nothing.
+#: Divisor of the share of a host that is down: a worker that asks it waits for nothing.
 DOWN = 4
-#: Seconds that an action waits for its turn at another host, holding its worker, and between two looks.
+#: Seconds that an action waits, with its worker, for its turn at another host; seconds between two checks.
 TURN, LOOK = 3.0, 0.1
 Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """As many actions as may ask a host already: this one goes back to the queue."""
+    """As many actions as allowed ask a host already: this one goes back to the queue."""
 
 
 class HostShares:
-    """Which actions are in hand at which host. *most*: how many of a host may be; *is_up* tells of a host."""
+    """The actions in hand at each host. *most*: how many may be in hand at one host; *is_up*: whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
         self._hosts: dict[Key, str | None] = {}
-        #: Since when actions in hand ask which other host.
+        #: By action and other host that it asks, the time when it began to.
         self._others: dict[tuple[Key, str], float] = {}
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 
     def most(self, host: str) -> int:
-        """How many actions of *host* may be in hand."""
+        """Return how many actions of *host* may be in hand."""
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostShare:
-        """What the queue is told."""
+        """Return the present shares, for the queue."""
         with self._lock:
-            others = Counter(host for _key, host in self._others)
-            return HostShare(self.most, others + Counter(host for host in self._hosts.values() if host), others)
+            asks_by_host = Counter(host for _key, host in self._others)
+            return HostShare(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
+                             asks_by_host)
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
-        """Within, nobody else chooses which actions begin, until these are counted. Gives ``False`` when somebody has
-        done so for *seconds* already."""
+        """Hold the right to choose which actions begin, until they are counted. Yield ``False`` if another thread still
+        has it after *seconds*; -1 waits without limit."""
         mine = self._choosing.acquire(timeout=seconds)
         try:
             yield mine
@@ -59,8 +59,8 @@ class HostShares:
                 self._choosing.release()
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
-        """Count an action, by its database and number, for its server's host, and for the other one that it *waits
-        for*; ``False`` when it was in hand already."""
+        """Count an action, by its database and number, for its server's host, and for the other host that it
+        *waits_for*. Return ``False`` if it was in hand already."""
         with self._lock:
             new = key not in self._hosts
             self._hosts[key] = host
@@ -70,31 +70,31 @@ class HostShares:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Within, an action in hand waits for a guest, and counts for no host."""
+        """Count an action in hand for no host within the block, while it waits for a guest."""
         with self._lock:
             host = self._hosts.get(key)
-            others = {other: since for other, since in self._others.items() if other[0] == key}
+            asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}
             self._hosts[key] = None
-            for other in others:
+            for other in asks_elsewhere:
                 del self._others[other]
         try:
             yield
         finally:
             with self._lock:
                 self._hosts[key] = host
-                self._others.update(others)
+                self._others.update(asks_elsewhere)
 
     def end(self, key: Key) -> None:
-        """It is in hand no longer."""
+        """Stop counting an action: it is in hand no longer."""
         with self._lock:
             self._hosts.pop(key, None)
-            for other in [one for one in self._others if one[0] == key]:
+            for other in [ask for ask in self._others if ask[0] == key]:
                 del self._others[other]
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
-        """Within, an action in hand counts for *host* too. It waits for its turn there, unless others have had theirs
-        for longer than that already. Raises ``HostBusy``."""
+        """Count an action in hand for *host* too within the block. It waits for its turn there, unless other actions
+        have had theirs for longer than ``TURN`` already. Raises ``HostBusy``."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:
@@ -112,11 +112,11 @@ class HostShares:
                     self._others.pop((key, host), None)
 
     def _enter(self, key: Key, host: str) -> bool | None:
-        """Whether the action is counted for *host* newly; ``None`` where that has no room."""
-        with self._lock:  # which is all it takes at the server's host
+        """Count the action for *host*. Return whether it was not counted before; ``None`` if the host has no room."""
+        with self._lock:  # all that is needed at the server's host
             if self._hosts.get(key) == host or (key, host) in self._others:
                 return False
-        with self.choosing():  # or the queue hands out the same room
+        with self.choosing():  # otherwise the queue could hand out the same room
             if self.now().left_for_others(host) <= 0:
                 return None
             with self._lock:

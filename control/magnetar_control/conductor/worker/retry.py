@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How flows try: what becomes of a refusal, and retries while a host's agent does not answer."""
+"""Attempts of flows: the outcome of a refusal, and retries while a host's agent does not answer."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from magnetar_control.store.actions import evacuations, stopped_actions
+from magnetar_control.store.actions import actions, stopped_actions
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.http.client import Client
 
 from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
-#: Asks a host's agent; returns values for the server.
+#: A function that asks a host's agent, and returns values for the server.
 Ask = Callable[[Work, Client], Mapping[str, Any]]
-#: Seconds between two tries while the host's agent does not answer, and how often.
+#: Seconds between two attempts while the host's agent does not answer, and the number of attempts.
 AGAIN, TRIES = 2.0, 30
-#: Seconds between tries of what is never given up, after these.
+#: Seconds between later attempts of actions that are never given up.
 SELDOM = 20.0
 
 
 def last_try(work: Work) -> bool:
-    """Whether the action has had all of its tries but this one."""
+    """Return whether the action has only this attempt left."""
     return bool(work.action.attempts >= TRIES)
 
 
 def _overtaken(work: Work) -> bool:
-    """Whether the server is to be evacuated from the host that does not answer: then this action ends."""
+    """Return whether an evacuation from the silent host waits, which ends this action."""
     with work.database.read() as connection:
-        return evacuations.waits(connection, work.id)
+        return actions.evacuation_is_queued(connection, work.id)
 
 
-def retry(work: Work) -> bool:
-    """Put the action back into the queue for another try; ``False`` when it has had all of its tries, or an evacuation
+def retry_later(work: Work) -> bool:
+    """Put the action back into the queue for another attempt. Return ``False`` if it has none left, or if an evacuation
     or deletion of the server waits."""
     if last_try(work) or _overtaken(work) or _deleted(work):
         return False
@@ -44,19 +44,20 @@ def retry(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Whether a deletion of the server waits for this action, which may have been in hand when that was asked for: it
-    frees what the server has, whether its host answers or not. A deletion itself is tried as others are."""
+    """Return whether a deletion of the server waits for this action, which may have been in hand when it was requested.
+    The deletion frees everything of the server, even if its host does not answer. Attempts of a deletion itself are
+    counted like others."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:
-        return stopped_actions.going(connection, work.id)
+        return stopped_actions.deletion_is_pending(connection, work.id)
 
 
 def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
-    """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
-    cannot be taken back. *free*: what is left to do when the server is evacuated or deleted, and nothing is tried any
-    more."""
-    if retry(work):
+    """Repeat the action until the host answers: its guest may use a volume or NIC that no other server may get, or
+    something has begun that cannot be undone. *free*: called when the server is evacuated or deleted, which ends the
+    attempts."""
+    if retry_later(work):
         return
     if (deleted := _deleted(work)) or _overtaken(work):
         if free is not None:
@@ -67,18 +68,18 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
         work.put_back(SELDOM)
 
 
-def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
-            down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
-    """Call *do* as the action's event, or as the one named, which begins with the first of the action's further
-    task_states where it has some; the server gets the values that it returns. *fails* is
-    called with a refusal, *down* when a host has not answered at the last try, or a deletion waits; by default the
-    action has failed then.
-    """
+def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
+                   down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
+    """Run *do* as the action's event, or as *event*, and end the action with the values that it returns for the server.
+
+    The event begins with the first of the action's further task_states, if it has some. A refusal is passed to *fails*.
+    A ``HostDown`` at the last attempt, or when a deletion or evacuation waits, is passed to *down*; by default the
+    action then fails."""
     try:
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
             values = do() or {}
     except HostDown as error:
-        if not retry(work):
+        if not retry_later(work):
             (down or work.failed)(error)
     except MagnetarError as error:
         fails(error)
@@ -86,10 +87,10 @@ def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Calla
         work.done(**values)
 
 
-def of_host(fails: Callable[[Work, MagnetarError], None],
-            down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
-    """Makes a flow of a function that asks the host's agent. *fails*: ``Work.failed``, or ``Work.error``. *down*: as
-    ``attempt`` has it."""
+def flow_on_host(fails: Callable[[Work, MagnetarError], None],
+                 down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
+    """Return a decorator that makes a flow of a function that asks the host's agent. *fails*: ``Work.failed`` or
+    ``Work.error``. *down*: as in ``attempt_action``."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:
@@ -97,36 +98,39 @@ def of_host(fails: Callable[[Work, MagnetarError], None],
                 with work.client() as client:
                     return ask(work, client)
 
-            attempt(work, do, partial(fails, work), partial(down, work))
+            attempt_action(work, do, partial(fails, work), partial(down, work))
         return flow
     return made
 
 
-def detachment_failed(work: Work, what: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
+def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
-    """A detachment was refused. The server keeps its volume or NIC (*keep* notes it), and the action has failed; but
-    where the host shows that the guest has it no longer (*has*, of the host's server), it has begun, and is tried until
-    it is done."""
+    """Handle a refused detachment: the server keeps its volume or NIC (*keep* saves that), and the action fails.
+
+    If the guest is already without it (*has* returns false for the host's server) or the host does not answer, the
+    detachment has begun, and is repeated until it is done."""
     try:
         with work.client() as client:
-            kept = has(client.get("server", work.id))
+            still_attached = has(client.get("server", work.id))
     except HostDown:
-        kept = False
+        still_attached = False
     except MagnetarError:
-        kept = True
-    if kept:
+        still_attached = True
+    if still_attached:
         keep(work)
         work.failed(error)
     else:
-        log.warning("server %s is without %s, whose detachment has failed; it is tried again: %s", work.id, what,
+        log.warning("server %s is without %s, whose detachment has failed; it is tried again: %s", work.id, description,
                     error.message)
         retry_forever(work, free=keep)
 
 
-def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], free: Callable[[], None]) -> None:
-    """An attachment has failed: take the volume or NIC *off* the guest, and *free* it once the guest is without it.
-    Where the guest does not release it, it stays the server's: it can be detached, and the audit frees a port when the
-    host shows that the guest has no such NIC. A host that is down or full is waited for."""
+def take_back_attachment(work: Work, description: str, error: Exception, off: Callable[[], None],
+                         free: Callable[[], None]) -> None:
+    """Handle a failed attachment: call *off* to take the volume or NIC from the guest, and then *free*.
+
+    If the guest does not release it, it stays with the server: it can be detached, and the audit frees a port when the
+    host shows that the guest has no such NIC. While the host is down or full, this is repeated."""
     try:
         with full_is_down():
             off()
@@ -135,8 +139,8 @@ def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], 
         return
     except NotFound:
         pass
-    except MagnetarError as kept:
-        log.warning("server %s may have %s, which it was not to get: %s", work.id, what, kept.message)
+    except MagnetarError as refused:
+        log.warning("server %s may have %s, which it was not to get: %s", work.id, description, refused.message)
         work.failed(error)
         return
     free()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Vendor data of a cloud: what its operator has guests told (MD-60 to MD-62, VDD-01 to VDD-06). Static is a file;
-dynamic is what targets answer when a server is built, rebuilt, resized or moved while it is off.
+"""Vendor data of a cloud: the operator's data for guests. Static data is a file; dynamic data is fetched from targets
+when a server is built, rebuilt, resized or moved while it is off.
 
-Targets may hang, lie or redirect: they have limits of time and size, redirects are not followed, and no log has what
-they say or what was asked.
-"""
+Targets may hang, lie or redirect: their answers are limited in time and size, redirects are not followed, and logs
+contain neither requests nor answers."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from magnetar_core.errors import Conflict, InvalidSettings, MagnetarError
 from .vendordata_auth import VendordataAuth
 
 log = logging.getLogger(__name__)
-#: Bytes of an answer, and how deep its objects lie in each other.
+#: Most bytes of an answer, and greatest depth of its objects.
 MOST, DEPTH = 64 * 1024, 64
 AGENT = "magnetar-vendordata"
 
@@ -39,19 +38,19 @@ class _Failed(Exception):
 
 
 class _TokenRefused(_Failed):
-    """A target does not know who asks."""
+    """A target answered 401: it refuses the caller."""
 
 
 @dataclass(frozen=True)
 class VendordataTarget:
-    """A target: its *name* in vendor_data2.json, and where it is."""
+    """A target: its *name* in vendor_data2.json, and its *url*."""
 
     name: str
     url: urllib.parse.SplitResult
 
 
 class Vendordata:
-    """What *settings* say of it. *token* gives a token of a service user. Raises ``InvalidSettings``."""
+    """The vendor data of *settings*. *token* returns a token of a service user. Raises ``InvalidSettings``."""
 
     def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
@@ -61,41 +60,41 @@ class Vendordata:
             raise InvalidSettings("vendordata_dynamic_auth names a user, and vendordata_dynamic_service_token asks for "
                                   "another one's token to be sent. Set one of the two.")
         self.token = auth.user.token if auth.user else token if settings.vendordata_dynamic_service_token else None
-        self.targets = list(targets_of(settings))
+        self.targets = list(vendordata_targets(settings))
         if self.path is not None:
             try:
-                vendordata.read(self.path)
+                vendordata.read_vendor_data(self.path)
             except ValueError as error:
                 raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
         self.tls = auth.context(settings.vendordata_dynamic_ssl_certfile, "vendordata_dynamic_ssl_certfile")
 
     def static(self) -> dict[str, Any]:
-        """The object of the file; nothing where it has become unreadable, as at Nova."""
+        """Return the object in the file; an empty one if the file has become unreadable, as in Nova."""
         try:
-            return vendordata.read(self.path) if self.path else {}
+            return vendordata.read_vendor_data(self.path) if self.path else {}
         except ValueError as error:
             log.warning("guests are told no static vendordata: %s", error)
             return {}
 
-    def dynamic(self, asked: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
-        """What each target answers to *asked*, by the target's name; ``{}`` of one that fails. Calls *confirm* before
-        each. Raises ``VendordataFailed`` where a failure is fatal, and what *confirm* raises."""
-        found: dict[str, Any] = {}
+    def dynamic(self, server_facts: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
+        """Return each target's answer to *server_facts*, by the target's name; ``{}`` when a target fails. Call
+        *confirm* before each. Raises ``VendordataFailed`` if a failure is fatal, and the errors of *confirm*."""
+        answers: dict[str, Any] = {}
         for target in self.targets:
             confirm()
             try:
-                found[target.name] = self._answer(target, orjson.dumps(asked))
+                answers[target.name] = self._answer(target, orjson.dumps(server_facts))
             except _Failed as error:
-                log.warning("vendordata target %s of server %s: %s", target.name, asked["instance-id"], error)
+                log.warning("vendordata target %s of server %s: %s", target.name, server_facts["instance-id"], error)
                 if self.fatal:
                     raise VendordataFailed(f"The dynamic vendordata target {target.name} failed ({error}), without "
                                            "which no server is built or resized here. An operator must see to "
                                            "it.") from None
-                found[target.name] = {}
-        return found
+                answers[target.name] = {}
+        return answers
 
     def _answer(self, target: VendordataTarget, body: bytes) -> Any:
-        """The answer of one target. Raises ``_Failed``."""
+        """Return the answer of one target. Raises ``_Failed``."""
         try:
             return self._asked(target, body, fresh=False)
         except _TokenRefused:
@@ -108,8 +107,8 @@ class Vendordata:
         try:
             if self.token is not None:
                 headers["X-Auth-Token"] = self.token(fresh)
-            with http_client.connected(target.url, self.tls, *self.times) as connection:
-                connection.request("POST", http_client.target(target.url), body, headers)
+            with http_client.timed_connection(target.url, self.tls, *self.times) as connection:
+                connection.request("POST", http_client.request_target(target.url), body, headers)
                 return _content(connection.getresponse())
         except MagnetarError as error:
             raise _Failed(f"there is no token to ask it with: {error.message}") from None
@@ -118,7 +117,7 @@ class Vendordata:
 
 
 def _content(answer: HTTPResponse) -> Any:
-    """What a target has answered. Raises ``_Failed``."""
+    """Return the content of a target's answer. Raises ``_Failed``."""
     if 300 <= answer.status < 400:
         raise _Failed(f"it redirects (status {answer.status}), which is not followed")
     if answer.status == 401:
@@ -133,21 +132,21 @@ def _content(answer: HTTPResponse) -> Any:
     if not content:
         return {}
     try:
-        found = orjson.loads(content)
+        document = orjson.loads(content)
     except orjson.JSONDecodeError:
         raise _Failed("its answer is not JSON") from None
-    if not _shallow(found, DEPTH):
+    if not _shallow(document, DEPTH):
         raise _Failed(f"its answer is deeper than {DEPTH} objects")
-    return found
+    return document
 
 
-def _shallow(value: Any, left: int) -> bool:
+def _shallow(value: Any, depth: int) -> bool:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return left > 0 and all(_shallow(one, left - 1) for one in inside)
+    return depth > 0 and all(_shallow(child, depth - 1) for child in inside)
 
 
-def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
-    """The targets of the settings, NAME@URL each. Raises ``InvalidSettings``."""
+def vendordata_targets(settings: Settings) -> Iterator[VendordataTarget]:
+    """Yield the targets of the settings, each NAME@URL. Raises ``InvalidSettings``."""
     sends = settings.vendordata_dynamic_service_token or settings.vendordata_dynamic_auth.get("auth_type")
     names = set()
     for text in settings.vendordata_dynamic_targets:
@@ -158,7 +157,7 @@ def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
         except ValueError:
             good = False
         if not (name and at and good) or len(name) > 255:
-            which = "one of them" if "/" in name else f"the target {name!r}"  # a URL without NAME may have a secret
+            which = "one of them" if "/" in name else f"the target {name!r}"  # a URL without NAME may contain a secret
             raise InvalidSettings(f"vendordata_dynamic_targets: {which} must be NAME@URL with an http or https URL.")
         if parts.username or parts.password:
             raise InvalidSettings(f"vendordata_dynamic_targets: the URL of {name!r} must be without user and password; "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How targets of dynamic vendordata are asked: as which user of a Keystone, with which certificates. The options are
-those of Nova's ``[vendordata_dynamic_auth]``, by their names (row VDD-06), but for secrets, which are in files.
-"""
+"""Authentication at the targets of dynamic vendordata: the Keystone user, and the certificates.
+
+The options are Nova's ``[vendordata_dynamic_auth]``, with the same names, except secrets, which are in files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from magnetar_core.errors import InvalidSettings
 
 log = logging.getLogger(__name__)
 SETTING = "vendordata_dynamic_auth"
-#: Values of ``auth_type``; the first two are one.
+#: Values of ``auth_type``; the first two mean the same.
 PASSWORD, APPLICATION_CREDENTIAL = ("password", "v3password"), "v3applicationcredential"
-#: Options of both, of users with a password, of application credentials, and of TLS; with the type of their values.
+#: Options for both types, for users with a password, for application credentials, and for TLS; with their value types.
 USER: Mapping[str, type] = dict.fromkeys((
     "auth_type", "auth_url", "user_id", "username", "user_domain_id", "user_domain_name", "default_domain_id",
     "default_domain_name"), str)
@@ -30,7 +30,7 @@ OF_CREDENTIAL: Mapping[str, type] = dict.fromkeys((
     "application_credential_id", "application_credential_name", "application_credential_secret_file"), str)
 SESSION: Mapping[str, type] = {"cafile": str, "certfile": str, "keyfile": str, "insecure": bool, "timeout": float}
 KNOWN: Mapping[str, type] = {**USER, **OF_PASSWORD, **OF_CREDENTIAL, **SESSION}
-#: Options of Nova that do not act here, and what does.
+#: Options of Nova that do nothing here, and their replacements.
 ABSENT: Mapping[str, str] = {
     "password": "is not written here, where others may read it: put it into a file, and name that as password_file",
     "application_credential_secret": "is not written here, where others may read it: put it into a file, and name that "
@@ -39,53 +39,55 @@ ABSENT: Mapping[str, str] = {
     "collect_timing": "would do nothing: no times of requests are collected; the log says which targets are late",
     "split_loggers": "would do nothing: there is one log", "tenant_id": "is the old name of project_id",
     "tenant_name": "is the old name of project_name"}
-#: Seconds that Keystone has for an answer, where ``timeout`` is not said.
+#: Default of ``timeout``: seconds until Keystone must have answered.
 TIMEOUT = 10.0
 
 
 class VendordataAuth:
-    """What *options* say. ``user``: who asks, where they name one. Raises ``InvalidSettings`` that names the option."""
+    """The authentication that *options* describe. ``user``: the Keystone user, if they name one. Raises
+    ``InvalidSettings`` that names the wrong option."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = checked(options)
+        self._options = checked_auth_options(options)
         if self._options.get("insecure"):
             log.warning("%s: insecure is true: whoever answers for Keystone or a target of vendordata is believed, and "
                         "gets the password or the token", SETTING)
         self.user = self._user() if self._options.keys() - SESSION.keys() else None
 
     def context(self, ca: Path | None, name: str) -> ssl.SSLContext:
-        """TLS to those who are known by *ca*, which the setting *name* says, or by the system's CAs. Raises
-        ``InvalidSettings`` for files that cannot be used."""
-        own, key = self._options.get("certfile"), self._options.get("keyfile")
-        if key and not own:
+        """Return the TLS context for servers with certificates of *ca*, the value of the setting *name*, or of the
+        system's CAs. Raises ``InvalidSettings`` for files that cannot be used."""
+        certificate, key = self._options.get("certfile"), self._options.get("keyfile")
+        if key and not certificate:
             raise _wrong("keyfile", "needs certfile, whose key it is")
         try:
             tls = ssl.create_default_context(cafile=str(ca) if ca else None)
         except OSError as error:
             raise InvalidSettings(f"{name}: {ca} cannot be used: {error}") from None
         try:
-            if own:
-                tls.load_cert_chain(own, key, password=lambda: "")  # none is asked for on a terminal
+            if certificate:
+                tls.load_cert_chain(certificate, key, password=lambda: "")  # do not ask for a passphrase on a terminal
         except OSError as error:
-            raise _wrong("certfile", f"{own}{f' with the key {key}' if key else ''} cannot be used: {error}") from None
+            raise _wrong("certfile",
+                         f"{certificate}{f' with the key {key}' if key else ''} cannot be used: {error}") from None
         if self._options.get("insecure"):
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         return tls
 
     def _user(self) -> KeystoneUser:
-        told = self._options
+        options = self._options
         type = self._needed("auth_type", f"is one of {', '.join(PASSWORD)} and {APPLICATION_CREDENTIAL}")
         if type not in (*PASSWORD, APPLICATION_CREDENTIAL):
             raise _wrong("auth_type", f"must be one of {', '.join(PASSWORD)} and {APPLICATION_CREDENTIAL}, and is "
                                       f"{type[:40]!r}")
-        others = OF_CREDENTIAL if type in PASSWORD else OF_PASSWORD
-        if odd := next((name for name in others if name in told), None):
+        foreign_options = OF_CREDENTIAL if type in PASSWORD else OF_PASSWORD
+        if odd := next((name for name in foreign_options if name in options), None):
             raise _wrong(odd, f"is not for auth_type {type}")
         body = self._password() if type in PASSWORD else self._credential()
-        ca = Path(told["cafile"]) if "cafile" in told else None
+        ca = Path(options["cafile"]) if "cafile" in options else None
         try:
             return KeystoneUser(self._needed("auth_url", "is the URL of Keystone, with /v3"), {"auth": body},
-                                self.context(ca, f"{SETTING}: cafile"), told.get("timeout", TIMEOUT))
+                                self.context(ca, f"{SETTING}: cafile"), options.get("timeout", TIMEOUT))
         except ValueError as error:
             raise _wrong("auth_url", f"cannot be used: {error}") from None
 
@@ -96,45 +98,46 @@ class VendordataAuth:
         return {"identity": {"methods": ["password"], "password": {"user": user}}, "scope": self._scope()}
 
     def _credential(self) -> dict[str, Any]:
-        told, name = self._options, "application_credential_name"
-        found = {"id": told["application_credential_id"]} if "application_credential_id" in told else {
+        options, name = self._options, "application_credential_name"
+        credential = {"id": options["application_credential_id"]} if "application_credential_id" in options else {
             "name": self._needed(name, "or application_credential_id says which one"),
             "user": self._named("user", "user_id", "username")}
-        found["secret"] = self._secret("application_credential_secret_file")
-        return {"identity": {"methods": ["application_credential"], "application_credential": found}}
+        credential["secret"] = self._secret("application_credential_secret_file")
+        return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
 
     def _scope(self) -> dict[str, Any]:
-        told = self._options
-        kinds = {name.rpartition("_")[0] for name in SCOPES if name in told}
+        options = self._options
+        kinds = {name.rpartition("_")[0] for name in SCOPES if name in options}
         if len(kinds) != 1:
             raise _wrong("project_name", "must be what the token is good for, or one of "
-                         f"{', '.join(one for one in SCOPES if one != 'project_name')}; {len(kinds)} are said")
+                         f"{', '.join(scope for scope in SCOPES if scope != 'project_name')}; {len(kinds)} are said")
         kind = kinds.pop()
         if kind == "trust":
-            return {"OS-TRUST:trust": {"id": told["trust_id"]}}
+            return {"OS-TRUST:trust": {"id": options["trust_id"]}}
         if kind == "domain":
-            return {"domain": {"id": told["domain_id"]} if "domain_id" in told else {"name": told["domain_name"]}}
+            return {"domain": {"id": options["domain_id"]} if "domain_id" in options
+                    else {"name": options["domain_name"]}}
         if kind == "project":
             return {"project": self._named("project", "project_id", "project_name")}
-        if told["system_scope"] != "all":
-            raise _wrong("system_scope", f"must be all, and is {told['system_scope'][:40]!r}")
+        if options["system_scope"] != "all":
+            raise _wrong("system_scope", f"must be all, and is {options['system_scope'][:40]!r}")
         return {"system": {"all": True}}
 
     def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
-        """A user or project, by *id* or by *name* in its domain."""
-        told = self._options
-        if id in told:
-            return {"id": told[id]}
-        word = self._needed(name, f"or {id} is needed")
+        """Return a user or project, by *id* or by *name* in its domain."""
+        options = self._options
+        if id in options:
+            return {"id": options[id]}
+        label = self._needed(name, f"or {id} is needed")
         for prefix in (kind, "default"):
             for how in ("id", "name"):
-                if f"{prefix}_domain_{how}" in told:
-                    return {"name": word, "domain": {how: told[f"{prefix}_domain_{how}"]}}
+                if f"{prefix}_domain_{how}" in options:
+                    return {"name": label, "domain": {how: options[f"{prefix}_domain_{how}"]}}
         raise _wrong(name, f"needs {kind}_domain_name, {kind}_domain_id, or a default domain")
 
-    def _needed(self, name: str, what: str) -> str:
+    def _needed(self, name: str, hint: str) -> str:
         if name not in self._options:
-            raise _wrong(name, f"is missing: it {what}")
+            raise _wrong(name, f"is missing: it {hint}")
         return str(self._options[name])
 
     def _secret(self, name: str) -> str:
@@ -145,13 +148,13 @@ class VendordataAuth:
             raise _wrong(name, f"cannot be read: {type(error).__name__}") from None
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are said, each of its type. Raises ``InvalidSettings``; reads no file."""
+def checked_auth_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are set, each with its type. Raises ``InvalidSettings``. Reads no file."""
     return {name: _checked(name, value) for name, value in options.items() if value is not None and value is not False}
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of an option, with its type. Raises ``InvalidSettings``."""
+    """Return the value of an option with its type. Raises ``InvalidSettings``."""
     if name in ABSENT:
         raise _wrong(name, ABSENT[name])
     if name not in KNOWN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One action that a conductor has taken: its server, its host, its events, and how it ends."""
+"""One action that a conductor has taken: its server, its host, its events, and its end."""
 
 from __future__ import annotations
 
@@ -8,36 +8,45 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.agents import PATIENCE, plain
-from magnetar_control.services import Context, Document
+from magnetar_control.agents import PATIENCE, user_message
+from magnetar_control.documents import (
+    FlavorOfServer,
+    ImageOfServer,
+    ServerNic,
+    ServerRequest,
+    ShareOfServer,
+    VolumeOfServer,
+)
+from magnetar_control.services import Context
 from magnetar_control.store.actions import actions
-from magnetar_control.store.actions.action_secrets import forgotten
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.actions.action_row import ActionRow
+from magnetar_control.store.actions.actions import strip_password_argument
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Side
 from magnetar_core.http.client import Client, Progress
-from magnetar_core.power import ERROR, POWERS, number
+from magnetar_core.power import ERROR, POWERS, power_number
 from magnetar_core.server_plan import TEXT
 
 from .action_notifications import ActionNotifications
-from .environment import Environment
+from .conductor import Conductor
 
 log = logging.getLogger(__name__)
-#: Returns the seconds of a clock that runs also while the machine is suspended.
+#: Returns the seconds of a clock that also runs while the machine is suspended.
 clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-#: What an agent that may do it later says, or is said of it.
+#: Errors after which the agent may do the same later.
 DOWN = (Unreachable, HypervisorDown)
-#: Roles with which a conductor calls services for a user: the API resolved all as its caller, who may be an admin.
+#: Roles of a conductor's calls to services for a user: the API resolved everything as its caller, who may be an admin.
 ROLES = frozenset(("admin", "member", "reader"))
 
 
@@ -61,7 +70,7 @@ class HostFull(HostDown):
 
 @contextlib.contextmanager
 def full_is_down() -> Iterator[None]:
-    """Within, a host with a full disk is one that may do it later: for what has begun, and has no other way than on."""
+    """Treat a full disk as a host that is down within the block: for work that has begun, and can only go forward."""
     try:
         yield
     except NoSpace as full:
@@ -69,11 +78,12 @@ def full_is_down() -> Iterator[None]:
 
 
 class LeaseLost(Exception):
-    """Another conductor has the action meanwhile."""
+    """Another conductor has the action now."""
 
 
-def leased(confirm: Callable[[], None], database: Database) -> Database:
-    """The database, to which an action writes only while *confirm* (of its ``Work``) does not raise ``LeaseLost``."""
+def leased_database(confirm: Callable[[], None], database: Database) -> Database:
+    """Return *database* with transactions that call *confirm* (of a ``Work``) first: they fail when it raises
+    ``LeaseLost``."""
     @contextlib.contextmanager
     def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with way() as connection:
@@ -85,65 +95,55 @@ def leased(confirm: Callable[[], None], database: Database) -> Database:
 
 
 def admin_message(error: BaseException) -> str:
-    """The whole message of a failure, with what only administrators read."""
+    """Return the whole message of a failure, with the parts that only administrators may read."""
     if isinstance(error, MagnetarError):
         return f"{error.message} {error.details.get('explanation') or ''}".rstrip()
     return f"{type(error).__name__}: {error}".rstrip()
 
 
-def _document(column: str) -> Any:
-    """A property: the document in a column of the server."""
-    return property(lambda work: orjson.loads(getattr(work.server, column)))
-
-
 class Continuation(NamedTuple):
-    """An action that this conductor holds, and a worker goes on with. *server*: its row, read when left out. *event*:
-    number of its event that has begun."""
+    """An action that this conductor holds already and a worker continues. *server*: its row; read if omitted. *event*:
+    the number of its event that has begun."""
 
     database: Database
-    action: Any
-    server: Any = None
+    action: ActionRow
+    server: ServerRow | None = None
     event: int | None = None
 
 
 class Work:
-    """An action that was taken. ``server``: the server's row when the work began, read unless it is given. ``args``:
-    those of the action. *event*: number of an event that has begun already."""
+    """One taken action and the state of its work.
 
-    flavor: Document = _document("flavor")  # the flavor that the server has
-    request: Document = _document("request")  # the request that made the server
-    shares: list[Document] = _document("shares")
-    volumes: list[Document] = _document("volumes")  # those that the server has or will have, as ``nics``
-    nics: list[Document] = _document("interfaces")
+    ``server``: the server's row when the work began; read unless it is passed. ``args``: the arguments of the action.
+    *event*: the number of an event that has begun already."""
 
-    def __init__(self, conductor: Environment, database: Database, action: Any, server: Any = None,
+    def __init__(self, conductor: Conductor, database: Database, action: ActionRow, server: ServerRow | None = None,
                  event: int | None = None) -> None:
         self.conductor, self.database, self.action = conductor, database, action
         self._event, self._began = event, clock()
-        self.args: dict[str, Any] = orjson.loads(action.args)
+        self.args = action.args
         self.rule = ACTIONS[action.action]
         self.notifications = ActionNotifications(conductor.notifications, action, self.args, conductor.name)
         self.cancelled = threading.Event()
-        self.server = server
+        self.server: ServerRow = server or self.load()
         #: Called with the connection of the transaction that ends the action.
         self.end_writes: list[Callable[[Connection], object]] = []
         self.continuation: Continuation | None = None  # the action that the same worker does next
-        #: A host and its resource of the server, as heard last while this action was in hand.
+        #: A host and its last resource of the server, as reported during this action.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
-        self._abroad: str | None = None  # the host that was asked last, of those that are not the server's
+        self._abroad: str | None = None  # the host that was asked last, except the server's own
         #: Called with the connection of the next transaction.
         self._deferred: list[Callable[[Connection], None]] = []
         if action.attempts > 1:
-            self._deferred.append(lambda connection: actions.cut_off(connection, action.id))
+            self._deferred.append(lambda connection: actions.interrupt_event_rows(connection, action.id))
         self._deferred_columns: dict[str, Any] = {}
-        if server is None:
-            self.load()
 
-    def load(self) -> None:
-        """Read the server again."""
+    def load(self) -> ServerRow:
+        """Read the server again. Only the conductor meets a server that is gone, before the action's work begins."""
         with self.database.read() as connection:
-            self.server = servers.row(connection, self.action.server_id)
+            self.server = cast("ServerRow", servers.fetch_server_row(connection, self.action.server_id))
+        return self.server
 
     @property
     def id(self) -> str:
@@ -151,18 +151,48 @@ class Work:
         return str(self.action.server_id)
 
     @property
+    def flavor(self) -> FlavorOfServer:
+        """The server's present flavor."""
+        return self.server.flavor
+
+    @property
+    def image(self) -> ImageOfServer:
+        """The fields of its image that the server keeps."""
+        return self.server.image
+
+    @property
+    def request(self) -> ServerRequest:
+        """The request that made the server."""
+        return self.server.request
+
+    @property
+    def shares(self) -> Sequence[ShareOfServer]:
+        """The shares that the server has, or is being given; likewise ``volumes`` and ``nics``."""
+        return self.server.shares
+
+    @property
+    def volumes(self) -> Sequence[VolumeOfServer]:
+        """The volumes of the server."""
+        return self.server.volumes
+
+    @property
+    def nics(self) -> Sequence[ServerNic]:
+        """The NICs of the server."""
+        return self.server.nics
+
+    @property
     def idempotency_key(self) -> str:
-        """Idempotency key of this action for agents: an agent does what has the same key once."""
+        """The idempotency key of this action for agents: an agent runs requests with the same key once."""
         return f"{self.action.request_id}.{self.action.id}"
 
     def context(self) -> Context:
-        """The server's user, for calls of the services."""
+        """Return the context of the server's user, for calls to services."""
         return Context(self.server.user_id, self.server.project_id, ROLES)
 
     @contextlib.contextmanager
     def client(self, host: str | None = None, patience: float | None = None) -> Iterator[Client]:
-        """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer,
-        within *patience* seconds where given, and ``HostBusy``."""
+        """Yield a client of the agent of *host* (by default the server's). Raises ``HostDown`` when it does not answer,
+        within *patience* seconds if given, and ``HostBusy``."""
         name = host or self.server.host
         try:
             with self.asking(name), self.conductor.client(name, patience) as client:
@@ -171,24 +201,26 @@ class Work:
             raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
 
     @contextlib.contextmanager
-    def sides(self, here: str, there: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """The agents of two hosts, which may be one. Raises ``HostDown`` with their *names*, and ``HostBusy``."""
+    def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
+        """Yield the agents of two hosts, which may be the same. Raises ``HostDown`` with their *names*, and
+        ``HostBusy``."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
-                for host in (here, there):
+                for host in (first_host, second_host):
                     lent.enter_context(self.asking(host))
-                one = Side(lent.enter_context(client(here)))
-                yield one, one if there == here else Side(lent.enter_context(client(there)))
+                first_agent = Side(lent.enter_context(client(first_host)))
+                yield first_agent, first_agent if second_host == first_host else Side(
+                    lent.enter_context(client(second_host)))
         except DOWN as error:
             raise HostDown(f"The agent of {names} does not answer: {error.message}") from None
 
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
-        """Within, the action counts for *host*, which may keep it waiting. Raises ``HostBusy``, and ``LeaseLost``: what
-        is asked of a host may have been done and undone by others since."""
+        """Count the action for *host* within the block; it may have to wait for its turn first. Raises ``HostBusy``,
+        and ``LeaseLost``: another conductor may have repeated or undone a request to the host since."""
         self.confirm_old_lease()
-        if not host:  # the server has none, which who asks for a client is told
+        if not host:  # the server has none; asking for a client reports that
             yield
             return
         if host != self.action.host:
@@ -197,24 +229,26 @@ class Work:
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server, or what else *noun* and *key* name, from the host, if it is there."""
+        """Delete the server, or the object of *noun* and *key*, from the host if it is there."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
     def progress(self, _operation: Any) -> None:
-        """Called while a host works. Raises ``Cancelled`` when the action was cancelled."""
+        """Raise ``Cancelled`` if the action was cancelled. Called while a host works."""
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
     def resting(self) -> contextlib.AbstractContextManager[None]:
-        """Within, the action waits for something that is no work of the conductor's: others have its worker's place."""
-        return self.conductor.resting((self.database.name, self.action.id))
+        """Let other actions use the worker within the block, while this one waits for something outside the conductor.
+        """
+        return self.conductor.places.resting((self.database.name, self.action.id))
 
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
-        """Within, the host may wait for the guest to shut down. What this gives is called while the host works: others
-        have the worker's place then, and a guest is waited for no longer when something else comes over the action, of
-        which the host says ``Cancelled``."""
+        """Yield a function to call while the host works, which may wait for the guest to shut down.
+
+        During that wait other actions can use the worker. When the action is overtaken by another, the wait for the
+        guest ends, and the host reports ``Cancelled``."""
         with contextlib.ExitStack() as resting:
             waits = False
 
@@ -232,30 +266,31 @@ class Work:
             yield watch
 
     def begin(self, why: str = "Something else came over it before it was done.") -> None:
-        """Raises ``Cancelled`` with *why* when the action was cancelled before it was taken, which it may have been
-        before."""
+        """Raise ``Cancelled`` with *why* if the action was cancelled before it was taken, in this or an earlier
+        attempt."""
         if self.action.cancel:
             raise Cancelled(why)
 
     def confirm_lease(self, connection: Connection | None = None) -> None:
-        """Raise ``LeaseLost`` when another conductor has the action: this one stood still for longer than its lease.
-        Call it in each transaction that notes progress (with its *connection* to the server's database), and before a
-        host is asked for something that another action may have undone."""
+        """Raise ``LeaseLost`` if another conductor has the action: this one was stopped for longer than its lease.
+
+        Call it in each transaction that saves progress (with its *connection* to the server's database), and before
+        asking a host for something that another action may have undone."""
         if connection is None:
             with self.database.read() as reading:
                 self.confirm_lease(reading)
-        elif not actions.holds(connection, self.action.id, self.conductor.holder):
+        elif not actions.holds_action_lease(connection, self.action.id, self.conductor.holder):
             raise LeaseLost
 
     def confirm_old_lease(self) -> None:
-        """As ``confirm_lease``, unless the work began so lately that the lease cannot have ended."""
+        """Confirm the lease as ``confirm_lease`` does, unless the work is too young for its lease to have ended."""
         if clock() - self._began > actions.LEASE / 4:
             self.confirm_lease()
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """One transaction of the server's database, with the deferred writes. A caller that sets columns itself gives
-        them as *values*; deferred columns are added to these."""
+        """Open one transaction of the server's database, which includes the deferred writes. A caller that sets columns
+        itself passes them as *values*; the deferred columns are added to them."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
@@ -263,7 +298,7 @@ class Work:
             if values is not None:
                 values.update({name: value for name, value in columns.items() if name not in values})
             elif columns:
-                servers.progress(connection, self.id, self._own(connection, columns), **columns)
+                servers.update_server_progress(connection, self.id, self._own(connection, columns), **columns)
             yield connection
             self.notifications.write(connection, self.server)
         self.notifications.written()
@@ -271,8 +306,9 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """The task_states that *values* may replace: none where another action of its kind waits to come over it."""
-        waits = "task_state" in values and self.rule.over and servers.comes_again(connection, self.id)
+        """Return the task_states that *values* may replace: none if another action of this kind waits to overtake this
+        one."""
+        waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 
     def flush(self) -> None:
@@ -288,7 +324,8 @@ class Work:
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self.confirm_lease(connection)
-        self.server = servers.progressed(connection, self.id, self._own(connection, values), **values)
+        self.server = cast("ServerRow", servers.update_progress_returning(
+            connection, self.id, self._own(connection, values), **values))
         self.database.ring(connection, servers.SERVERS_BELL)
 
     def defer(self, **values: Any) -> None:
@@ -298,9 +335,10 @@ class Work:
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Record the block as an event of the action. *noted*: columns of the server that are set at its begin. An
-        event that the action came with is not begun again. Its end is written with the next transaction: a crash in
-        between leaves an open event, and the action is done again."""
+        """Record the block as an event of the action. *noted*: columns of the server that are set when it begins.
+
+        An event that the action came with is not begun again. The end of the event is written with the next
+        transaction: after a crash in between, the event stays open and the action is repeated."""
         number, self._event = self._event, None
         if number is not None:
             self.notifications.begun()
@@ -308,12 +346,13 @@ class Work:
             self.notifications.begin(name, host or self.server.host)
             values = dict(noted) if noted else None
             with self.write(values) as connection:
-                number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
-                                         host or self.server.host)
+                number = actions.insert_event_row(connection, self.action.id,
+                                                  name or self.rule.event or self.action.action,
+                                                  host or self.server.host)
                 if values:
                     self._noted(connection, values)
                 else:
-                    self.confirm_lease(connection)  # else the event would stay open, for nobody would end it
+                    self.confirm_lease(connection)  # otherwise the event would stay open for ever
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield
@@ -326,32 +365,35 @@ class Work:
         else:
             self.notifications.event_ended(host or self.server.host)
         finally:
-            ended["finish_time"] = now()
-            self._deferred.append(lambda connection: actions.finished(connection, number, **ended))
+            ended["finish_time"] = utc_now()
+            self._deferred.append(lambda connection: actions.end_event_row(connection, number, **ended))
 
     def done(self, **values: Any) -> None:
-        """The action has succeeded: no task_state, the vm_state of its row in ``ACTIONS``, and *values*, at once."""
+        """End the action successfully, in one transaction: no task_state, the vm_state of its row in ``ACTIONS``, and
+        *values*."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
-        self.notifications.ended(None, self.server and self.server.host)
+        self.notifications.ended(None, self.server.host if self.server else None)
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """The action has failed: save the fault and *values*. Users read the message without hosts and addresses (of an
-        unexpected failure its class, as in Nova), and no details of faults from 500 on."""
+        """End the action as failed: save the fault and *values*. Users read the message without hosts and addresses
+        (for an unexpected failure only its class, as in Nova), and no details of faults from 500 on."""
         code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
         if isinstance(error, MagnetarError):
-            code, message = error.status, plain(error)
+            code, message = error.status, user_message(error)
             if code < 500 or error.details.get("explanation"):
                 details = admin_message(error)
-        values["fault"] = servers.text({"code": code, "message": message[:255], "created": now(), "details": details})
-        self.notifications.ended(error, self.server and self.server.host)
+        values["fault"] = servers.json_text({"code": code, "message": message[:255], "created": utc_now(),
+                                             "details": details})
+        self.notifications.ended(error, self.server.host if self.server else None)
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:
-        """Whether the action has left the server in the power state of the host's *resource*, or deleted it."""
-        word = str(resource.get("power_state"))
-        return self.rule.task == servers.DELETING or word not in POWERS or self._left.get("power_state") == number(word)
+        """Return whether the action has left the server in the power state of the host's *resource*, or deleted it."""
+        power_state = str(resource.get("power_state"))
+        return self.rule.task == servers.DELETING or power_state not in POWERS or self._left.get(
+            "power_state") == power_number(power_state)
 
     def _end(self, state: str, message: str | None, values: dict[str, Any]) -> None:
         if self.rule.task:
@@ -359,13 +401,13 @@ class Work:
 
         def once() -> None:
             with self.write(values) as connection:
-                if not actions.ended(connection, self.action.id, self.conductor.holder, state, message,
-                                     forgotten(self.action.args)):
+                if not actions.end_action_row(connection, self.action.id, self.conductor.holder, state, message,
+                                              strip_password_argument(self.action.stored.args)):
                     raise LeaseLost
                 if values and self.rule.task == servers.DELETING:
-                    servers.change(connection, self.id, **values)
+                    servers.update_server_row(connection, self.id, **values)
                 elif values:
-                    servers.progress(connection, self.id, self._own(connection, values), **values)
+                    servers.update_server_progress(connection, self.id, self._own(connection, values), **values)
                 for write in self.end_writes:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)
@@ -374,28 +416,28 @@ class Work:
         self._left = values
         self.conductor.ended(self.action.action, state)
 
-    def revise(self, column: str, change: Callable[[list[Document]], list[Document]],
-               follows: Callable[[list[Document]], Mapping[str, Any]] | None = None) -> None:
-        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow
-        from it."""
+    def revise(self, column: str, change: Callable[[list[Any]], list[Any]],
+               follows: Callable[[list[Any]], Mapping[str, Any]] | None = None) -> None:
+        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow from
+        it."""
         def once() -> None:
             with self.database.write() as connection:
                 self.confirm_lease(connection)
-                kept = servers.revise(connection, self.id, column, change)
+                revised = servers.update_list_column(connection, self.id, column, change)
                 if follows:
-                    servers.change(connection, self.id, **follows(kept))
+                    servers.update_server_row(connection, self.id, **follows(revised))
                 self.database.ring(connection, servers.SERVERS_BELL)
 
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue, to be taken again after *seconds*, when another host that it has asked
-        has room for it as well."""
+        """Put the action back into the queue. It can be taken again after *seconds*, when another host that it has
+        asked has room too."""
         with self.write() as connection:
-            actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
-                             waits_for=self._abroad, **values)
+            actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
+                                       waits_for=self._abroad, **values)
             self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:
-        """The action has failed, and the server is in error."""
+        """End the action as failed, with the server in error."""
         self.failed(cause, vm_state=ERROR)

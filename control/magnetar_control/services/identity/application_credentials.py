@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Application credentials: made by a user for the project of a token, with roles that the token has."""
+"""Application credentials, which a user creates for the project of a token, with roles of that token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Document, Documents
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest
 from magnetar_core.values import Boolean, ListOf, MapOf, Nullable, Text, Value
 
@@ -19,7 +19,7 @@ from .resources import DESCRIPTION, NAME, USERS, IdentityResource, Secret, new_r
 from .times import parse_expiry
 from .tokens import Token, Tokens
 
-#: Application credentials of a user.
+#: Maximum number of application credentials of a user.
 MOST = 100
 CREDENTIALS = IdentityResource(
     name="application credential", plural="application_credentials", table=tables.credentials, fields={},
@@ -29,59 +29,61 @@ FIELDS: Mapping[str, Value] = {
     "unrestricted": Nullable(Boolean()), "roles": Nullable(ListOf(MapOf(Text(), Value()), 1000))}
 
 
-#: Besides these: what is looked at by itself, and what says nothing of its own.
+#: Further accepted keys: they are checked separately, or ignored.
 GIVEN = ("access_rules", "expires_at", "project_id", "user_id", "links", "id", "system")
 
 
-def list_all(tokens: Tokens, user_id: str, name: str | None) -> Documents:
-    """Those of a user; of a *name* where it is given."""
+def list_application_credentials(tokens: Tokens, user_id: str, name: str | None) -> Documents:
+    """Return the application credentials of a user, or only the one called *name*."""
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
-        found = CREDENTIALS.documents(connection, user_id=user_id, **({} if name is None else {"name": name}))
-        roles = assignments.names(connection, {id for one in found for id in orjson.loads(one["roles"])})
-    return [_with_roles(one, roles) for one in found]
+        credentials = CREDENTIALS.documents(connection, user_id=user_id, **({} if name is None else {"name": name}))
+        roles = assignments.fetch_role_names(connection, {id for credential in credentials
+                                                          for id in orjson.loads(credential["roles"])})
+    return [_with_roles(credential, roles) for credential in credentials]
 
 
-def show(tokens: Tokens, user_id: str, id: str) -> Document:
-    """One. Raises ``NotFound``."""
+def show_application_credential(tokens: Tokens, user_id: str, id: str) -> Document:
+    """Return an application credential. Raises ``NotFound``."""
     with tokens.database.read() as connection:
         row = CREDENTIALS.row(connection, id, user_id=user_id)
-        return _with_roles(CREDENTIALS.document(row), assignments.names(connection, orjson.loads(row["roles"])))
+        return _with_roles(CREDENTIALS.document(row), assignments.fetch_role_names(connection,
+                                                                                   orjson.loads(row["roles"])))
 
 
-def create(tokens: Tokens, token: Token, user_id: str, given: Mapping[str, Any]) -> Document:
-    """A new one for the project of the token, with the roles named, or all of the token's; with its ``secret``, which
-    is told once."""
+def create_application_credential(tokens: Tokens, token: Token, user_id: str, body: Mapping[str, Any]) -> Document:
+    """Create an application credential for the project of the token, with the requested roles or all of the token's.
+    The response includes the ``secret``, which is shown only once."""
     if user_id != token.context.user_id:
         raise Forbidden("Application credentials are made by the user whose they are.")
     if token.context.project_id is None:
         raise InvalidRequest("An application credential is for a project; ask with a token that has one.")
     _check_unrestricted(token)
-    if given.get("access_rules"):
+    if body.get("access_rules"):
         raise InvalidField("access_rules", "are not supported here; give the credential fewer roles instead")
-    if unknown := sorted(set(given) - {*FIELDS, *GIVEN}):
+    if unknown := sorted(set(body) - {*FIELDS, *GIVEN}):
         raise InvalidField(unknown[0][:80], f"is nothing that an application credential has; there are "
                            f"{', '.join(sorted(FIELDS))}, expires_at")
-    if given.get("project_id", token.context.project_id) not in (None, token.context.project_id):
+    if body.get("project_id", token.context.project_id) not in (None, token.context.project_id):
         raise InvalidField("project_id", "is that of the token; ask with a token for the other project",
-                           given["project_id"])
-    checked = {name: value.check(given.get(name), name) for name, value in FIELDS.items()}
-    own = checked["secret"]
-    secret = own or passwords.drawn()
-    held = {role["id"]: role for role in _roles(checked["roles"], token.roles)}
+                           body["project_id"])
+    checked = {name: value.check(body.get(name), name) for name, value in FIELDS.items()}
+    chosen_secret = checked["secret"]
+    secret = chosen_secret or passwords.draw_secret()
+    roles_by_id = {role["id"]: role for role in _roles(checked["roles"], token.roles)}
     row = new_row({
         "user_id": user_id, "project_id": token.context.project_id, "name": checked["name"],
         "description": checked["description"],
-        "secret": passwords.hashed(own) if own else passwords.hashed_secret(secret),
-        "unrestricted": bool(checked["unrestricted"]), "roles": orjson.dumps(list(held)).decode(),
-        "expires_at": parse_expiry(given.get("expires_at"), "nobody could log in with the credential"), "extra": "{}"})
+        "secret": passwords.hash_password(chosen_secret) if chosen_secret else passwords.hash_secret(secret),
+        "unrestricted": bool(checked["unrestricted"]), "roles": orjson.dumps(list(roles_by_id)).decode(),
+        "expires_at": parse_expiry(body.get("expires_at"), "nobody could log in with the credential"), "extra": "{}"})
     try:
         with tokens.change() as connection:
             _check_room(connection, user_id)
             connection.execute(insert(tables.credentials).values(row))
     except IntegrityError as error:
         raise Conflict(f"There is an application credential named {row['name']} already.") from error
-    return {**_with_roles(CREDENTIALS.document(row), held.values()), "secret": secret}
+    return {**_with_roles(CREDENTIALS.document(row), roles_by_id.values()), "secret": secret}
 
 
 def _check_room(connection: Connection, user_id: str) -> None:
@@ -91,8 +93,8 @@ def _check_room(connection: Connection, user_id: str) -> None:
                         "more. Delete one that is not needed.")
 
 
-def remove(tokens: Tokens, token: Token, user_id: str, id: str) -> None:
-    """Remove it; its tokens end."""
+def delete_application_credential(tokens: Tokens, token: Token, user_id: str, id: str) -> None:
+    """Delete an application credential; its tokens end."""
     _check_unrestricted(token)
     with tokens.change() as connection:
         CREDENTIALS.row(connection, id, user_id=user_id)
@@ -106,17 +108,18 @@ def _check_unrestricted(token: Token) -> None:
 
 
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
-    """The credential with those *roles* that it has."""
-    known = {role["id"]: role for role in roles}
-    return {**document, "roles": [known[id] for id in orjson.loads(document["roles"]) if id in known]}
+    """Return the credential with its roles, taken from *roles*."""
+    roles_by_id = {role["id"]: role for role in roles}
+    return {**document, "roles": [roles_by_id[id] for id in orjson.loads(document["roles"]) if id in roles_by_id]}
 
 
-def _roles(wanted: list[dict[str, str]] | None, held: tuple[dict[str, str], ...]) -> list[dict[str, str]]:
-    """The held roles that are named by id or name; all when none is named."""
-    found = []
-    for role in wanted or ():
-        match = [own for own in held if own["id"] == role.get("id") or own["name"] == role.get("name")]
+def _roles(requested: list[dict[str, str]] | None, token_roles: tuple[dict[str, str], ...]) -> list[dict[str, str]]:
+    """Return the token's roles that are requested by id or name; all of them when none is requested."""
+    granted = []
+    for role in requested or ():
+        match = [token_role for token_role in token_roles if token_role["id"] == role.get("id")
+                 or token_role["name"] == role.get("name")]
         if not match:
             raise InvalidField("roles", f"names {role.get('name') or role.get('id')}, which your token has not")
-        found += match
-    return found if wanted else list(held)
+        granted += match
+    return granted if requested else list(token_roles)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a cloud has from its beginning, and the ``clouds.yaml`` by which its first administrator comes in."""
+"""The initial rows of a cloud, and the ``clouds.yaml`` for its first administrator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 from sqlalchemy import Connection, Table, insert, select, update
 
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
 
 from . import assignments, tables, tokens
-from .resources import DEFAULT, new_row, one
+from .resources import DEFAULT, fetch_identity_row, new_row
 
 REGION = "RegionOne"
-#: Each implies the next one.
+#: Roles, each of which implies the next one.
 ROLES = ("admin", "manager", "member", "reader")
-#: What other services have, by Nova's policy; it implies nothing.
+#: The role of other services, by Nova's policy; it implies no other role.
 SERVICE = "service"
 #: Name, type and path of the services.
 SERVICES = (
@@ -30,50 +30,55 @@ SERVICES = (
 INTERFACES = ("public", "internal", "admin")
 
 
-def first(connection: Connection, url: str, password_hash: str) -> bool:
-    """Make what is missing; whether the user admin was missing. *url* is the root of the cloud's services."""
-    if one(connection, tables.keys) is None:
-        tokens.new_key(connection)
-    added(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"}, DEFAULT))
+def create_initial_rows(connection: Connection, url: str, password_hash: str) -> bool:
+    """Create the missing rows; return whether the user admin was missing. *url*: the root of the cloud's services."""
+    if fetch_identity_row(connection, tables.keys) is None:
+        tokens.insert_signing_key(connection)
+    insert_if_absent(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"},
+                                                           DEFAULT))
     common = {"domain_id": DEFAULT, "parent_id": DEFAULT}
-    project = named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
-    named(connection, tables.projects, "service", description="Users of services", **common)
-    roles = [named(connection, tables.roles, name) for name in ROLES]
-    named(connection, tables.roles, SERVICE)
+    project = ensure_named_row(connection, tables.projects, "admin", description="Projects of the administrators",
+                               **common)
+    ensure_named_row(connection, tables.projects, "service", description="Users of services", **common)
+    roles = [ensure_named_row(connection, tables.roles, name) for name in ROLES]
+    ensure_named_row(connection, tables.roles, SERVICE)
     for prior, implied in itertools.pairwise(roles):
-        added(connection, tables.implications, prior_id=prior, implied_id=implied)
-    known = one(connection, tables.users, name="admin", domain_id=DEFAULT)
-    if known is None:
-        user = named(connection, tables.users, "admin", domain_id=DEFAULT, password=password_hash,
-                     default_project_id=project)
+        insert_if_absent(connection, tables.implications, prior_id=prior, implied_id=implied)
+    admin = fetch_identity_row(connection, tables.users, name="admin", domain_id=DEFAULT)
+    if admin is None:
+        user = ensure_named_row(connection, tables.users, "admin", domain_id=DEFAULT, password=password_hash,
+                                default_project_id=project)
         for target, target_id in (("project", project), ("domain", DEFAULT), ("system", assignments.ALL)):
-            added(connection, tables.assignments, target=target, target_id=target_id, actor="user", actor_id=user,
-                  role_id=roles[0])
+            insert_if_absent(connection, tables.assignments, target=target, target_id=target_id, actor="user",
+                             actor_id=user, role_id=roles[0])
     _catalogue(connection, url.rstrip("/"))
-    return known is None
+    return admin is None
 
 
 def _catalogue(connection: Connection, url: str) -> None:
-    """Endpoints at *url*. Those that an administrator changed (they follow nothing) are left alone."""
-    added(connection, tables.regions, **new_row({"description": ""}, REGION))
+    """Create or update the endpoints at *url*. Endpoints that an administrator changed (``follows`` is null) are left
+    alone."""
+    insert_if_absent(connection, tables.regions, **new_row({"description": ""}, REGION))
     for name, type_, path in SERVICES:
-        service = named(connection, tables.services, name, type=type_, description="")
-        known = {row.interface: row for row in connection.execute(
+        service = ensure_named_row(connection, tables.services, name, type=type_, description="")
+        endpoints_by_interface = {row.interface: row for row in connection.execute(
             select(tables.endpoints).where(tables.endpoints.c.service_id == service))}
         for interface in INTERFACES:
             values = {"url": url + path, "follows": url}
-            if interface not in known:
+            if interface not in endpoints_by_interface:
                 connection.execute(insert(tables.endpoints).values(new_row({
                     "service_id": service, "interface": interface, "region_id": REGION, **values})))
-            elif known[interface].follows not in (None, url):
+            elif endpoints_by_interface[interface].follows not in (None, url):
                 connection.execute(update(tables.endpoints).where(
-                    tables.endpoints.c.id == known[interface].id).values(**values, updated_at=now()))
+                    tables.endpoints.c.id == endpoints_by_interface[interface].id).values(**values,
+                                                                                          updated_at=utc_now()))
 
 
-def named(connection: Connection, table: Table, name: str, **values: Any) -> str:
-    """The id of the row of that name (in the default domain, where there are domains); made when it is missing."""
+def ensure_named_row(connection: Connection, table: Table, name: str, **values: Any) -> str:
+    """Return the id of the row with this name (in the default domain, if it has a domain); create it when it is
+    missing."""
     where = {"domain_id": values["domain_id"]} if "domain_id" in values else {}
-    row = one(connection, table, name=name, **where)
+    row = fetch_identity_row(connection, table, name=name, **where)
     if row is None:
         row = new_row({"name": name, **values})
         connection.execute(insert(table).values(row))
@@ -81,12 +86,12 @@ def named(connection: Connection, table: Table, name: str, **values: Any) -> str
 
 
 def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, name: str = "magnetar") -> None:
-    """Write the cloud *name* into a ``clouds.yaml`` that only its owner may read; other clouds in it are kept. *ca*:
-    the certificate by which the cloud's is known. Raises ``ValueError`` for a file that is no clouds.yaml."""
+    """Write the cloud *name* into a ``clouds.yaml`` that only its owner may read; keep the other clouds in it. *ca*:
+    the CA certificate of the cloud. Raises ``ValueError`` for a file that is not a clouds.yaml."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.exists() else {}
     except yaml.YAMLError:
-        document = None  # its text may hold passwords: it is not repeated
+        document = None  # its text may contain passwords, so the error does not repeat it
     if not isinstance(document, dict) or not isinstance(document.setdefault("clouds", {}), dict):
         raise ValueError(  # noqa: TRY004 - it is about what the file says
             f"{path} is there, and is no clouds.yaml (a mapping with the key clouds). Move it away, or "
@@ -97,7 +102,7 @@ def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, nam
         "region_name": REGION, "interface": "public", "identity_api_version": 3}
     document["clouds"][name] = cloud | ({"cacert": str(ca)} if ca else {})
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600 from the beginning
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded identity service: Keystone's v3 on the API database."""
+"""The embedded identity service: Keystone's v3 API on the API database."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import select
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
 from magnetar_control.store.engine.database import Database
+from magnetar_core.document import Document, Documents
 
 from . import passwords, tables
-from .bootstrap import first
-from .resources import one
+from .bootstrap import create_initial_rows
+from .resources import fetch_identity_row
 from .tokens import LOOK_AGAIN, Tokens
 
 HOUR = 3600.0
-#: How long a token is good, in seconds: least, most, usual.
+#: Lifetime of tokens in seconds: shortest, longest, default.
 SHORTEST, LONGEST, USUAL = HOUR, 24 * HOUR, 8 * HOUR
-#: What an endpoint's URL may hold, in both of the ways in which Keystone writes it.
+#: Placeholders in an endpoint's URL, in both of Keystone's notations.
 BLANKS = ("%(project_id)s", "$(project_id)s", "%(tenant_id)s", "$(tenant_id)s")
 
 
 class EmbeddedIdentity:
-    """Implements ``services.Identity``. *life*: of tokens, in seconds. *follow*: the catalogue's host is the one by
-    which the client asked. *look_again*: seconds after which changes by other processes count. *clock*: seconds since
-    the epoch."""
+    """An implementation of ``services.Identity``.
+
+    *life*: lifetime of tokens in seconds. *follow*: use the host of the client's request in the catalogue.
+    *look_again*: seconds until changes by other processes take effect. *clock*: returns seconds since the epoch.
+    """
 
     def __init__(self, database: Database, life: float = USUAL, follow: bool = True, look_again: float = LOOK_AGAIN,
                  clock: Callable[[], float] = time.time) -> None:
@@ -36,15 +39,15 @@ class EmbeddedIdentity:
         self.tokens = Tokens(database, clock, look_again)
 
     def validate(self, token: str) -> Context | None:
-        found = self.tokens.find(token)
-        return found.context if found else None
+        valid_token = self.tokens.find(token)
+        return valid_token.context if valid_token else None
 
     def project_exists(self, context: Context, project_id: str) -> bool:
         with self.database.read() as connection:
-            return one(connection, tables.projects, id=project_id) is not None
+            return fetch_identity_row(connection, tables.projects, id=project_id) is not None
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """For administrators, as Keystone lists projects."""
+        """Return ids and domains of the projects called *name*; only for administrators, as Keystone lists projects."""
         projects = tables.projects.c
         if not context.is_admin:
             return {}
@@ -53,9 +56,8 @@ class EmbeddedIdentity:
         return {row.id: row.domain_id for row in rows}
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
-        """The catalogue of a token for a project, as Keystone lists it: enabled services that have enabled endpoints,
-        by name. Endpoints that need a project are left out when there is none. *root*: the host by which the client
-        asked."""
+        """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints, by
+        name. Endpoints that need a project are left out without one. *root*: the host of the client's request."""
         service, endpoint = tables.services.c, tables.endpoints.c
         query = select(service.id.label("service"), service.name.label("service_name"), service.type, tables.endpoints)
         query = query.join(tables.services, service.id == endpoint.service_id).where(
@@ -63,7 +65,7 @@ class EmbeddedIdentity:
             service.name, service.id, endpoint.interface, endpoint.id)
         with self.database.read() as connection:
             rows = connection.execute(query).all()
-        found: dict[str, Document] = {}
+        services_by_id: dict[str, Document] = {}
         for row in rows:
             if project_id is None and any(blank in row.url for blank in BLANKS):
                 continue
@@ -72,21 +74,23 @@ class EmbeddedIdentity:
                 url = root + url[len(row.follows):]
             for blank in BLANKS:
                 url = url.replace(blank, project_id or "")
-            entry = found.setdefault(row.service, {
+            entry = services_by_id.setdefault(row.service, {
                 "id": row.service, "type": row.type, "name": row.service_name or "", "endpoints": []})
             entry["endpoints"].append({"id": row.id, "interface": row.interface, "region": row.region_id,
                                        "region_id": row.region_id, "url": url})
-        return list(found.values())
+        return list(services_by_id.values())
 
     def bootstrap(self, url: str, password: str | None = None, keep: Callable[[str], None] | None = None) -> str | None:
-        """Make what a cloud has from its beginning, where it is missing. Gives the password of admin when it was made
-        now, else ``None``. *url*: root of the services (``https://cloud:8774``); *password*: instead of one by chance.
-        *keep* is called with the password before it counts, so that no crash loses it: to write ``clouds_yaml``. Two
-        processes may do it at once; one of them keeps the password."""
-        password = password or passwords.drawn()
-        kept = passwords.hashed(password)
+        """Create the missing initial rows of a cloud; return the password of a new user admin, otherwise ``None``.
+
+        *url*: root of the services (``https://cloud:8774``). *password*: instead of a random one. *keep* is called with
+        the password before the commit, so that no crash loses it: use it to write ``clouds_yaml``. Two processes may
+        bootstrap concurrently; one of them keeps the password.
+        """
+        password = password or passwords.draw_secret()
+        password_hash = passwords.hash_password(password)
         with self.tokens.change() as connection:
-            made = first(connection, url, kept)
+            made = create_initial_rows(connection, url, password_hash)
             if made and keep:
                 keep(password)
         return password if made else None

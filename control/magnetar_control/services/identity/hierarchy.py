@@ -7,7 +7,8 @@ from collections import defaultdict
 
 from sqlalchemy import Connection, select
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
+from magnetar_core.document import Document, Documents
 
 from . import assignments
 from .resources import PROJECTS
@@ -15,62 +16,63 @@ from .tables import projects
 from .tokens import Tokens
 
 
-def below(connection: Connection, project_id: str) -> dict[str, list[str]]:
-    """The project and each one below it, to the ids of those right below them."""
+def projects_below(connection: Connection, project_id: str) -> dict[str, list[str]]:
+    """Return the project and all projects below it, each with the ids of its children."""
     children = defaultdict(list)
     for id, parent_id in connection.execute(select(projects.c.id, projects.c.parent_id).order_by(projects.c.id)):
         children[parent_id].append(id)
-    found, todo = {}, [project_id]
+    children_by_project, todo = {}, [project_id]
     while todo:
         id = todo.pop()
-        found[id] = children[id]
+        children_by_project[id] = children[id]
         todo += children[id]
-    return found
+    return children_by_project
 
 
-def above(connection: Connection, project_id: str) -> list[str]:
-    """Ids of the projects above it, the nearest first, and of the domain at the end."""
-    found = [project_id]
-    while above := connection.execute(select(projects.c.parent_id).where(projects.c.id == found[-1])).scalar():
-        found.append(above)
-    return found[1:]
+def project_ids_above(connection: Connection, project_id: str) -> list[str]:
+    """Return the ids of the projects above a project, the nearest first, and of the domain at the end."""
+    path = [project_id]
+    while above := connection.execute(select(projects.c.parent_id).where(projects.c.id == path[-1])).scalar():
+        path.append(above)
+    return path[1:]
 
 
 class Hierarchy:
-    """For callers. Each method is one transaction."""
+    """The hierarchy of projects, for callers. Each method is one transaction."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def parents(self, context: Context, id: str) -> Documents:
-        """The projects above that the caller may see."""
+        """Return the projects above that the caller may see."""
         with self.tokens.database.read() as connection:
-            return self._seen(connection, context, above(connection, id))
+            return self._seen(connection, context, project_ids_above(connection, id))
 
     def subtree(self, context: Context, id: str) -> Documents:
-        """The projects below that the caller may see."""
+        """Return the projects below that the caller may see."""
         with self.tokens.database.read() as connection:
-            return self._seen(connection, context, [one for one in below(connection, id) if one != id])
+            return self._seen(connection, context, [child_id for child_id in projects_below(connection, id)
+                                                    if child_id != id])
 
     def parent_ids(self, id: str) -> Document | None:
-        """{nearest: {next: {domain: null}}}."""
+        """Return the nested ids of the projects above: {nearest: {next: {domain: null}}}."""
         with self.tokens.database.read() as connection:
-            found: Document | None = None
-            for one in reversed(above(connection, id)):
-                found = {one: found}
-            return found
+            nested: Document | None = None
+            for parent_id in reversed(project_ids_above(connection, id)):
+                nested = {parent_id: nested}
+            return nested
 
     def subtree_ids(self, id: str) -> Document | None:
-        """{child: {grandchild: null}}; ``None`` where nothing is below."""
+        """Return the nested ids of the projects below: {child: {grandchild: null}}; ``None`` when there are none."""
         with self.tokens.database.read() as connection:
-            children = below(connection, id)
-        found: dict[str, Document | None] = {}
-        for one in reversed(children):  # whoever is below comes later
-            found[one] = {child: found[child] for child in children[one]} or None
-        return found[id]
+            children = projects_below(connection, id)
+        nested: dict[str, Document | None] = {}
+        for project_id in reversed(children):  # projects further down come later
+            nested[project_id] = {child: nested[child] for child in children[project_id]} or None
+        return nested[id]
 
     def _seen(self, connection: Connection, context: Context, ids: list[str]) -> Documents:
         if not context.is_admin:
-            theirs = {*assignments.targets_of(connection, context.user_id, "project")}
+            theirs = {*assignments.role_target_ids(connection, context.user_id, "project")}
             ids = [id for id in ids if id in theirs]
         return PROJECTS.documents(connection, projects.c.id.in_(ids))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A real Keystone behind ``services.Identity``: tokens are validated there, with a token of our own. HTTP is the
-standard library's: two requests of plain JSON need no further package."""
+"""A real Keystone behind ``services.Identity``: it validates tokens, with a token of the service's own user. HTTP uses
+the standard library: two requests of plain JSON need no further package."""
 
 from __future__ import annotations
 
@@ -19,33 +19,37 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context
-from magnetar_control.services.service_client import opened
+from magnetar_control.services.service_client import request_opener
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
 
-#: Seconds for which an answer is believed: a revoked token lives that much longer here.
+#: Seconds that an answer is cached: a revoked token stays valid here that much longer.
 BELIEVED = 5.0
-#: Remembered answers; when there are more, all are forgotten.
+#: Number of cached answers; when it is exceeded, the cache is emptied.
 REMEMBERED = 20_000
-#: Our own token is renewed so many seconds before its end.
+#: Seconds before its end that the service's own token is renewed.
 EARLY = 60.0
 
 
 class KeystoneUser:
-    """Tokens of one user. *url*: with /v3 (``https://keystone:5000/v3``). *login*: the body of Identity API v3's
-    authentication. *trust*: whom we speak to. *timeout* in seconds. Raises ``ValueError`` for a URL that is none."""
+    """The source of tokens for one user.
+
+    *url*: with /v3 (``https://keystone:5000/v3``). *login*: the body of Identity API v3's authentication. *trust*: the
+    TLS context that decides which servers are trusted. *timeout* in seconds. Raises ``ValueError`` for an invalid
+    URL.
+    """
 
     def __init__(self, url: str, login: dict[str, Any], trust: ssl.SSLContext, timeout: float = 10.0) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"the URL of Keystone is {url}; it must begin with http:// or https://")
         self.url = url.rstrip("/").removesuffix("/v3") + "/v3"
         self.timeout, self._login = timeout, login
-        self._open = opened(trust)
+        self._open = request_opener(trust)
         self._lock = threading.Lock()
         self._own, self._own_ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
-        """The user's token; with *fresh*, one that was not given before. Raises ``Unavailable``."""
+        """Return the user's token; with *fresh*, a new one. Raises ``Unavailable``."""
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
@@ -72,8 +76,8 @@ class KeystoneUser:
 
 
 class Keystone(KeystoneUser):
-    """*username*, *password*: of a user that may validate tokens (role admin or service) on *project*. *ca*:
-    certificates to trust."""
+    """The Keystone that validates tokens. *username*, *password*: of a user that may validate tokens (role admin or
+    service) on *project*. *ca*: certificates to trust. *believed*: seconds that an answer is cached."""
 
     def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,
                  timeout: float = 10.0, believed: float = BELIEVED) -> None:
@@ -87,7 +91,8 @@ class Keystone(KeystoneUser):
         self._known: dict[str, tuple[float, Context | None]] = {}
 
     def validate(self, token: str) -> Context | None:
-        """Who bears *token*; ``None`` when Keystone does not know it. Raises ``Unavailable`` when Keystone is away."""
+        """Return the context of *token*; ``None`` when Keystone does not know it. Raises ``Unavailable`` when Keystone
+        is away."""
         moment = time.monotonic()
         until, context = self._known.get(token, (0.0, None))
         if until <= moment:
@@ -102,19 +107,20 @@ class Keystone(KeystoneUser):
         return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Keystone is asked with the caller's own token, so that its policy decides who may know."""
+        """Return ids and domains of the projects called *name*. The request uses the caller's own token, so that
+        Keystone's policy decides about access."""
         status, _headers, body = self._request("GET", f"/projects?name={urllib.parse.quote(name, safe='')}",
                                                {"X-Auth-Token": context.token})
-        return {one["id"]: one["domain_id"] for one in body["projects"]} if status == 200 else {}
+        return {project["id"]: project["domain_id"] for project in body["projects"]} if status == 200 else {}
 
     def _ask(self, token: str) -> Context | None:
         if not token or not token.isascii() or not token.isprintable():
             return None
         status, _headers, body = self._as_ourselves("GET", "/auth/tokens?nocatalog", {"X-Subject-Token": token})
-        return borne(body["token"], token) if status == 200 else None
+        return context_of_token(body["token"], token) if status == 200 else None
 
     def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
-        """Ask with our own token, a new one when the old one is refused."""
+        """Send a request with the service's own token; renew the token when it is refused."""
         for fresh in (False, True):
             answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self.token(fresh)})
             if answer[0] != 401:
@@ -125,8 +131,8 @@ class Keystone(KeystoneUser):
                           "must see to it that the service's user has the role admin or service there.")
 
 
-def of(settings: Settings) -> Keystone:
-    """The Keystone of the *settings*. Raises ``InvalidSettings`` that says what is missing."""
+def keystone_of_settings(settings: Settings) -> Keystone:
+    """Return the Keystone of the *settings*. Raises ``InvalidSettings``, which says what is missing."""
     path = settings.keystone_password_file
     if path is None:
         raise InvalidSettings("keystone_url is set, and keystone_password_file is not. Tokens are validated by a user "
@@ -139,8 +145,8 @@ def of(settings: Settings) -> Keystone:
         raise InvalidSettings(f"Keystone cannot be asked with these settings: {error}") from None
 
 
-def borne(token: dict[str, Any], text: str) -> Context:
-    """The document of a token (Identity API v3, "Validate and show information for token") as a context."""
+def context_of_token(token: dict[str, Any], text: str) -> Context:
+    """Return the context of a token document (Identity API v3, "Validate and show information for token")."""
     user, project, roles = token["user"], token.get("project") or {}, token.get("roles", ())
     return Context(
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain"]["id"],

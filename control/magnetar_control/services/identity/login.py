@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Logging in: methods and scope of ``POST /v3/auth/tokens`` to claims (Identity API v3, "Authentication and tokens").
+"""Logins: turn the methods and the scope of ``POST /v3/auth/tokens`` into claims (Identity API v3, "Authentication and
+tokens").
 
-Whatever is wrong with who asks is the same 401; what is wrong with the form of the request is a 400.
+All problems with the client's identity give the same 401; problems with the form of the request give a 400.
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ from magnetar_core.values import Text
 from . import assignments, passwords, tables
 from .login_failures import Attempt
 from .resources import DEFAULT, Row
-from .times import over, seconds
-from .tokens import Claims, Token, find_target, find_user, new_id, open_
+from .times import epoch_seconds, is_past
+from .tokens import Claims, Token, draw_token_id, find_target, find_user, is_row_enabled
 from .trust_rows import delegated_roles, trust_chain
 
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
-#: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
+#: Maximum length of a chain of tokens exchanged for tokens: a token names all of them, and must not become too long.
 LONGEST_CHAIN = 16
-#: Names and ids. What may hold a secret is checked by hand, as the answer must not repeat it.
+#: Names and ids. Fields that may contain a secret are checked separately, because the response must not repeat it.
 TEXT = Text(0, 1 << 20)
 TRUST = "OS-TRUST:trust"
 Find = Callable[[str], Token | None]
 
 
 class Authentication:
-    """One login. *find* looks a token up; *life* is how long a new one lives, in seconds; *address* is where the client
-    is."""
+    """One login. *find*: looks a token up. *moment*: the time in seconds since the epoch. *life*: lifetime of a new
+    token, in seconds. *address*: the client's address."""
 
     connection: Connection
 
     def __init__(self, database: Database, find: Find, moment: float, life: float, address: str = "") -> None:
         self.database, self.find, self.moment, self.address = database, find, moment, address
-        #: A token never lives longer than that by which it was got.
+        #: A token never outlives the token or credential that it was obtained with.
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Token | None = None
-        #: The trust that is the scope, and its trustor's epoch.
+        #: The trust that is the scope, and the epoch of its trustor.
         self.trust_id, self.trustor_epoch = "", 0
-        #: Whose password or secret was given: an id, or a name that nobody has.
+        #: The account of the password or secret: an id, or an unknown name.
         self.account = ""
-        #: What was given as a password or secret, and what is kept of the right one (``None``: there is none).
+        #: Pairs of a password or secret from the request and the stored hash (``None``: there is none).
         self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
-        """What the token will say. Raises ``InvalidRequest``, 401, or 429 after too many failures."""
+        """Return the claims of the new token. Raises ``InvalidRequest``, 401, or 429 after too many failures."""
         auth = _part(body, "auth", "the body")
         identity = _part(auth, "identity", "auth")
         methods = identity.get("methods")
@@ -66,21 +67,21 @@ class Authentication:
         if self.parent:
             methods = list(dict.fromkeys([*self.parent.claims.methods, *methods]))
             chain = [*self.parent.claims.ancestors, self.parent.claims.id]
-        return Claims(new_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope, scope_id,
-                      epoch, self.credential["id"] if self.credential else "", " ".join(chain), self.trust_id,
+        return Claims(draw_token_id(), user["id"], user["epoch"], self.moment, self.expires, tuple(methods), scope,
+                      scope_id, epoch, self.credential["id"] if self.credential else "", " ".join(chain), self.trust_id,
                       self.trustor_epoch)
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
-        """The user, whose passwords and secrets are right."""
+        """Return the user after checking all passwords and secrets."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)
             if self.secrets:
                 attempt.check(self.connection)
-        right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
+        right = [passwords.password_matches(*pair) for pair in self.secrets]  # takes long, so without a connection
         user = users[0]
         same = user is not None and all(other is not None and other["id"] == user["id"] for other in users)
-        if user is None or not same or not all(right) or not open_(user):
+        if user is None or not same or not all(right) or not is_row_enabled(user):
             if self.secrets:
                 attempt.failed()
             raise Unauthenticated(REFUSED)
@@ -91,12 +92,12 @@ class Authentication:
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:
             raise Unauthenticated(f"The method {method!r} is not known here; there are {', '.join(METHODS)}.")
-        given = _part(identity, method, "auth.identity")
+        credentials = _part(identity, method, "auth.identity")
         return {"password": self._password, "token": self._token,
-                "application_credential": self._credential}[method](given)
+                "application_credential": self._credential}[method](credentials)
 
-    def _password(self, given: Any) -> Row | None:
-        user = _part(given, "user", "auth.identity.password")
+    def _password(self, credentials: Any) -> Row | None:
+        user = _part(credentials, "user", "auth.identity.password")
         password = user.get("password")
         if not isinstance(password, str):
             raise InvalidRequest("auth.identity.password.user.password must be text.")
@@ -105,8 +106,8 @@ class Authentication:
         self.secrets.append((password, row["password"] if row else None))
         return row
 
-    def _token(self, given: Any) -> Row | None:
-        token = given.get("id")
+    def _token(self, credentials: Any) -> Row | None:
+        token = credentials.get("id")
         if not isinstance(token, str):
             raise InvalidRequest("auth.identity.token.id must be text.")
         self.parent = self.find(token)
@@ -123,54 +124,54 @@ class Authentication:
         self.expires = min(self.expires, self.parent.claims.expires)
         return self.parent.user
 
-    def _credential(self, given: Any) -> Row | None:
-        secret = given.get("secret")
+    def _credential(self, credentials: Any) -> Row | None:
+        secret = credentials.get("secret")
         if not isinstance(secret, str):
             raise InvalidRequest("auth.identity.application_credential.secret must be text.")
-        own = tables.credentials.c
-        if "id" in given:
-            condition = own.id == TEXT.check(given["id"], "application_credential.id")
+        columns = tables.credentials.c
+        if "id" in credentials:
+            condition = columns.id == TEXT.check(credentials["id"], "application_credential.id")
         else:
-            user = self._named(tables.users, _part(given, "user", "application_credential"),
+            user = self._named(tables.users, _part(credentials, "user", "application_credential"),
                                "application_credential.user")
-            condition = (own.user_id == (user["id"] if user else "")) & (
-                own.name == TEXT.check(given.get("name"), "application_credential.name"))
+            condition = (columns.user_id == (user["id"] if user else "")) & (
+                columns.name == TEXT.check(credentials.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
-        self.account = row["id"] if row else str(given.get("id") or given.get("name"))
+        self.account = row["id"] if row else str(credentials.get("id") or credentials.get("name"))
         self.secrets.append((secret, row["secret"] if row else None))
-        if row is None or (row["expires_at"] is not None and over(row["expires_at"], self.moment)):
+        if row is None or (row["expires_at"] is not None and is_past(row["expires_at"], self.moment)):
             return None
         if row["expires_at"] is not None:
-            self.expires = min(self.expires, seconds(row["expires_at"]))
+            self.expires = min(self.expires, epoch_seconds(row["expires_at"]))
         self.credential = dict(row)
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Kind, id and epoch of what the token is for."""
-        wanted = auth.get("scope")
+        """Return kind, id and epoch of the token's scope."""
+        scope = auth.get("scope")
         if self.credential:
-            if wanted is not None:
+            if scope is not None:
                 raise Unauthenticated("An application credential has a project of its own; leave the scope out.")
             return self._open(user, "project", self.credential["project_id"])
-        if wanted == "unscoped" or (isinstance(wanted, dict) and "unscoped" in wanted):
+        if scope == "unscoped" or (isinstance(scope, dict) and "unscoped" in scope):
             return "", "", 0
-        if wanted is None:
+        if scope is None:
             return self._default(user)
-        if not isinstance(wanted, dict) or len(wanted) != 1:
+        if not isinstance(scope, dict) or len(scope) != 1:
             raise InvalidRequest(f"auth.scope must be an object with one of project, domain, system, {TRUST}, or the "
                                  "text unscoped.")
-        kind = next(iter(wanted))
+        kind = next(iter(scope))
         if kind == TRUST:
-            id = TEXT.check(_part(wanted, TRUST, "auth.scope").get("id"), f"auth.scope.{TRUST}.id")
+            id = TEXT.check(_part(scope, TRUST, "auth.scope").get("id"), f"auth.scope.{TRUST}.id")
             return self._trusted(user, id)
         if kind == "system":
-            if wanted["system"] != {"all": True}:
+            if scope["system"] != {"all": True}:
                 raise InvalidRequest('auth.scope.system must be {"all": true}.')
             return self._open(user, "system", assignments.ALL)
         table = {"project": tables.projects, "domain": tables.domains}.get(kind)
         if table is None:
             raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain, system or {TRUST}.")
-        row = self._named(table, _part(wanted, kind, "auth.scope"), f"auth.scope.{kind}")
+        row = self._named(table, _part(scope, kind, "auth.scope"), f"auth.scope.{kind}")
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
@@ -182,20 +183,20 @@ class Authentication:
         if trust["trustee_user_id"] != user["id"]:
             raise Forbidden("User is not a trustee.")
         trustor = find_user(self.connection, trust["trustor_user_id"])
-        if trustor is None or not open_(trustor):
+        if trustor is None or not is_row_enabled(trustor):
             raise Forbidden("Trustor is disabled.")
         project = find_target(self.connection, "project", trust["project_id"]) if trust["project_id"] else None
-        if project is None or not open_(project):
+        if project is None or not is_row_enabled(project):
             raise Unauthenticated("The trust is for no project that is enabled.")
         if not delegated_roles(self.connection, chain):
             raise Forbidden("Trustee has no delegated roles: the trustor no longer has them.")
         if trust["expires_at"] is not None:
-            self.expires = min(self.expires, seconds(trust["expires_at"]))
+            self.expires = min(self.expires, epoch_seconds(trust["expires_at"]))
         self.trust_id, self.trustor_epoch = id, trustor["epoch"]
         return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
-        """The user's default project; no scope when there is none, or no role on it."""
+        """Return the user's default project; no scope when there is none, or the user has no role on it."""
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])
@@ -205,33 +206,34 @@ class Authentication:
 
     def _open(self, user: Row, kind: str, id: str) -> tuple[str, str, int]:
         target = find_target(self.connection, kind, id)
-        if target is None or not open_(target) or not assignments.effective(self.connection, user["id"], kind, id):
+        if target is None or not is_row_enabled(target) or not assignments.effective_roles(self.connection, user["id"],
+                                                                                           kind, id):
             raise Unauthenticated(f"You have no role on this {kind}, or there is none such; ask its administrators "
                                   "for one.")
         return kind, id, target["epoch"]
 
-    def _named(self, table: Table, given: Any, where: str) -> Row | None:
-        """A row with its domain, by id, or by name and domain; ``None`` when there is none."""
-        if "id" in given:
-            id: str | None = TEXT.check(given["id"], f"{where}.id")
+    def _named(self, table: Table, reference: Any, where: str) -> Row | None:
+        """Return a row with its domain, by id, or by name and domain; ``None`` when there is none."""
+        if "id" in reference:
+            id: str | None = TEXT.check(reference["id"], f"{where}.id")
         else:
-            condition = table.c.name == TEXT.check(given.get("name"), f"{where}.name (or id)")
+            condition = table.c.name == TEXT.check(reference.get("name"), f"{where}.name (or id)")
             if "domain_id" in table.c:
-                condition &= table.c.domain_id == self._domain(given.get("domain"), f"{where}.domain")
+                condition &= table.c.domain_id == self._domain(reference.get("domain"), f"{where}.domain")
             id = self.connection.execute(select(table.c.id).where(condition)).scalar()
         if table is tables.users:
             return find_user(self.connection, id) if id else None
         return find_target(self.connection, "project" if table is tables.projects else "domain", id) if id else None
 
-    def _domain(self, given: Any, where: str) -> str:
-        if given is None:
+    def _domain(self, reference: Any, where: str) -> str:
+        if reference is None:
             return DEFAULT
-        if not isinstance(given, dict):
+        if not isinstance(reference, dict):
             raise InvalidRequest(f"{where} must be an object with id or name.")
-        if "id" in given:
-            id: str = TEXT.check(given["id"], f"{where}.id")
+        if "id" in reference:
+            id: str = TEXT.check(reference["id"], f"{where}.id")
             return id
-        name = TEXT.check(given.get("name"), f"{where}.name (or id)")
+        name = TEXT.check(reference.get("name"), f"{where}.name (or id)")
         return self.connection.execute(select(tables.domains.c.id).where(tables.domains.c.name == name)).scalar() or ""
 
 

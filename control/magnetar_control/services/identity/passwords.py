@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Passwords as they are kept: scrypt (RFC 7914) with a salt of its own each, compared in constant time. Secrets that
-this service has drawn have 256 random bits: nobody can try them all, so SHA-256 is enough, and takes no time."""
+"""Stored passwords: scrypt (RFC 7914), each with its own salt, compared in constant time. Secrets that this service
+generates have 256 random bits: too many to try them all, so SHA-256 is enough, and takes no time."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import hmac
 import secrets
 import threading
 
-#: Cost of new hashes: 16 MiB and some 40 ms. Kept beside each hash, so that it may be raised.
+#: Cost of new hashes: 16 MiB and some 40 ms. It is stored with each hash, so that it can be raised.
 COST = (2**14, 8, 1)
 #: Longest password in characters.
 LONGEST = 4096
-# So many at once: each takes 16 MiB while it lasts.
+# Limits concurrent hashes: each needs 16 MiB while it is computed.
 _AT_ONCE = threading.BoundedSemaphore(4)
 _DUMMY_SALT = secrets.token_bytes(16)
 
 
-def hashed(password: str) -> str:
-    """The text to keep of *password*."""
+def hash_password(password: str) -> str:
+    """Return the hash of *password* to store."""
     salt = secrets.token_bytes(16)
-    kept = (base64.b64encode(part).decode() for part in (salt, _scrypt(password, salt, COST)))
-    return "$".join(["scrypt", *map(str, COST), *kept])
+    encoded = (base64.b64encode(part).decode() for part in (salt, _scrypt(password, salt, COST)))
+    return "$".join(["scrypt", *map(str, COST), *encoded])
 
 
-def hashed_secret(secret: str) -> str:
-    """Return the text to keep of a *secret* that ``drawn`` has made."""
+def hash_secret(secret: str) -> str:
+    """Return the hash to store of a *secret* from ``draw_secret``."""
     return f"sha256${hashlib.sha256(secret.encode()).hexdigest()}"
 
 
-def matches(password: str, kept: str | None) -> bool:
-    """Return whether *password* is the one of which *kept* was kept (``None``: there is none).
+def password_matches(password: str, stored_hash: str | None) -> bool:
+    """Return whether *password* matches *stored_hash* (``None``: no password is stored).
 
-    Every refusal takes one slow hash, so that its time does not tell whether there is such a user or credential. Only
-    the right secret of those that ``drawn`` has made takes none.
+    Every refusal computes one slow hash, so that its time does not show whether the user or credential exists. Only the
+    right secret from ``draw_secret`` needs none.
     """
-    if kept is None or kept.startswith("sha256$"):
-        if kept is not None and hmac.compare_digest(hashed_secret(password[:LONGEST]), kept):
+    if stored_hash is None or stored_hash.startswith("sha256$"):
+        if stored_hash is not None and hmac.compare_digest(hash_secret(password[:LONGEST]), stored_hash):
             return True
         _scrypt(password, _DUMMY_SALT, COST)
         return False
-    name, n, r, p, salt, known = kept.split("$")
+    name, n, r, p, salt, expected = stored_hash.split("$")
     if name != "scrypt":
         raise ValueError(f"a password is kept as {name}, which is unknown here")
     made = _scrypt(password, base64.b64decode(salt), (int(n), int(r), int(p)))
-    return hmac.compare_digest(made, base64.b64decode(known))
+    return hmac.compare_digest(made, base64.b64decode(expected))
 
 
-def drawn() -> str:
-    """Return a new password or secret of 256 random bits."""
+def draw_secret() -> str:
+    """Return a new password or secret with 256 random bits."""
     return secrets.token_urlsafe(32)
 
 

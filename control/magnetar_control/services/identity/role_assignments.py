@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Roles given and taken, on projects, domains and the system, to users and groups; and roles that others imply."""
+"""Role assignments to users and groups on projects, domains and the system; and implied roles."""
 
 from __future__ import annotations
 
@@ -7,109 +7,114 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, delete, select
 
-from magnetar_control.services import Document, Documents
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import NotFound
 
 from . import assignments, tables
-from .hierarchy import below
-from .resources import DOMAINS, GROUPS, PROJECTS, ROLES, USERS, Row, one
+from .hierarchy import projects_below
+from .resources import DOMAINS, GROUPS, PROJECTS, ROLES, USERS, Row, fetch_identity_row
 from .tokens import Tokens
 
-#: Target and actor to their resources; the system is one.
+#: Kinds of targets and actors to their resources. The system has none.
 TARGETS = {"project": PROJECTS, "domain": DOMAINS}
 ACTORS = {"user": USERS, "group": GROUPS}
 
-#: A role, and those that it implies.
+#: A role, and the roles that it implies.
 Inference = tuple[Row, Documents]
 
 
 class RoleAssignments:
-    """Roles of users and groups. An assignment is named by target, target_id (left out for the system), actor, actor_id
-    and role_id; each id is looked up first (``NotFound``)."""
+    """Roles of users and groups. An assignment is identified by target, target_id (not for the system), actor, actor_id
+    and role_id. Each id is looked up first (``NotFound``)."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def roles(self, **named: str) -> Documents:
-        """The roles that are assigned themselves."""
+        """Return the directly assigned roles."""
         with self.tokens.database.read() as connection:
-            ids = select(tables.assignments.c.role_id).filter_by(**_found(connection, named))
+            ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def check_given(self, **named: str) -> None:
-        """Raises ``NotFound`` where the role is not assigned."""
+        """Raise ``NotFound`` when the role is not assigned."""
         with self.tokens.database.read() as connection:
-            if one(connection, tables.assignments, **_found(connection, named)) is None:
+            if fetch_identity_row(connection, tables.assignments, **_assignment_columns(connection, named)) is None:
                 raise _missing(named)
 
     def give(self, **named: str) -> None:
-        """Assign a role; nothing when it is."""
+        """Assign a role; do nothing when it is assigned."""
         with self.tokens.change() as connection:
-            added(connection, tables.assignments, **_found(connection, named))
+            insert_if_absent(connection, tables.assignments, **_assignment_columns(connection, named))
 
     def take(self, **named: str) -> None:
-        """Take a role away. Raises ``NotFound`` where it is not assigned."""
+        """Remove a role assignment. Raises ``NotFound`` when the role is not assigned."""
         with self.tokens.change() as connection:
-            if not connection.execute(delete(tables.assignments).filter_by(**_found(connection, named))).rowcount:
+            if not connection.execute(delete(tables.assignments).filter_by(**_assignment_columns(connection,
+                                                                                                 named))).rowcount:
                 raise _missing(named)
 
     def list(self, equal: Mapping[str, str], effective: bool, names: bool,
              subtree: bool = False) -> tuple[Documents, Mapping[str, Document]]:
-        """Assignments whose columns are *equal*, and what the ids in them are called where *names* are asked for.
-        *effective*: those to groups are their members', and implied roles are added; *subtree*: those on projects below
-        the target too."""
+        """Return the assignments with *equal* columns, and, with *names*, the names of the ids in them.
+
+        *effective*: assignments to groups become assignments to their members, and implied roles are added. *subtree*:
+        include assignments on projects below the target.
+        """
         with self.tokens.database.read() as connection:
             where = {name: value for name, value in equal.items() if not effective or name.startswith("target")}
             query = select(tables.assignments).order_by(*tables.assignments.c)
             if subtree:
-                query = query.where(tables.assignments.c.target_id.in_(below(connection, where.pop("target_id"))))
+                query = query.where(tables.assignments.c.target_id.in_(projects_below(connection,
+                                                                                      where.pop("target_id"))))
             query = query.filter_by(**where)
             rows = [dict(row) for row in connection.execute(query).mappings()]
             if effective:
-                rows = [row for row in assignments.spread(connection, rows)
+                rows = [row for row in assignments.expand_assignments(connection, rows)
                         if all(equal.get(name, row[name]) == row[name] for name in ("actor_id", "role_id"))]
             return rows, _names(connection) if names else {}
 
     def inferences(self) -> Iterable[Inference]:
-        """Roles, each with those that it implies itself."""
+        """Return the roles that imply others, each with the roles that it implies directly."""
         with self.tokens.database.read() as connection:
             rows = {row["id"]: row for row in ROLES.documents(connection)}
             pairs = connection.execute(select(tables.implications)).all()
-        found: dict[str, set[str]] = {}
-        for prior, after in pairs:
-            found.setdefault(prior, set()).add(after)
-        return [(rows[prior], [rows[after] for after in sorted(implied)]) for prior, implied in sorted(found.items())]
+        implied_by_prior: dict[str, set[str]] = {}
+        for prior, implied_id in pairs:
+            implied_by_prior.setdefault(prior, set()).add(implied_id)
+        return [(rows[prior], [rows[implied_id] for implied_id in sorted(implied)]) for prior,
+                implied in sorted(implied_by_prior.items())]
 
     def implied(self, prior_id: str) -> Inference:
-        """One role, and those that it implies itself."""
+        """Return a role, and the roles that it implies directly."""
         with self.tokens.database.read() as connection:
             prior = ROLES.row(connection, prior_id)
             ids = select(tables.implications.c.implied_id).filter_by(prior_id=prior_id)
             return prior, ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def imply(self, prior_id: str, implied_id: str) -> tuple[Row, Row]:
-        """Let a role imply another; both."""
+        """Make a role imply another one; return both."""
         with self.tokens.change() as connection:
             prior, implied = ROLES.row(connection, prior_id), ROLES.row(connection, implied_id)
-            added(connection, tables.implications, prior_id=prior_id, implied_id=implied_id)
+            insert_if_absent(connection, tables.implications, prior_id=prior_id, implied_id=implied_id)
         return prior, implied
 
     def remove_implied(self, prior_id: str, implied_id: str) -> None:
-        """Let a role imply another no more. Raises ``NotFound`` where it does not."""
+        """Stop a role from implying another one. Raises ``NotFound`` when it does not."""
         query = delete(tables.implications).filter_by(prior_id=prior_id, implied_id=implied_id)
         with self.tokens.change() as connection:
             if not connection.execute(query).rowcount:
                 raise NotFound("The one role does not imply the other.")
 
 
-def _found(connection: Connection, named: Mapping[str, str]) -> dict[str, str]:
-    """The columns of an assignment, each id looked up."""
+def _assignment_columns(connection: Connection, named: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of an assignment after looking up each id."""
     target, actor = named["target"], named["actor"]
-    found = {"target": target, "actor": actor, "actor_id": ACTORS[actor].row(connection, named["actor_id"])["id"],
-             "target_id": TARGETS[target].row(connection, named["target_id"])["id"] if target in TARGETS else
-             assignments.ALL}
-    return found | ({"role_id": ROLES.row(connection, named["role_id"])["id"]} if "role_id" in named else {})
+    columns = {"target": target, "actor": actor, "actor_id": ACTORS[actor].row(connection, named["actor_id"])["id"],
+               "target_id": TARGETS[target].row(connection, named["target_id"])["id"] if target in TARGETS else
+               assignments.ALL}
+    return columns | ({"role_id": ROLES.row(connection, named["role_id"])["id"]} if "role_id" in named else {})
 
 
 def _missing(named: Mapping[str, str]) -> NotFound:
@@ -117,10 +122,10 @@ def _missing(named: Mapping[str, str]) -> NotFound:
 
 
 def _names(connection: Connection) -> dict[str, Document]:
-    """Id to name, and domain where there is one, of everything that an assignment names."""
-    found: dict[str, Document] = {id: {"name": name} for table in (tables.domains, tables.roles)
-                                  for id, name in connection.execute(select(table.c.id, table.c.name))}
+    """Return the names, and the domains if any, of all objects that an assignment can refer to, by id."""
+    names_by_id: dict[str, Document] = {id: {"name": name} for table in (tables.domains, tables.roles)
+                                        for id, name in connection.execute(select(table.c.id, table.c.name))}
     for table in (tables.projects, tables.users, tables.groups):
         for id, name, domain_id in connection.execute(select(table.c.id, table.c.name, table.c.domain_id)):
-            found[id] = {"name": name, "domain": {"id": domain_id, **found[domain_id]}}
-    return found
+            names_by_id[id] = {"name": name, "domain": {"id": domain_id, **names_by_id[domain_id]}}
+    return names_by_id

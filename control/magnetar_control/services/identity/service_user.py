@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tokens by which one part of the control plane asks another: a conductor the image service on the API's machine.
+"""Tokens for requests between parts of the control plane, such as a conductor's to the image service on the API's
+machine.
 
-The user has no password, so nobody logs in as it. Who may sign tokens has the API database, and so everything anyway.
+The user has no password, so no client can log in as it. A process that can sign tokens has access to the API database,
+and so to everything.
 """
 
 from __future__ import annotations
@@ -12,33 +14,34 @@ from typing import cast
 from sqlalchemy import Connection, select
 
 from magnetar_control.services import Identity
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
 
 from . import tables
-from .bootstrap import SERVICE, named
+from .bootstrap import SERVICE, ensure_named_row
 from .resources import DEFAULT
-from .tokens import Claims, Tokens, new_id
+from .tokens import Claims, Tokens, draw_token_id
 
-#: The user, its project, and its role there.
+#: The user, its project, and its role on the project.
 USER, PROJECT, ROLE = "magnetar", "service", "admin"
-#: Seconds that a token is good, and before its end that it is made anew.
+#: Seconds that a token is valid, and before its end that it is renewed.
 LIFE, EARLY = 3600.0, 600.0
 
 
-#: The user whose tokens targets of dynamic vendordata are sent. Its role is ``SERVICE``: they are other people's
-#: services.
+#: The user whose tokens are sent to targets of dynamic vendordata. Its role is ``SERVICE``, because the targets belong
+#: to other operators.
 VENDORDATA = "vendordata"
 
 
 class ServiceUser:
-    """Gives tokens of the service user *name* with its *role*; one is used until shortly before its end."""
+    """The source of tokens for the service user *name* with its *role*. A token is used until shortly before its
+    end."""
 
     def __init__(self, tokens: Tokens, name: str = USER, role: str = ROLE) -> None:
         self.tokens, self.name, self.role = tokens, name, role
         self._token, self._ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
-        """A token; a new one when *fresh*."""
+        """Return a token; with *fresh*, a new one."""
         moment = self.tokens.clock()
         if fresh or self._ends - EARLY <= moment:
             with self.tokens.database.read() as connection:
@@ -51,32 +54,32 @@ class ServiceUser:
         return self._token
 
     def _claims(self, connection: Connection, moment: float) -> Claims | None:
-        """What the token says, when the user has its role."""
-        users, projects, roles, given = tables.users.c, tables.projects.c, tables.roles.c, tables.assignments.c
+        """Return the claims of the token, if the user has its role."""
+        users, projects, roles, assignment = tables.users.c, tables.projects.c, tables.roles.c, tables.assignments.c
         query = select(users.id, users.epoch, projects.id, projects.epoch).where(
             users.name == self.name, users.domain_id == DEFAULT, projects.name == PROJECT,
-            projects.domain_id == DEFAULT, roles.name == self.role, given.target == "project",
-            given.target_id == projects.id, given.actor == "user", given.actor_id == users.id,
-            given.role_id == roles.id)
-        found = connection.execute(query).first()
-        return found and Claims(new_id(), *found[:2], moment, moment + LIFE, ("token",), "project", *found[2:])
+            projects.domain_id == DEFAULT, roles.name == self.role, assignment.target == "project",
+            assignment.target_id == projects.id, assignment.actor == "user", assignment.actor_id == users.id,
+            assignment.role_id == roles.id)
+        row = connection.execute(query).first()
+        return row and Claims(draw_token_id(), *row[:2], moment, moment + LIFE, ("token",), "project", *row[2:])
 
     def _made(self, connection: Connection, moment: float) -> Claims:
-        """The same, with user, project and role made where they are missing."""
-        project = named(connection, tables.projects, PROJECT, parent_id=DEFAULT, domain_id=DEFAULT)
-        user = named(connection, tables.users, self.name, description="Parts of the control plane; has no password",
-                     domain_id=DEFAULT)
-        added(connection, tables.assignments, target="project", target_id=project, actor="user", actor_id=user,
-              role_id=named(connection, tables.roles, self.role))
+        """Create user, project and role assignment if they are missing; return the claims."""
+        project = ensure_named_row(connection, tables.projects, PROJECT, parent_id=DEFAULT, domain_id=DEFAULT)
+        user = ensure_named_row(connection, tables.users, self.name,
+                                description="Parts of the control plane; has no password", domain_id=DEFAULT)
+        insert_if_absent(connection, tables.assignments, target="project", target_id=project, actor="user",
+                         actor_id=user, role_id=ensure_named_row(connection, tables.roles, self.role))
         claims = self._claims(connection, moment)
         assert claims is not None
         return claims
 
 
-def of_vendordata(identity: Identity) -> Callable[[bool], str]:
-    """What gives the tokens that targets of dynamic vendordata are sent. Of a real Keystone it is the user of the
-    settings."""
+def vendordata_token_source(identity: Identity) -> Callable[[bool], str]:
+    """Return the function that gives tokens for targets of dynamic vendordata. With a real Keystone, they belong to the
+    user of the settings."""
     tokens = getattr(identity, "tokens", None)
-    found: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
+    token_source: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
         cast("Tokens", tokens), VENDORDATA, SERVICE).token
-    return found
+    return token_source

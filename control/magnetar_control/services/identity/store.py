@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can be done with all resources of identity v3: list, show, create, change and remove them; and what else holds
-then: references, epochs, and what goes with a resource."""
+"""The operations on all resources of identity v3: list, show, create, update and delete, and their side effects:
+checked references, epochs, and rows that are deleted with a resource."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import assignments, passwords, tables
-from .hierarchy import above
-from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, new_row, one
+from .hierarchy import project_ids_above
+from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, fetch_identity_row, new_row
 from .tokens import Tokens
 
-#: Texts; ``list`` is a method below.
+#: A list of texts, defined here because ``list`` is a method below.
 Tags = list[str]
-#: So many projects lie below each other at most (Keystone's default of max_project_tree_depth).
+#: Maximum depth of projects (Keystone's default of max_project_tree_depth).
 LEVELS = 5
-#: Who may see one without being an administrator, given the ids of what they have roles on.
+#: Checks whether a caller who is no administrator may see a resource, given the ids of targets that the caller has
+#: roles on.
 SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
     "region": lambda _context, _row, _targets: True,
     "user": lambda context, row, _targets: row["id"] == context.user_id,
     "project": lambda _context, row, targets: row["id"] in targets,
     "domain": lambda context, row, targets: row["id"] in (context.user_domain_id, context.project_domain_id, *targets)}
-#: What keeps a resource from going: columns that name it, and the error.
+#: Conditions that prevent the deletion of a resource: columns that refer to it, and the error.
 NAMED_BY = {
     "domain": ((tables.projects.c.domain_id, tables.users.c.domain_id, tables.groups.c.domain_id), Conflict,
                "The domain still has projects, users or groups; remove these first."),
@@ -42,64 +44,65 @@ NAMED_BY = {
 
 
 class IdentityStore:
-    """The resources of one kind. What only administrators may do, the face sees to."""
+    """The resources of one kind. The API layer checks the operations that only administrators may use."""
 
     def __init__(self, resource: IdentityResource, tokens: Tokens) -> None:
         self.resource, self.tokens = resource, tokens
 
     def list(self, filters: Mapping[str, Any]) -> Documents:
-        """Those whose columns are as *filters* say, by name."""
+        """Return the resources that match *filters* (by column), by name."""
         with self.tokens.database.read() as connection:
             return self.resource.documents(connection, **{**self.resource.unasked, **filters})
 
     def show(self, context: Context, id: str) -> Document:
-        """One. Raises ``NotFound``, also where the caller may not know of it."""
+        """Return a resource. Raises ``NotFound``, also when the caller may not see it."""
         name = self.resource.name
         with self.tokens.database.read() as connection:
             row = self.resource.row(connection, id)
             if not context.is_admin:
                 targets = [id for kind in ("project", "domain")
-                           for id in assignments.targets_of(connection, context.user_id, kind)]
+                           for id in assignments.role_target_ids(connection, context.user_id, kind)]
                 if not SEEN[name](context, row, targets):
                     raise NotFound(f"Could not find {name}: {row['id']}.")
         return self.resource.document(row)
 
-    def create(self, wanted: Mapping[str, Any]) -> Document:
-        """A new one. Raises ``InvalidField``, ``Conflict``."""
-        row = new_row(self._values(wanted, making=True), self._id(wanted))
+    def create(self, body: Mapping[str, Any]) -> Document:
+        """Create a resource. Raises ``InvalidField``, ``Conflict``."""
+        row = new_row(self._values(body, making=True), self._id(body))
         with self._change(row) as connection:
-            _make_region(connection, self.resource, wanted)
-            complete(connection, self.resource, row, None)
+            _make_region(connection, self.resource, body)
+            complete_identity_values(connection, self.resource, row, None)
             connection.execute(insert(self.resource.table).values(row))
             return self.resource.document(self.resource.row(connection, row["id"]))
 
-    def update(self, id: str, wanted: Mapping[str, Any]) -> Document:
-        """Change what is given; a further key that is given as null goes. Raises ``InvalidField``, ``NotFound``,
-        ``Conflict``."""
-        values = self._values(wanted, making=False)
+    def update(self, id: str, body: Mapping[str, Any]) -> Document:
+        """Change the given fields; an additional key with the value null is removed. Raises ``InvalidField``,
+        ``NotFound``, ``Conflict``."""
+        values = self._values(body, making=False)
         with self._change(values) as connection:
-            return self._update(connection, self.resource.row(connection, id), values, wanted)
+            return self._update(connection, self.resource.row(connection, id), values, body)
 
     def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
-        """Let the tags be what *change* makes of them; two at once do not undo each other. Raises as ``update``."""
+        """Replace the tags by the result of *change*; concurrent changes do not undo each other. Raises the errors of
+        ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
-            wanted = {"tags": change(self.resource.document(row)["tags"])}
-            found: Tags = self._update(connection, row, self.resource.values(wanted, making=False), wanted)["tags"]
-            return found
+            body = {"tags": change(self.resource.document(row)["tags"])}
+            tags: Tags = self._update(connection, row, self.resource.values(body, making=False), body)["tags"]
+            return tags
 
-    def _update(self, connection: Connection, row: Row, values: Document, wanted: Mapping[str, Any]) -> Document:
-        self._check_change(row, wanted)
-        _make_region(connection, self.resource, wanted)
-        complete(connection, self.resource, values, row)
-        self._merge_options(row, values, wanted)
+    def _update(self, connection: Connection, row: Row, values: Document, body: Mapping[str, Any]) -> Document:
+        self._check_change(row, body)
+        _make_region(connection, self.resource, body)
+        complete_identity_values(connection, self.resource, values, row)
+        self._merge_options(row, values, body)
         extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
         values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
-        connection.execute(update(self.resource.table).filter_by(id=row["id"]).values(**values, updated_at=now()))
+        connection.execute(update(self.resource.table).filter_by(id=row["id"]).values(**values, updated_at=utc_now()))
         return self.resource.document(self.resource.row(connection, row["id"]))
 
     def delete(self, id: str) -> None:
-        """Remove it, with what belongs to it. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
+        """Delete a resource with everything that belongs to it. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
         name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
@@ -119,26 +122,27 @@ class IdentityStore:
     def _is_immutable(self, row: Row) -> bool:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))
 
-    def _check_change(self, row: Row, wanted: Mapping[str, Any]) -> None:
-        """Raises ``Forbidden`` where it is immutable and stays so, ``InvalidField`` for what never changes."""
-        name, options = self.resource.name, wanted.get("options") or {}
-        if self._is_immutable(row) and (set(wanted) != {"options"} or options.get("immutable", True)):
+    def _check_change(self, row: Row, body: Mapping[str, Any]) -> None:
+        """Raise ``Forbidden`` when the resource is and stays immutable, ``InvalidField`` for fields that never
+        change."""
+        name, options = self.resource.name, body.get("options") or {}
+        if self._is_immutable(row) and (set(body) != {"options"} or options.get("immutable", True)):
             raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "
                             "nothing else in that request.")
-        for field in ("id", *(field for field, known in self.resource.fields.items() if known.fixed)):
-            if field in wanted and wanted[field] != row[field]:
-                raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", wanted[field])
+        for field in ("id", *(field for field, declared in self.resource.fields.items() if declared.fixed)):
+            if field in body and body[field] != row[field]:
+                raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
-    def _merge_options(self, row: Row, values: Document, wanted: Mapping[str, Any]) -> None:
-        """Options that are not given stay; those given as null go."""
-        known = self.resource.fields.get("options")
-        if known is not None and "options" in wanted:
-            both = {**self.resource.document(row)["options"], **known.value.check(wanted["options"], "options")}
-            left = {name: value for name, value in both.items() if value is not None}
+    def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
+        """Merge the options: options that are not given stay, options given as null are removed."""
+        declared = self.resource.fields.get("options")
+        if declared is not None and "options" in body:
+            both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
+            remaining = {name: value for name, value in both.items() if value is not None}
             if "options" in self.resource.table.c:
-                values["options"] = orjson.dumps(left).decode()
+                values["options"] = orjson.dumps(remaining).decode()
             else:
-                values["extra"] = orjson.dumps({**orjson.loads(values["extra"]), "options": left}).decode()
+                values["extra"] = orjson.dumps({**orjson.loads(values["extra"]), "options": remaining}).decode()
 
     @contextlib.contextmanager
     def _change(self, values: Mapping[str, Any]) -> Iterator[Connection]:
@@ -149,52 +153,56 @@ class IdentityStore:
             raise Conflict(f"Conflict occurred attempting to store {self.resource.name} - there is one named "
                            f"{values.get('name')} already.") from error
 
-    def _values(self, wanted: Mapping[str, Any], making: bool) -> Document:
-        """The columns; a user's with the hash of the password, outside of any transaction, because it takes long."""
-        values = self.resource.values(wanted, making)
-        if self.resource.name == "user" and wanted.get("password") is not None:
-            values["password"] = passwords.hashed(PASSWORD.check(wanted["password"], "password"))
+    def _values(self, body: Mapping[str, Any], making: bool) -> Document:
+        """Return the columns; for a user with the hash of the password. Call it outside any transaction, because
+        hashing takes long."""
+        values = self.resource.values(body, making)
+        if self.resource.name == "user" and body.get("password") is not None:
+            values["password"] = passwords.hash_password(PASSWORD.check(body["password"], "password"))
         return values
 
-    def _id(self, wanted: Mapping[str, Any]) -> str | None:
-        """Clients name regions; ids of the others are drawn. Raises ``InvalidField``, ``Conflict``."""
-        if wanted.get("id") is None:
+    def _id(self, body: Mapping[str, Any]) -> str | None:
+        """Return the id that the client chose for a region; ``None`` when none is given. Raises ``InvalidField``,
+        ``Conflict``."""
+        if body.get("id") is None:
             return None
         if self.resource.name != "region":
-            raise InvalidField("id", f"of a {self.resource.name} is drawn here; leave it out", wanted["id"])
-        id: str = REGION_ID.check(wanted["id"], "id")
+            raise InvalidField("id", f"of a {self.resource.name} is drawn here; leave it out", body["id"])
+        id: str = REGION_ID.check(body["id"], "id")
         with self.tokens.database.read() as connection:
-            if one(connection, tables.regions, id=id):
+            if fetch_identity_row(connection, tables.regions, id=id):
                 raise Conflict(f"There is a region {id} already.")
         return id
 
 
-def _make_region(connection: Connection, resource: IdentityResource, wanted: Mapping[str, Any]) -> None:
-    """Endpoints that old clients make name the ``region``, which is made where it is not there, as in Keystone."""
-    if resource.name == "endpoint" and wanted.get("region") and wanted.get("region_id") is None:
-        added(connection, tables.regions, **new_row({"description": ""}, REGION_ID.check(wanted["region"], "region")))
+def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
+    """Create the ``region`` that old clients name in a new endpoint, if it does not exist, as Keystone does."""
+    if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
+        insert_if_absent(connection, tables.regions, **new_row({"description": ""},
+                                                               REGION_ID.check(body["region"], "region")))
 
 
 def _place(connection: Connection, values: Document) -> None:
-    """The domain of a new project: that of its parent, where it has one. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Set the domain of a new project to its parent's. Raises ``InvalidRequest``, ``Forbidden``."""
     id = values["parent_id"]
-    parent = one(connection, tables.projects, id=id)
+    parent = fetch_identity_row(connection, tables.projects, id=id)
     domain_id = parent["domain_id"] if parent else id
-    if parent is None and one(connection, tables.domains, id=id) is None:
+    if parent is None and fetch_identity_row(connection, tables.domains, id=id) is None:
         raise InvalidRequest(f"parent_id is {id}, and there is none of that id.")
     if values["domain_id"] and values["domain_id"] != domain_id:
         raise InvalidRequest(f"domain_id is {values['domain_id']}, and the parent {id} is in domain {domain_id}. Leave "
                              "domain_id out, or choose a parent there.")
-    if parent and len(above(connection, id)) >= LEVELS:
+    if parent and len(project_ids_above(connection, id)) >= LEVELS:
         raise Forbidden(f"Max hierarchy depth reached for {id} branch: at most {LEVELS} projects lie below each other.")
     values["domain_id"] = domain_id
 
 
-def complete(connection: Connection, resource: IdentityResource, values: Document, row: Row | None) -> None:
-    """Check and complete the values of a resource that is created (no *row* yet) or changed."""
+def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
+                             row: Row | None) -> None:
+    """Check and complete the values of a resource that is created (*row* is ``None``) or changed."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
-        if id is not None and one(connection, table, id=id) is None:
+        if id is not None and fetch_identity_row(connection, table, id=id) is None:
             raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
 
     if row is None and resource.name == "project" and values["parent_id"]:
@@ -208,7 +216,7 @@ def complete(connection: Connection, resource: IdentityResource, values: Documen
     if resource.name == "region" and row is not None and values.get("parent_region_id") == row["id"]:
         raise InvalidRequest("parent_region_id must be another region.")
     if row is not None and ("password" in values or ("epoch" in row and values.get("enabled") is False)):
-        # Tokens by an older password end; those of what is disabled stay invalid when it is enabled again.
+        # Tokens from before a password change end; tokens of disabled rows stay invalid after they are enabled again.
         values["epoch"] = row["epoch"] + 1
     if resource.name == "endpoint" and "url" in values:
         values["follows"] = None

@@ -7,41 +7,44 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, stamped
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, timestamp_columns
 
 ID = String(64)
 
 
-def noun() -> tuple[Column[Any], ...]:
-    """What all nouns have: an id, what a client gave besides the known fields, and times."""
-    return Column("id", ID, primary_key=True), Column("extra", DOCUMENT, nullable=False, default="{}"), *stamped()
+def resource_columns() -> tuple[Column[Any], ...]:
+    """Return the columns of all resources: an id, the keys outside the known fields (``extra``), and times."""
+    return Column("id", ID, primary_key=True), Column("extra", DOCUMENT, nullable=False,
+                                                      default="{}"), *timestamp_columns()
 
 
-def counted() -> tuple[Column[Any], ...]:
-    """Whether it is enabled, and its epoch: a token of another epoch is no longer valid."""
+def enabled_columns() -> tuple[Column[Any], ...]:
+    """Return the columns for whether a row is enabled, and its epoch: a token of an earlier epoch is no longer
+    valid."""
     return Column("enabled", Boolean, nullable=False, default=True), Column("epoch", Integer, nullable=False, default=0)
 
 
 domains = Table(
-    "identity_domains", API, *noun(), *counted(), Column("name", NAME, unique=True, nullable=False),
+    "identity_domains", API, *resource_columns(), *enabled_columns(), Column("name", NAME, unique=True, nullable=False),
     Column("description", Text))
 
 projects = Table(
-    "identity_projects", API, *noun(), *counted(),
+    "identity_projects", API, *resource_columns(), *enabled_columns(),
     Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("description", Text), Column("parent_id", ID),
     Column("tags", DOCUMENT, nullable=False, default="[]"), Column("options", DOCUMENT, nullable=False, default="{}"),
     UniqueConstraint("domain_id", "name"))
 
 users = Table(
-    "identity_users", API, *noun(), *counted(),
+    "identity_users", API, *resource_columns(), *enabled_columns(),
     Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("password", Text), Column("description", Text), Column("email", Text),
     Column("default_project_id", ID), Column("options", DOCUMENT, nullable=False, default="{}"),
     UniqueConstraint("domain_id", "name"))
 
 groups = Table(
-    "identity_groups", API, *noun(), Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
+    "identity_groups", API, *resource_columns(), Column("domain_id", ID, ForeignKey("identity_domains.id"),
+                                                        nullable=False),
     Column("name", NAME, nullable=False), Column("description", Text), UniqueConstraint("domain_id", "name"))
 
 members = Table(
@@ -51,10 +54,11 @@ members = Table(
     Index("identity_members_user", "user_id"))
 
 roles = Table(
-    "identity_roles", API, *noun(), Column("name", NAME, unique=True, nullable=False), Column("domain_id", ID),
+    "identity_roles", API, *resource_columns(), Column("name", NAME, unique=True, nullable=False),
+    Column("domain_id", ID),
     Column("description", Text), Column("options", DOCUMENT, nullable=False, default="{}"))
 
-#: Who has the role ``prior_id`` has ``implied_id`` too.
+#: Implied roles: a user with the role ``prior_id`` also has ``implied_id``.
 implications = Table(
     "identity_implications", API,
     Column("prior_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
@@ -68,35 +72,37 @@ assignments = Table(
     Column("role_id", ID, ForeignKey("identity_roles.id", ondelete="CASCADE"), primary_key=True),
     Index("identity_assignments_actor", "actor_id"))
 
-#: ``key``: of whom (``login_failures.keys``). ``last_at``: seconds since 1970.
+#: ``key``: of account and address (``login_failures.failure_keys``). ``last_at``: seconds since 1970.
 login_failures = Table(
     "identity_login_failures", API, Column("key", ID, primary_key=True),
     Column("failures", Integer, nullable=False), Column("last_at", Float, nullable=False, index=True))
 
-regions = Table("identity_regions", API, *noun(), Column("description", Text), Column("parent_region_id", ID))
+regions = Table("identity_regions", API, *resource_columns(), Column("description", Text),
+                Column("parent_region_id", ID))
 
 services = Table(
-    "identity_services", API, *noun(), Column("name", NAME), Column("type", NAME, nullable=False),
+    "identity_services", API, *resource_columns(), Column("name", NAME), Column("type", NAME, nullable=False),
     Column("description", Text), Column("enabled", Boolean, nullable=False, default=True))
 
-#: ``follows``: the beginning of the URL that becomes the host by which the client asked; none of an admin's own URLs.
+#: ``follows``: the prefix of the URL that is replaced by the host of the client's request; null for an administrator's
+#: own URL.
 endpoints = Table(
-    "identity_endpoints", API, *noun(),
+    "identity_endpoints", API, *resource_columns(),
     Column("service_id", ID, ForeignKey("identity_services.id", ondelete="CASCADE"), nullable=False),
     Column("interface", String(8), nullable=False), Column("region_id", ID), Column("url", Text, nullable=False),
     Column("enabled", Boolean, nullable=False, default=True), Column("follows", Text), Column("name", NAME))
 
 credentials = Table(
-    "identity_application_credentials", API, *noun(),
+    "identity_application_credentials", API, *resource_columns(),
     Column("user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
     Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), nullable=False),
     Column("name", NAME, nullable=False), Column("secret", Text, nullable=False), Column("description", Text),
     Column("roles", DOCUMENT, nullable=False), Column("unrestricted", Boolean, nullable=False, default=False),
     Column("expires_at", TIME), UniqueConstraint("user_id", "name"))
 
-#: ``remaining_uses``: null without a limit. ``redelegation_count``: how often it can still be passed on.
+#: ``remaining_uses``: null without a limit. ``redelegation_count``: how often the trust can still be redelegated.
 trusts = Table(
-    "identity_trusts", API, *noun(),
+    "identity_trusts", API, *resource_columns(),
     Column("trustor_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
     Column("trustee_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), index=True),
@@ -106,7 +112,7 @@ trusts = Table(
     Column("redelegation_count", Integer, nullable=False),
     UniqueConstraint("trustor_user_id", "trustee_user_id", "project_id", "impersonation", "expires_at"))
 
-#: Tokens that were given back before their time; a row may go when ``expires`` has passed.
+#: Tokens that were revoked before they expired; a row may be removed when ``expires`` has passed.
 revocations = Table(
     "identity_revocations", API, Column("token_id", ID, primary_key=True), Column("expires", Float, nullable=False))
 
@@ -114,6 +120,6 @@ keys = Table(
     "identity_keys", API, Column("id", ID, primary_key=True), Column("secret", Text, nullable=False),
     Column("created_at", TIME, nullable=False))
 
-#: One row that counts all changes, so that other processes see that what they remember may be old.
+#: One row with the number of all changes, so that other processes detect that their caches are outdated.
 revision = Table(
     "identity_revision", API, Column("id", Integer, primary_key=True), Column("number", Integer, nullable=False))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tokens and whose they are: looked up once, remembered until anything in the identity service changes.
+"""Tokens and their owners. A token is looked up once, and cached until anything in the identity service changes.
 
 A token is ``mt.<key id>.<claims>.<signature>``: claims as compact JSON, signed with HMAC-SHA256, base64url without
-padding. It has no row, and names the user and the scope, not the roles: these are looked up when it comes, so a role
-that is taken away is gone at once.
+padding. It has no row. It names the user and the scope, but not the roles: they are looked up when the token is used,
+so a removed role has no effect any more.
 
-Each change of the tables counts ``revision`` up in its own transaction. What is remembered is forgotten at once in the
-process that made the change; other processes look at the count at most a second after it.
+Each change of the tables increments ``revision`` in its own transaction. The process that made the change clears its
+cache immediately; other processes check the number within a second.
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 
 from magnetar_control.services import Context
-from magnetar_control.store.engine.database import Database, added, now
+from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
 from magnetar_core.errors import Unauthenticated
 
 from . import assignments, tables
 from .resources import Row
-from .times import over
+from .times import is_past
 from .trust_rows import delegated_roles, trust_chain, use_trust
 
-#: Remembered tokens; when there are more, all are forgotten and looked up again.
+#: Number of cached tokens; when it is exceeded, the cache is emptied.
 REMEMBERED = 20_000
-#: Seconds after which the count of changes is looked at again.
+#: Seconds after which the number of changes is checked again.
 LOOK_AGAIN = 1.0
 SCOPES = {"user": tables.users, "project": tables.projects, "domain": tables.domains}
 PREFIX = "mt"
-#: Longest token that is looked at, in characters.
+#: Longest token that is accepted, in characters.
 LONGEST = 2048
 
 
 class Claims(NamedTuple):
-    """What a token says. *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs
-    are those that user and scope had then. *chain*: ids of the tokens by which it was got, the first first. *trust_id*:
-    of the trust that it is for; *user_id* is the trustee then, and *trustor_epoch* the trustor's."""
+    """The content of a token.
+
+    *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs of user and scope are
+    their values when the token was issued. *chain*: ids of the tokens that it was exchanged from, the first one first.
+    *trust_id*: its trust; then *user_id* is the trustee, and *trustor_epoch* is the trustor's epoch.
+    """
 
     id: str
     user_id: str
@@ -66,7 +69,7 @@ class Claims(NamedTuple):
 
     @property
     def ancestors(self) -> list[str]:
-        """The ids of *chain*: with each of these the token ends."""
+        """The ids in ``chain``: the token ends when one of these tokens is revoked."""
         return self.chain.split()
 
 
@@ -74,7 +77,7 @@ class Claims(NamedTuple):
 class Token:
     """A valid token: its claims, with user, target (project or domain, with the domain's name) and roles {id, name}.
 
-    The user is the trustor where a trust impersonates.
+    The user is the trustor when a trust impersonates.
     """
 
     claims: Claims
@@ -82,14 +85,14 @@ class Token:
     user: Row
     target: Row | None
     roles: tuple[dict[str, str], ...]
-    #: The application credential {id, name, restricted} with which it was got; a restricted one makes no others.
+    #: The application credential {id, name, restricted} that was used to log in; a restricted one creates no others.
     credential: dict[str, Any] | None = None
-    #: The trust that it is for, as Keystone shows it.
+    #: The trust of the token, as Keystone shows it.
     trust: dict[str, Any] | None = None
 
 
 class Tokens:
-    """Looks tokens up, and makes the transactions that change what they are worth. *clock* gives seconds since the
+    """The cache of tokens, and the transactions that change the validity of tokens. *clock* returns seconds since the
     epoch."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time,
@@ -101,22 +104,22 @@ class Tokens:
         self._revision, self._generation, self._look_at = -1, 0, 0.0
 
     def find(self, token: str) -> Token | None:
-        """Whose *token* is; ``None`` when it is worth nothing."""
+        """Return the valid *token*; ``None`` when it is not valid."""
         if time.monotonic() >= self._look_at:
             self.database.retried(self._look)
-        found = self._known.get(token)
-        if found is None:
-            found = self.database.retried(lambda: self._look_up(token))
-        return found if found is not None and found.claims.expires > self.clock() else None
+        known_token = self._known.get(token)
+        if known_token is None:
+            known_token = self.database.retried(lambda: self._look_up(token))
+        return known_token if known_token is not None and known_token.claims.expires > self.clock() else None
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Connection]:
-        """A transaction that changes tables of the identity service. One goes on at a time: the others wait for the row
-        of the revision."""
+        """Yield the connection of a transaction that changes tables of the identity service. Only one runs at a time:
+        others wait for the row of the revision."""
         count = update(tables.revision).values(number=tables.revision.c.number + 1)
         with self.database.write() as connection:
             if not connection.execute(count).rowcount:
-                added(connection, tables.revision, id=1, number=0)
+                insert_if_absent(connection, tables.revision, id=1, number=0)
                 connection.execute(count)
             yield connection
         self.forget()
@@ -127,34 +130,34 @@ class Tokens:
             self._known, self._keys, self._look_at = {}, {}, 0.0
 
     def create(self, claims: Claims) -> tuple[str, Token]:
-        """A new token that says *claims*. Raises ``Unauthenticated`` where they are not true any more."""
+        """Return a new token with *claims*. Raises ``Unauthenticated`` when they are no longer true."""
         with self.database.read() as connection:
             token = self.sign(connection, claims)
-            found = token_of(connection, claims, token, self.clock())
-        if found is None:
+            valid_token = token_of(connection, claims, token, self.clock())
+        if valid_token is None:
             raise Unauthenticated("User, project or roles changed while you logged in; log in again.")
         if claims.trust_id:
             with self.database.write() as connection:
                 use_trust(connection, claims.trust_id)
-        return token, found
+        return token, valid_token
 
     def revoke(self, token: Token) -> None:
-        """End a token before its time."""
-        gone, claims = tables.revocations, token.claims
+        """End a token before it expires."""
+        revocations, claims = tables.revocations, token.claims
         with self.change() as connection:
-            connection.execute(delete(gone).where(gone.c.expires < self.clock()))
-            added(connection, gone, token_id=claims.id, expires=claims.expires)
+            connection.execute(delete(revocations).where(revocations.c.expires < self.clock()))
+            insert_if_absent(connection, revocations, token_id=claims.id, expires=claims.expires)
 
     def sign(self, connection: Connection, claims: Claims) -> str:
-        """A token with the newest key."""
+        """Return a token signed with the newest key."""
         newest = select(tables.keys).order_by(tables.keys.c.created_at.desc()).limit(1)
         key = connection.execute(newest).mappings().first()
         if key is None:
             raise LookupError("the identity service has no signing key: bootstrap was not run")
-        return signed(claims, key["id"], base64.b64decode(key["secret"]))
+        return sign_claims(claims, key["id"], base64.b64decode(key["secret"]))
 
     def _look(self) -> None:
-        """Forget everything when another process changed something."""
+        """Empty the cache when another process has changed something."""
         with self.database.read() as connection:
             number = connection.execute(select(tables.revision.c.number)).scalar() or 0
         if number != self._revision:
@@ -171,30 +174,30 @@ class Tokens:
                 connection = stack.enter_context(self.database.read())
                 keys = {id: base64.b64decode(secret) for id, secret in connection.execute(
                     select(tables.keys.c.id, tables.keys.c.secret))}
-            claims, found = read(token, keys, self.clock()), None
+            claims, valid_token = verify_token(token, keys, self.clock()), None
             if claims is not None:
                 connection = connection or stack.enter_context(self.database.read())
-                found = token_of(connection, claims, token, self.clock())
+                valid_token = token_of(connection, claims, token, self.clock())
         with self._lock:
-            if generation == self._generation:  # else something changed meanwhile: what was read may be old
+            if generation == self._generation:  # otherwise the data may be outdated by a change
                 self._keys = keys
-                if found is not None:
+                if valid_token is not None:
                     if len(self._known) >= REMEMBERED:
                         self._known = {}
-                    self._known[token] = found
-        return found
+                    self._known[token] = valid_token
+        return valid_token
 
 
-def new_key(connection: Connection) -> None:
-    """Sign with a new key from now on; older ones are still believed."""
+def insert_signing_key(connection: Connection) -> None:
+    """Insert a new key for signing tokens; older keys stay valid."""
     connection.execute(insert(tables.keys).values(
-        id=secrets.token_hex(4), secret=base64.b64encode(secrets.token_bytes(32)).decode(), created_at=now()))
+        id=secrets.token_hex(4), secret=base64.b64encode(secrets.token_bytes(32)).decode(), created_at=utc_now()))
 
 
 def token_of(connection: Connection, claims: Claims, token: str, moment: float) -> Token | None:
-    """The token that says *claims*; ``None`` when user, scope, roles or the token itself are no longer good."""
+    """Return the token with *claims*; ``None`` when user, scope, roles or the token itself are no longer valid."""
     user = find_user(connection, claims.user_id)
-    if user is None or not open_(user) or user["epoch"] != claims.user_epoch:
+    if user is None or not is_row_enabled(user) or user["epoch"] != claims.user_epoch:
         return None
     revoked = select(tables.revocations.c.token_id).where(
         tables.revocations.c.token_id.in_([claims.id, *claims.ancestors]))
@@ -204,12 +207,12 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
     roles: list[dict[str, str]] = []
     if claims.scope:
         target = find_target(connection, claims.scope, claims.scope_id)
-        if target is None or not open_(target) or target["epoch"] != claims.scope_epoch:
+        if target is None or not is_row_enabled(target) or target["epoch"] != claims.scope_epoch:
             return None
         if claims.trust_id:
             user, roles, trust = _trusted(connection, claims, user, moment)
         else:
-            roles = assignments.effective(connection, claims.user_id, claims.scope, claims.scope_id)
+            roles = assignments.effective_roles(connection, claims.user_id, claims.scope, claims.scope_id)
         if claims.credential_id:
             roles, credential = _limited(connection, claims, roles, moment)
         if not roles:
@@ -223,18 +226,18 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
     return Token(claims, context, user, target, tuple(roles), credential, trust)
 
 
-def open_(row: Row) -> bool:
-    """Whether a user or target and its domain are enabled."""
+def is_row_enabled(row: Row) -> bool:
+    """Return whether a user or target and its domain are enabled."""
     return bool(row["enabled"] and row["domain_enabled"])
 
 
 def find_user(connection: Connection, id: str) -> Row | None:
-    """A user with domain_name and domain_enabled."""
+    """Return a user with domain_name and domain_enabled; ``None`` when there is none."""
     return find_target(connection, "user", id)
 
 
 def find_target(connection: Connection, scope: str, id: str) -> Row | None:
-    """What a token may be for, with domain_name and domain_enabled."""
+    """Return the target of a token's *scope* with domain_name and domain_enabled; ``None`` when there is none."""
     if scope == "system":
         return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == assignments.ALL else None
     table, domain = SCOPES[scope], tables.domains.c
@@ -247,24 +250,26 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """The roles of the application credential, and what is told of it; no roles when it is gone or over, or the user
-    lost one of them."""
-    own = tables.credentials.c
-    query = select(own.name, own.roles, own.expires_at, own.unrestricted).where(own.id == claims.credential_id)
+    """Return the roles and the description of the token's application credential. There are no roles when it is deleted
+    or expired, or when the user has lost one of them."""
+    columns = tables.credentials.c
+    query = select(columns.name, columns.roles, columns.expires_at,
+                   columns.unrestricted).where(columns.id == claims.credential_id)
     row = connection.execute(query).first()
-    if row is None or (row.expires_at is not None and over(row.expires_at, moment)):
+    if row is None or (row.expires_at is not None and is_past(row.expires_at, moment)):
         return [], None
-    wanted = set(orjson.loads(row.roles))
-    found = [role for role in roles if role["id"] in wanted]
-    told = {"id": claims.credential_id, "name": row.name, "restricted": not row.unrestricted}
-    return (found if len(found) == len(wanted) else []), told
+    credential_roles = set(orjson.loads(row.roles))
+    remaining_roles = [role for role in roles if role["id"] in credential_roles]
+    credential = {"id": claims.credential_id, "name": row.name, "restricted": not row.unrestricted}
+    return (remaining_roles if len(remaining_roles) == len(credential_roles) else []), credential
 
 
 def _trusted(connection: Connection, claims: Claims, trustee: Row,
              moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
-    """Return the user that a token for a trust says, its roles, and what is told of the trust.
+    """Return the user that a token for a trust acts as, its roles, and the description of the trust.
 
-    No roles when the trust is gone or over, the trustor lost one of them, or one of the users is disabled.
+    There are no roles when the trust is deleted or expired, the trustor has lost one of them, or one of the users is
+    disabled.
     """
     chain = trust_chain(connection, claims.trust_id, moment)
     if not chain or chain[0]["trustee_user_id"] != trustee["id"] or chain[0]["project_id"] != claims.scope_id:
@@ -274,26 +279,26 @@ def _trusted(connection: Connection, claims: Claims, trustee: Row,
     users = [find_user(connection, row["trustee_user_id"]) for row in chain[1:]]
     first = find_user(connection, chain[-1]["trustor_user_id"])
     if trustor is None or trustor["epoch"] != claims.trustor_epoch or not all(
-            user is not None and open_(user) for user in (trustor, first, *users)):
+            user is not None and is_row_enabled(user) for user in (trustor, first, *users)):
         return trustee, [], None
-    told = {"id": trust["id"], "impersonation": trust["impersonation"], "trustor_user": {"id": trustor["id"]},
-            "trustee_user": {"id": trustee["id"]}}
-    return trustor if trust["impersonation"] else trustee, delegated_roles(connection, chain), told
+    trust_document = {"id": trust["id"], "impersonation": trust["impersonation"], "trustor_user": {"id": trustor["id"]},
+                      "trustee_user": {"id": trustee["id"]}}
+    return trustor if trust["impersonation"] else trustee, delegated_roles(connection, chain), trust_document
 
 
-def new_id() -> str:
-    """An id for a token; also its audit id."""
+def draw_token_id() -> str:
+    """Return a random id for a token, which is also its audit id."""
     return secrets.token_urlsafe(16)
 
 
-def signed(claims: Claims, key_id: str, secret: bytes) -> str:
-    """The token that says *claims*."""
+def sign_claims(claims: Claims, key_id: str, secret: bytes) -> str:
+    """Return the token with *claims*."""
     head = f"{PREFIX}.{key_id}.{_text(orjson.dumps(tuple(claims)))}"
     return f"{head}.{_text(_mac(head, secret))}"
 
 
-def read(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
-    """What *token* says, when one of *keys* signed it and it has not expired; else ``None``."""
+def verify_token(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
+    """Return the claims of *token*, if one of *keys* signed it and it has not expired; otherwise ``None``."""
     if len(token) > LONGEST or not token.isascii():
         return None
     head, dot, signature = token.rpartition(".")
@@ -304,7 +309,7 @@ def read(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
         return None
     try:
         claims = Claims(*orjson.loads(base64.urlsafe_b64decode(words[2] + "=" * (-len(words[2]) % 4))))
-    except (binascii.Error, ValueError, TypeError):  # signed by us, but by another version
+    except (binascii.Error, ValueError, TypeError):  # signed by another version of this service
         return None
     return claims._replace(methods=tuple(claims.methods)) if claims.expires > now else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trusts as tokens and logins read them: the row, the trusts that it was redelegated from, and the roles it gives."""
+"""Trusts as tokens and logins read them: the row, the trusts that it was redelegated from, and its roles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from sqlalchemy import Connection, update
 from magnetar_core.errors import Unauthenticated
 
 from . import assignments, tables
-from .resources import Row, one
-from .times import over
+from .resources import Row, fetch_identity_row
+from .times import is_past
 
 
 def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Row]:
-    """Return the trust and those that it was redelegated from, the first trust last; empty where one has expired."""
+    """Return the trust and the trusts that it was redelegated from, the first trust last; empty when one has
+    expired."""
     chain: list[Row] = []
     next_id: str | None = trust_id
     while next_id is not None:
-        row = one(connection, tables.trusts, id=next_id)
-        if row is None or (row["expires_at"] is not None and over(row["expires_at"], moment)):
+        row = fetch_identity_row(connection, tables.trusts, id=next_id)
+        if row is None or (row["expires_at"] is not None and is_past(row["expires_at"], moment)):
             return []
         chain.append(row)
         next_id = row["redelegated_trust_id"]
@@ -27,23 +28,23 @@ def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Ro
 
 
 def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, str]]:
-    """Return the roles {id, name} that a trust gives, implied ones too.
+    """Return the roles {id, name} of a trust, including implied ones.
 
-    Empty where the first trustor no longer has one of them: the trust gives nothing then.
+    Empty when the first trustor no longer has one of them: the trust is then useless.
     """
     trust, first = chain[0], chain[-1]
-    below = assignments.closure(connection)
-    given: set[str] = set().union(*(below.get(id, {id}) for id in orjson.loads(trust["roles"])))
-    held = assignments.effective(connection, first["trustor_user_id"], "project", trust["project_id"])
-    roles = [role for role in held if role["id"] in given]
-    return roles if len(roles) == len(given) else []
+    below = assignments.implied_role_closure(connection)
+    trust_role_ids: set[str] = set().union(*(below.get(id, {id}) for id in orjson.loads(trust["roles"])))
+    trustor_roles = assignments.effective_roles(connection, first["trustor_user_id"], "project", trust["project_id"])
+    roles = [role for role in trustor_roles if role["id"] in trust_role_ids]
+    return roles if len(roles) == len(trust_role_ids) else []
 
 
 def use_trust(connection: Connection, trust_id: str) -> None:
-    """Count a token got by a trust. Raises ``Unauthenticated`` where the trust's uses are all spent."""
+    """Count the use of a trust for a token. Raises ``Unauthenticated`` when no uses are left."""
     trust = tables.trusts.c
     counted = connection.execute(update(tables.trusts).where(trust.id == trust_id, trust.remaining_uses > 0).values(
         remaining_uses=trust.remaining_uses - 1)).rowcount
-    row = one(connection, tables.trusts, id=trust_id)
+    row = fetch_identity_row(connection, tables.trusts, id=trust_id)
     if row is None or (not counted and row["remaining_uses"] is not None):
         raise Unauthenticated(f"The trust {trust_id} is gone, or was used as often as it may be.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trusts (OS-TRUST): a trustor lets a trustee act with some of the trustor's roles on one project.
 
-A token for a trust is got by the trustee (``login``). With *impersonation* it says that the trustor asks. A trustee
-may pass a redelegable trust on: with fewer roles, an earlier end, and one less redelegation. Source: Identity API v3,
+The trustee gets a token for a trust with ``login``. With *impersonation* the token acts as the trustor. A trustee may
+redelegate a redelegable trust: with fewer roles, an earlier end, and one less redelegation. Source: Identity API v3,
 "OS-TRUST".
 """
 
@@ -15,17 +15,18 @@ import orjson
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 from magnetar_core.values import Boolean, Integer, ListOf, MapOf, Nullable, Text, Value
 
 from . import assignments, tables
-from .resources import PROJECTS, ROLES, USERS, IdentityResource, Row, new_row, one
-from .times import over, parse_expiry
+from .resources import PROJECTS, ROLES, USERS, IdentityResource, Row, fetch_identity_row, new_row
+from .times import is_past, parse_expiry
 from .tokens import Token, Tokens
 from .trust_rows import trust_chain
 
-#: Trusts of one trustor; Heat makes one for each stack.
+#: Maximum number of trusts of one trustor; Heat creates one for each stack.
 MOST = 1000
 #: Keystone's default of max_redelegation_count.
 MOST_REDELEGATIONS = 3
@@ -38,12 +39,12 @@ FIELDS: Mapping[str, Value] = {
     "roles": Nullable(ListOf(MapOf(Text(), Value()), 1000))}
 REQUIRED = ("trustor_user_id", "trustee_user_id", "impersonation")
 COLUMNS = ("trustor_user_id", "trustee_user_id", "impersonation", "project_id", "remaining_uses")
-#: What a client may send and nothing keeps: the answer of an earlier request, sent again.
+#: Keys that a client may send and that are not stored, such as the response to an earlier request, sent back.
 UNKEPT = frozenset({*FIELDS, "expires_at", "id", "links", "roles_links", "deleted_at"})
 
 
 def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Document:
-    """Make a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
+    """Create a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
     request = _checked(body)
     if token.claims.scope == "system":
         raise Forbidden("You are not authorized to perform the requested action: it needs a token for a project.")
@@ -64,13 +65,13 @@ def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Docum
                 {name: value for name, value in body.items() if name not in UNKEPT}).decode()}
             _check_room(connection, row["trustor_user_id"], tokens.clock())
             connection.execute(insert(tables.trusts).values(row))
-            return _document(connection, one(connection, tables.trusts, id=row["id"]) or row)
+            return _document(connection, fetch_identity_row(connection, tables.trusts, id=row["id"]) or row)
     except IntegrityError as error:
         raise Conflict("There is a trust of the same users, project, impersonation and end already.") from error
 
 
 def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Documents:
-    """Return trusts, without their roles. All of them are for administrators, one's own for each user.
+    """Return trusts without their roles. Administrators may list all trusts, users their own.
 
     Raises ``Forbidden``.
     """
@@ -90,18 +91,19 @@ def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
 
 
 def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
-    """Remove a trust, and those that were redelegated from it; their tokens end. For trustor and administrators.
+    """Delete a trust and the trusts that were redelegated from it; their tokens end. Only for trustor and
+    administrators.
 
-    A trust that has ended can be removed too: it counts among the trusts of its trustor. Raises ``NotFound``,
-    ``Forbidden``.
+    An expired trust can be deleted, too: it counts among the trustor's trusts. Raises ``NotFound``, ``Forbidden``.
     """
     with tokens.change() as connection:
-        _check_owner(context, one(connection, tables.trusts, id=id), id, "trustor_user_id")
+        _check_owner(context, fetch_identity_row(connection, tables.trusts, id=id), id, "trustor_user_id")
         connection.execute(delete(tables.trusts).filter_by(id=id))
 
 
 def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Row:
-    """Return the *row* of the trust *id*, for its *owners* (columns) and administrators."""
+    """Return the *row* of the trust *id*, for its *owners* (columns) and administrators. Raises ``NotFound``,
+    ``Forbidden``."""
     if row is None:
         raise NotFound(f"Could not find trust: {id}.")
     if not context.is_admin and context.user_id not in [row[owner] for owner in owners]:
@@ -124,12 +126,13 @@ def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
-    """Raise ``Forbidden`` for a user who has ``MOST`` trusts. Trusts whose end is past are removed first."""
-    own = tables.trusts.c
-    trusts = connection.execute(select(own.id, own.expires_at).where(own.trustor_user_id == trustor_id)).all()
-    past = [trust.id for trust in trusts if trust.expires_at is not None and over(trust.expires_at, moment)]
+    """Raise ``Forbidden`` for a user who has ``MOST`` trusts. Expired trusts are removed first."""
+    columns = tables.trusts.c
+    trusts = connection.execute(select(columns.id, columns.expires_at).where(columns.trustor_user_id
+                                                                             == trustor_id)).all()
+    past = [trust.id for trust in trusts if trust.expires_at is not None and is_past(trust.expires_at, moment)]
     if len(trusts) >= MOST and past:
-        connection.execute(delete(tables.trusts).where(own.id.in_(past)))
+        connection.execute(delete(tables.trusts).where(columns.id.in_(past)))
     elif len(trusts) >= MOST:
         raise Forbidden(f"The user has {MOST} trusts, and may have no more. Delete one that is not needed.")
 
@@ -147,24 +150,26 @@ def _count(request: Mapping[str, Any]) -> int:
 
 
 def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) -> list[str]:
-    """Return the ids of the roles asked for. Raises ``NotFound`` for one that the trustor does not have."""
+    """Return the ids of the requested roles. Raises ``NotFound`` for a role that the trustor does not have."""
     if not request["project_id"]:
         return []
     PROJECTS.row(connection, request["project_id"])
-    held = assignments.effective(connection, trustor_id, "project", request["project_id"])
+    trustor_roles = assignments.effective_roles(connection, trustor_id, "project", request["project_id"])
     roles = []
     for role in request["roles"] or ():
-        if len(role) != 1 or not isinstance(word := next(iter(role.values())), str) or not {"id", "name"} & set(role):
+        if len(role) != 1 or not isinstance(reference := next(iter(role.values())), str) or not {"id",
+                                                                                                 "name"} & set(role):
             raise InvalidField("roles", "must be objects with one of id and name", role)
-        match = next((own["id"] for own in held if word == own[next(iter(role))]), None)
+        match = next((trustor_role["id"] for trustor_role in trustor_roles if reference
+                      == trustor_role[next(iter(role))]), None)
         if match is None:
-            raise NotFound(f"Could not find role: {word}. The trustor has no such role on the project.")
+            raise NotFound(f"Could not find role: {reference}. The trustor has no such role on the project.")
         roles.append(match)
     return list(dict.fromkeys(roles))
 
 
 def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id: str | None) -> list[Row]:
-    """Return the trust by which the token was got, and those above it; empty for other tokens."""
+    """Return the trust of the token and the trusts above it; empty for other tokens."""
     trust_id = token.claims.trust_id
     if asked_id not in (None, trust_id):
         raise Forbidden("redelegated_trust_id is not the trust of the token: log in with the scope of that trust.")
@@ -175,10 +180,10 @@ def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id:
 
 
 def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
-    """Bound a new trust by the trusts of *chain*, from which it is redelegated. Raises ``Forbidden``."""
+    """Limit a new trust to the trusts in *chain* that it is redelegated from. Raises ``Forbidden``."""
     parent = chain[0]
-    remaining, asked = parent["redelegation_count"] - 1, request["redelegation_count"]
-    if row["redelegation_count"] and asked is not None and asked != remaining:
+    remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
+    if row["redelegation_count"] and requested is not None and requested != remaining:
         raise Forbidden('Modifying "redelegation_count" upon redelegation is forbidden. Omit it.')
     if row["redelegation_count"]:
         row["redelegation_count"] = remaining
@@ -209,6 +214,6 @@ def _document(connection: Connection, row: Row) -> Document:
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:
-    """Raise ``Forbidden`` for a token got by an application credential: such a one manages no trusts."""
+    """Raise ``Forbidden`` for a token from an application credential: such a token manages no trusts."""
     if token.claims.credential_id:
         raise Forbidden(f"The token was got with an application credential: such a one does not {purpose}.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Users: their passwords, groups and their members, and the projects and domains on which users have roles."""
+"""Users: their passwords, their groups and members of groups, and the projects and domains where users have roles."""
 
 from __future__ import annotations
 
@@ -8,62 +8,65 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from magnetar_control.services import Documents
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
+from magnetar_core.document import Documents
 from magnetar_core.errors import Forbidden, NotFound, Unauthenticated
 
 from . import assignments, passwords, tables
 from .login_failures import Attempt
-from .resources import GROUPS, PASSWORD, USERS, IdentityResource, one
+from .resources import GROUPS, PASSWORD, USERS, IdentityResource, fetch_identity_row
 from .tokens import Tokens
 
 
-def change_password(tokens: Tokens, user_id: str, original: str, password: Any, address: str = "") -> None:
-    """Change it, knowing the old one; wrong ones count as failed logins from *address*. All tokens of the user end.
-    Raises ``Unauthenticated``, ``Forbidden`` (lock_password), ``InvalidField``, ``TooManyLogins``."""
+def change_user_password(tokens: Tokens, user_id: str, original: str, password: Any, address: str = "") -> None:
+    """Change a user's password after checking the original one. All tokens of the user end.
+
+    A wrong original password counts as a failed login from *address*. Raises ``Unauthenticated``, ``Forbidden``
+    (lock_password), ``InvalidField``, ``TooManyLogins``.
+    """
     new, attempt = PASSWORD.check(password, "password"), Attempt(tokens.database, user_id, address, tokens.clock())
     with tokens.database.read() as connection:
         row = USERS.row(connection, user_id)
         if USERS.document(row)["options"].get("lock_password"):
             raise Forbidden("The user cannot change the password: lock_password is set. Ask an administrator.")
         attempt.check(connection)
-    if not passwords.matches(original, row["password"]):
+    if not passwords.password_matches(original, row["password"]):
         attempt.failed("change of a password")
         raise Unauthenticated("original_password is not the user's password.")
     attempt.succeeded("change of a password")
-    kept = passwords.hashed(new)
+    password_hash = passwords.hash_password(new)
     with tokens.change() as connection:
         connection.execute(update(tables.users).filter_by(id=user_id).values(
-            password=kept, epoch=tables.users.c.epoch + 1, updated_at=now()))
+            password=password_hash, epoch=tables.users.c.epoch + 1, updated_at=utc_now()))
 
 
-def groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Groups of which a user is a member."""
+def list_user_groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -> Documents:
+    """Return the groups of a user."""
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
-        return GROUPS.documents(connection, tables.groups.c.id.in_(assignments.groups_of(user_id)), **filters)
+        return GROUPS.documents(connection, tables.groups.c.id.in_(assignments.group_ids_query(user_id)), **filters)
 
 
-def targets(tokens: Tokens, user_id: str, resource: IdentityResource, filters: Mapping[str, Any],
-            check: bool = False) -> Documents:
-    """Enabled projects or domains on which a user has a role. *check*: raises ``NotFound`` where there is no such
+def list_user_targets(tokens: Tokens, user_id: str, resource: IdentityResource, filters: Mapping[str, Any],
+                      check: bool = False) -> Documents:
+    """Return the enabled projects or domains where a user has a role. *check*: raise ``NotFound`` for an unknown
     user."""
     table = resource.table.c
     with tokens.database.read() as connection:
         if check:
             USERS.row(connection, user_id)
-        ids = assignments.targets_of(connection, user_id, resource.name)
+        ids = assignments.role_target_ids(connection, user_id, resource.name)
         return resource.documents(connection, table.id.in_(ids), table.enabled.is_(True), **filters)
 
 
 def has_system_role(tokens: Tokens, user_id: str) -> bool:
-    """Whether a user has a role on the system."""
+    """Return whether a user has a role on the system."""
     with tokens.database.read() as connection:
-        return bool(assignments.targets_of(connection, user_id, "system"))
+        return bool(assignments.role_target_ids(connection, user_id, "system"))
 
 
 def list_members(tokens: Tokens, group_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Users of a group."""
+    """Return the users of a group."""
     with tokens.database.read() as connection:
         GROUPS.row(connection, group_id)
         ids = select(tables.members.c.user_id).filter_by(group_id=group_id)
@@ -71,20 +74,20 @@ def list_members(tokens: Tokens, group_id: str, filters: Mapping[str, Any]) -> D
 
 
 def check_member(tokens: Tokens, group_id: str, user_id: str) -> None:
-    """Raises ``NotFound`` where the user is no member."""
+    """Raise ``NotFound`` when the user is not a member of the group."""
     with tokens.database.read() as connection:
-        if one(connection, tables.members, **_member(connection, group_id, user_id)) is None:
+        if fetch_identity_row(connection, tables.members, **_member(connection, group_id, user_id)) is None:
             raise NotFound("The user is no member of the group.")
 
 
 def add_member(tokens: Tokens, group_id: str, user_id: str) -> None:
-    """Make a user member; nothing when it is."""
+    """Add a user to a group; do nothing for a member."""
     with tokens.change() as connection:
-        added(connection, tables.members, **_member(connection, group_id, user_id))
+        insert_if_absent(connection, tables.members, **_member(connection, group_id, user_id))
 
 
 def remove_member(tokens: Tokens, group_id: str, user_id: str) -> None:
-    """Make a user member no more. Raises ``NotFound`` where it is none."""
+    """Remove a user from a group. Raises ``NotFound`` when the user is not a member."""
     with tokens.change() as connection:
         query = delete(tables.members).filter_by(**_member(connection, group_id, user_id))
         if not connection.execute(query).rowcount:

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kernel and ramdisk of images: a disk image that names them (``kernel_id``, ``ramdisk_id``) boots with these."""
+"""Kernel and ramdisk of images: a disk image that names them (``kernel_id``, ``ramdisk_id``) boots with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from magnetar_control.services import Document
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.merge import requested_hardware, root_device
 
-#: By the agent's field: the property that names the part, and the disk format that it has.
+#: The agent's field to the property that names the part, and the part's disk format.
 PARTS: Mapping[str, tuple[str, str]] = {"kernel": ("kernel_id", "aki"), "ramdisk": ("ramdisk_id", "ari")}
-#: What follows the root device where the image has no ``os_command_line``, as in Nova.
+#: The rest of the command line after the root device, for an image without ``os_command_line``, as in Nova.
 CONSOLES = "console=tty0 console=ttyS0"
 
 
 def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uuids of kernel and ramdisk that an image names, by the agent's field. As in Nova, a ramdisk counts
-    only beside a kernel."""
+    """Return the uuids of kernel and ramdisk that an image names, by the agent's field. As in Nova, a ramdisk only
+    counts together with a kernel."""
     properties = image.get("properties") or {}
     named = {field: str(properties[name]) for field, (name, _format) in PARTS.items()
              if properties.get(name) not in (None, "", "None")}
@@ -26,9 +26,11 @@ def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]) -> dict[str, str]:
-    """Return ``named_parts`` of an image, each of which must be an active image of its format. A part of another
-    project must be public: what it contains is for the guest to read. *show* returns any image by its uuid. Raises
-    ``InvalidRequest``."""
+    """Return ``named_parts`` of an image. Each part must be an active image of the right format. A part of another
+    project must be public, because the guest can read its content.
+
+    *show* returns any image by its uuid. Raises ``InvalidRequest``.
+    """
     named = named_parts(image)
     for field, id in named.items():
         name, disk_format = PARTS[field]
@@ -42,13 +44,13 @@ def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]
     return named
 
 
-def command_line(image: Mapping[str, Any]) -> str:
-    """Return the command line of the kernel that an image names: its ``os_command_line``, or Nova's default."""
+def image_command_line(image: Mapping[str, Any]) -> str:
+    """Return the command line for an image's kernel: its ``os_command_line``, or Nova's default."""
     properties = image.get("properties") or {}
-    if said := str(properties.get("os_command_line") or ""):
-        return said
+    if own_command_line := str(properties.get("os_command_line") or ""):
+        return own_command_line
     try:
-        hardware = asked_of({"vcpus": 1}, image).get("hardware", {})
-    except InvalidField:  # its servers are refused
+        hardware = requested_hardware({"vcpus": 1}, image).get("hardware", {})
+    except InvalidField:  # its servers will be refused
         hardware = {}
     return f"root=/dev/{root_device(hardware)} {CONSOLES}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a certificate that signed an image is linked to those that a user trusts (X.509, RFC 5280).
+"""The check that a certificate that signed an image is linked to the certificates that a user trusts (X.509, RFC 5280).
 
-Root certificates are not needed: whatever the user names is trusted, if it may sign certificates at all.
+Root certificates are not needed: every certificate that the user names is trusted, if it may sign certificates at
+all.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from magnetar_core.errors import ImageRefused
 
 
-def load(data: bytes, id: str) -> x509.Certificate:
-    """The certificate in PEM or DER. Raises ``ImageRefused``."""
+def load_certificate(data: bytes, id: str) -> x509.Certificate:
+    """Return the certificate in PEM or DER. Raises ``ImageRefused``."""
     try:
         return x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
     except (ValueError, UnsupportedAlgorithm):
@@ -25,16 +26,19 @@ def load(data: bytes, id: str) -> x509.Certificate:
 
 def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x509.Certificate],
                 moment: datetime) -> None:
-    """Raises ``ImageRefused`` unless one of the *trusted* certificates, by their ids, has signed *certificate*, and
-    both are good at *moment*. Those that signed that one are held to their limits too, as far as they are trusted."""
+    """Raise ``ImageRefused`` unless one of the *trusted* certificates (by id) has signed *certificate*, and both are
+    valid at *moment*. Trusted certificates further up the chain must keep to their limits, too."""
     failed = f"Image signature certificate validation failed for certificate: {id}."
-    why = outdated(certificate, moment) or _no_signer(certificate)
+    why = validity_problem(certificate, moment) or _no_signer(certificate)
     if why:
         raise ImageRefused(f"{failed} It {why}.")
-    unfit = {one: why for one, found in trusted.items() if (why := outdated(found, moment) or _no_ca(found))}
-    signers = {one: found for one, found in trusted.items() if one not in unfit}
+    unfit = {certificate_id: why for certificate_id, trusted_certificate in trusted.items()
+             if (why := validity_problem(trusted_certificate, moment) or _no_ca(trusted_certificate))}
+    signers = {certificate_id: trusted_certificate for certificate_id,
+               trusted_certificate in trusted.items() if certificate_id not in unfit}
     used: list[str] = []
-    while signer := next((one for one in signers if one not in used and _signed(certificate, signers[one])), None):
+    while signer := next((certificate_id for certificate_id in signers if certificate_id not in used
+                          and _signed(certificate, signers[certificate_id])), None):
         longest = signers[signer].extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
         if longest is not None and longest < len(used):
             raise ImageRefused(f"{failed} The trusted certificate {signer} allows {longest} certificates that sign "
@@ -42,13 +46,13 @@ def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x5
         used.append(signer)
         certificate = signers[signer]
     if not used:
-        left = "".join(f" {one} {why}." for one, why in unfit.items())
+        unfit_text = "".join(f" {certificate_id} {why}." for certificate_id, why in unfit.items())
         raise ImageRefused(f"{failed} Certificate chain building failed: none of the trusted certificates has signed "
-                           f"it.{left} Name the certificate of its issuer in trusted_image_certificates.")
+                           f"it.{unfit_text} Name the certificate of its issuer in trusted_image_certificates.")
 
 
-def outdated(certificate: x509.Certificate, moment: datetime) -> str:
-    """Why it is not good at *moment*; empty when it is."""
+def validity_problem(certificate: x509.Certificate, moment: datetime) -> str:
+    """Return why the certificate is not valid at *moment*; empty when it is."""
     if moment < certificate.not_valid_before_utc:
         return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
     if moment > certificate.not_valid_after_utc:
@@ -57,7 +61,8 @@ def outdated(certificate: x509.Certificate, moment: datetime) -> str:
 
 
 def _no_signer(certificate: x509.Certificate) -> str:
-    """Why it may not sign images: it says what its key is for, and that is something else."""
+    """Return why the certificate may not sign images: its key usage is restricted to something else. Empty when it
+    may."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except x509.ExtensionNotFound:
@@ -68,7 +73,7 @@ def _no_signer(certificate: x509.Certificate) -> str:
 
 
 def _no_ca(certificate: x509.Certificate) -> str:
-    """Why it may not sign certificates."""
+    """Return why the certificate may not sign certificates; empty when it may."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value

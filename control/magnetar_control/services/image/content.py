@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of images in a folder: ``<id>`` when it is complete, ``<id>.part`` while it comes. A part is locked by the
-process that writes it. The lock goes with the process, so a part that nobody holds is what a crash left behind."""
+"""The content of images in a folder: ``<id>`` when complete, ``<id>.part`` during an upload.
+
+The process that writes a part holds a lock on it. The lock ends with the process, so a part without a lock was left by
+a crash.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from magnetar_control.services import Document
 from magnetar_core import image_format
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, ImageRefused, InvalidRequest, NoSpace, TooLarge
 from magnetar_core.reconcile import UUID
 
@@ -25,19 +28,20 @@ _ZEROS = bytes(PIECE)
 
 
 class Content:
-    """*limit*: largest content in bytes; *max_virtual*: largest that a guest may see of it; *reserve*: bytes that stay
-    free on the file system, which may be that of the databases."""
+    """The folder. *limit*: largest content in bytes. *max_virtual*: largest virtual size in bytes. *reserve*: bytes
+    that stay free on the file system, which may be the one of the databases."""
 
     def __init__(self, folder: Path, limit: int, max_virtual: int, reserve: int) -> None:
         self.folder, self.limit, self.max_virtual, self.reserve = folder, limit, max_virtual, reserve
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
-        """The file descriptor of an empty part that nobody else writes; gone at the end. Raises ``Conflict``."""
+        """Yield the file descriptor of an empty part that no other process writes. The part is removed at the end.
+        Raises ``Conflict``."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)
-        if part is not None and os.fstat(part).st_size:  # left behind by a crash; it may be the kept content too
+        if part is not None and os.fstat(part).st_size:  # left by a crash; it may also be the kept content
             path.unlink()
             os.close(part)
             part = _locked(path, os.O_CREAT)
@@ -51,9 +55,11 @@ class Content:
 
     def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
              encrypted: bool = False) -> Document:
-        """Write *chunks* to the *part* and look at them; *empty*: there may be none. *encrypted*: see
-        ``image_format.inspect``. Gives the image's columns about
-        them, sizes in bytes. Raises ``InvalidRequest``, 413 or 507; nothing is kept then."""
+        """Write *chunks* to the *part* and inspect them; return the image's columns for them, sizes in bytes.
+
+        *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: see
+        ``image_format.inspect_image``. Raises ``InvalidRequest``, 413 or 507; nothing is kept then.
+        """
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = bytearray(), 0
         for chunk in chunks:
@@ -64,19 +70,20 @@ class Content:
             head += chunk[:image_format.HEAD - len(head)]
             self._write(part, chunk)
         virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed, encrypted)
-        os.ftruncate(part, size)  # it may end in a hole
+        os.ftruncate(part, size)  # the content may end in a hole
         os.fsync(part)
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
 
     def check_length(self, length: int) -> None:
-        """Raises ``TooLarge`` for content that no image may have."""
+        """Raise ``TooLarge`` for content above the limit for an image."""
         if length > self.limit:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
-        """The virtual size of content in bytes. Raises ``InvalidRequest`` unless it is taken, and as *claimed*."""
+        """Return the virtual size of the content in bytes. Raises ``InvalidRequest`` unless its format is accepted and
+        as *claimed*."""
         try:
-            format, virtual = image_format.inspect(head, size, claimed, encrypted)
+            format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:
                 raise ImageRefused(f"disk_format says {claimed}, and the content is {format}. Give the right "
                                    "disk_format.")
@@ -88,25 +95,25 @@ class Content:
         return virtual
 
     def _write(self, part: int, chunk: bytes) -> None:
-        """Write all of it; zeros become a hole. Raises ``NoSpace`` where less than the reserve would stay free."""
+        """Write the whole chunk; zeros become a hole. Raises ``NoSpace`` when less than the reserve would stay free."""
         if chunk == _ZEROS[:len(chunk)]:
             os.lseek(part, len(chunk), os.SEEK_CUR)
             return
-        there = os.fstatvfs(part)
-        if there.f_bavail * there.f_frsize < self.reserve + len(chunk):
+        filesystem = os.fstatvfs(part)
+        if filesystem.f_bavail * filesystem.f_frsize < self.reserve + len(chunk):
             raise NoSpace(FULL)
         try:
-            left = memoryview(chunk)
-            while left:
-                left = left[os.write(part, left):]
+            remaining = memoryview(chunk)
+            while remaining:
+                remaining = remaining[os.write(part, remaining):]
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NoSpace(FULL) from error
             raise
 
     def keep(self, id: str) -> None:
-        """The part is complete: give it its name. It stays a part besides, with its lock, until ``part`` ends."""
-        self.remove(id)  # what an upload left whose image never became active
+        """Give the complete part its final name. The part also stays, with its lock, until ``part`` ends."""
+        self.remove(id)  # left by an upload whose image never became active
         self._path(id).hardlink_to(self._path(id, PART))
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -115,8 +122,8 @@ class Content:
             os.close(folder)
 
     def read(self, id: str, start: int = 0) -> Iterator[bytes] | None:
-        """The content from *start*, piece by piece; ``None`` when there is none. It is open from now on, so a removal
-        does not disturb it."""
+        """Return the content from *start*, piece by piece; ``None`` when there is none. The file is opened immediately,
+        so a removal does not disturb the reader."""
         try:
             file = self._path(id).open("rb", buffering=0)
         except FileNotFoundError:
@@ -131,37 +138,37 @@ class Content:
         return pieces()
 
     def remove(self, id: str) -> None:
-        """Remove the content; nothing when there is none."""
+        """Remove the content, if there is any."""
         self._path(id).unlink(missing_ok=True)
 
     def abandoned(self) -> list[str]:
-        """Ids of images whose upload ended with its process; their parts are removed."""
-        found = []
+        """Remove the parts whose process has ended; return the ids of their images."""
+        ids = []
         for path in self.folder.glob(f"*{PART}"):
             part = _locked(path, 0)
             if part is not None:
                 path.unlink(missing_ok=True)
                 os.close(part)
-                found.append(path.name.removesuffix(PART))
-        return found
+                ids.append(path.name.removesuffix(PART))
+        return ids
 
     def kept(self) -> list[str]:
-        """Ids of all content."""
+        """Return the ids of all complete contents."""
         return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]
 
     def _path(self, id: str, end: str = "") -> Path:
-        return self.folder / f"{uuid.UUID(id)}{end}"  # an id is never a path
+        return self.folder / f"{uuid.UUID(id)}{end}"  # UUID() makes sure that an id is not a path
 
 
 def _locked(path: Path, flags: int) -> int | None:
-    """A file descriptor with the lock of *path*; ``None`` when somebody holds it, or it is gone."""
+    """Return a file descriptor with the lock of *path*; ``None`` when another process holds it, or the file is gone."""
     try:
         part = os.open(path, os.O_RDWR | flags, 0o600)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.stat().st_ino == os.fstat(part).st_ino:  # else it was removed between opening and locking
+        if path.stat().st_ino == os.fstat(part).st_ino:  # otherwise removed between opening and locking
             return part
     except (BlockingIOError, FileNotFoundError):
         pass

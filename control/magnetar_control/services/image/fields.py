@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fields of an image, checked (Image API v2, "Images"). A key that is no field is a property: text, kept in the
-document ``properties``."""
+"""The fields of an image and their checks (Image API v2, "Images"). Any other key is a property: a text in the document
+``properties``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.services import Document
+from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidField, TooLarge
 from magnetar_core.kinds.image import BOOT, FORMATS
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Nullable, Text, Uuid, Value
 
 VISIBILITIES = ("private", "shared", "community", "public")
 LONGEST, MOST = 65_535, 128
-#: By what content is hashed.
+#: The hash algorithm for content.
 HASH = "sha512"
-#: Set by the service.
+#: Fields that only the service sets.
 READ_ONLY = frozenset({
     "status", "size", "virtual_size", "checksum", "os_hash_algo", "os_hash_value", "created_at", "updated_at", "self",
     "file", "schema", "direct_url", "locations", "stores", "deleted", "deleted_at"})
-#: Names, which are part of paths and headers too.
+#: Names, which are also parts of paths and headers.
 WORD = Text(1, 255, r"[^\x00-\x1f\x7f]*", "must have no control characters")
 ID, PROPERTY_NAME, PROPERTY = Uuid(), WORD, Text(0, LONGEST)
 TEXT, NUMBER = Nullable(Text(0, 255)), Integer(0, 2**31 - 1)
@@ -33,23 +33,23 @@ FIELDS: Mapping[str, Value] = {
     "protected": Boolean(), "os_hidden": Boolean(), "tags": TAGS}
 
 
-#: Properties that say how an image is signed: the signature in base64, hash method, key type, and the certificate's
-#: uuid in the key manager. An image that is made of a server has other content, so it has them not.
+#: Properties that describe the signature of an image: the signature in base64, hash method, key type, and the
+#: certificate's uuid in the key manager. An image made from a server does not get them, because its content differs.
 SIGNATURE = ("img_signature", "img_signature_hash_method", "img_signature_key_type", "img_signature_certificate_uuid")
 
 
 def is_read_only(name: str) -> bool:
-    """Whether the service sets what is called so."""
+    """Return whether only the service sets the field *name*."""
     return name in READ_ONLY or name.startswith("os_glance_")
 
 
 def is_property(name: str) -> bool:
-    """Whether callers may call a property so: fields have rules of their own, and some the service sets."""
+    """Return whether callers may use *name* for a property: it is neither a field nor set by the service."""
     return not (is_read_only(name) or name in FIELDS or name == "id")
 
 
 def check_properties(names: Iterable[str]) -> None:
-    """Raises ``Forbidden`` for what is no name of a property: whoever gives properties sets nothing else by them."""
+    """Raise ``Forbidden`` for names that are not properties, so that properties cannot set anything else."""
     for name in names:
         _check_settable(name)
         if not is_property(name):
@@ -62,36 +62,36 @@ def _check_settable(name: str) -> None:
         raise Forbidden(f"Attribute '{name}' is set by the image service itself; leave it out.")
 
 
-def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
-    """Fields and properties of what a caller wants. Raises ``InvalidField``, and ``Forbidden`` for what only the
-    service sets."""
-    found: Document = {}
+def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
+    """Return the checked fields and properties of a request. Raises ``InvalidField``, and ``Forbidden`` for fields that
+    only the service sets."""
+    values: Document = {}
     properties: dict[str, str] = {}
-    for name, value in wanted.items():
+    for name, value in body.items():
         _check_settable(name)
         if name in FIELDS:
-            found[name] = FIELDS[name].check(value, name)
+            values[name] = FIELDS[name].check(value, name)
         else:
             properties[PROPERTY_NAME.check(name, "name of a property")] = PROPERTY.check(value, name)
-    return found, properties
+    return values, properties
 
 
 def check_formats(image: Mapping[str, Any]) -> None:
-    """Raises ``InvalidField`` for the container of a kernel or ramdisk around something else."""
+    """Raise ``InvalidField`` for a container format of kernels or ramdisks with a different disk format."""
     container, disk = image["container_format"], image["disk_format"]
     if container in BOOT and disk not in (None, container):
         raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)
 
 
-def as_json(properties: Mapping[str, str]) -> str:
-    """Properties as the table keeps them. Raises ``TooLarge`` when there are too many."""
+def properties_json(properties: Mapping[str, str]) -> str:
+    """Return properties as the table stores them. Raises ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
         raise TooLarge(f"An image may have {MOST} properties, and this would be {len(properties)}.")
     return orjson.dumps(properties, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
-    """A row with its tags as ``services.Images`` has it."""
-    found = {str(key): value for key, value in row.items()}
-    return {**found, "properties": orjson.loads(row["properties"]), "tags": list(names),
+def image_document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
+    """Return a row with its tags in the form of ``services.Images``."""
+    columns = {str(key): value for key, value in row.items()}
+    return {**columns, "properties": orjson.loads(row["properties"]), "tags": list(names),
             "os_hash_algo": HASH if row["os_hash_value"] else None}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images in the database: who may see and change which (Glance's default rules), lists with filters and pages."""
+"""Images in the database: permissions to see and change them (Glance's default rules), and lists with filters and
+pages."""
 
 from __future__ import annotations
 
@@ -10,25 +11,25 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, false, func, insert, or_, select, true, update
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.engine.conditions import COMPARE, has_pair
-from magnetar_control.store.engine.database import now
-from magnetar_control.store.engine.paging import beyond
+from magnetar_control.services import Context
+from magnetar_control.store.engine.conditions import COMPARE, has_pair, keyset_condition
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
-from .fields import HASH, document
+from .fields import HASH, image_document
 from .tables import images, members, tags
 
 Condition = ColumnElement[bool]
 Page = tuple[list[Document], bool]
 Row = Mapping[Any, Any]
-#: Columns by which lists are sorted, with what stands for nothing, so that pages never skip a row.
+#: Sort columns of lists, with the value that replaces null, so that pages never skip a row.
 SORTS: dict[str, Any] = {
     "name": "", "status": "", "container_format": "", "disk_format": "", "size": 0, "id": "", "created_at": "",
     "updated_at": "", "owner": "", "visibility": "", "min_disk": 0, "min_ram": 0}
 _PROJECT: Any = bindparam("project")
-#: Statements that each new server needs, made once: an image by id, with a row for each tag; and where a project that
-#: is no administrator's may see it. A project that is none (NULL) owns nothing.
+#: Statements that each new server needs, built once: an image by id, with a row for each tag, and the same for images
+#: that a project may see without an administrator's rights. A request without a project (NULL) owns nothing.
 _BY_ID = select(images, tags.c.tag).outerjoin(tags, tags.c.image_id == images.c.id).where(
     images.c.id == bindparam("id")).order_by(tags.c.tag)
 _SHARED = select(members.c.image_id).where(members.c.member == _PROJECT)
@@ -39,10 +40,13 @@ _VISIBLE = _BY_ID.where(or_(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageListing:
-    """Which images a list has. *visibility*: that one, or ``all``; left out: one's own, public ones, and shared ones
-    that were accepted. *member_status*: shared ones in that status, or ``all``. *filters*: (field, operator, value), of
-    which all hold; operators are eq, neq, gt, gte, lt, lte and in; what is no field is a property. *sort*: fields, and
-    whether downwards. At most *limit* (``None``: all) after the image *marker*."""
+    """The images of a list.
+
+    *visibility*: only this one, or ``all``; ``None``: the caller's own images, public ones, and accepted shared ones.
+    *member_status*: shared images in this status, or ``all``. *filters*: (field, operator, value), which must all
+    match; operators are eq, neq, gt, gte, lt, lte and in; an unknown field is a property. *sort*: (field, descending).
+    *limit*: maximum number, ``None`` for all. *marker*: the image before the first one.
+    """
 
     visibility: str | None = None
     member_status: str | None = None
@@ -52,9 +56,10 @@ class ImageListing:
     marker: str | None = None
 
 
-def find(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document | None:
-    """The image, when *context* may see it (``None``: the control plane itself). *lock*: nobody else changes it until
-    the transaction ends."""
+def find_image_document(connection: Connection, context: Context | None, id: str,
+                        lock: bool = False) -> Document | None:
+    """Return the image, if *context* may see it (``None``: the control plane itself). *lock*: no other client changes
+    the image until the transaction ends."""
     if context is not None and not context.is_reader:
         return None
     values: dict[str, str | None] = {"id": id}
@@ -65,57 +70,59 @@ def find(connection: Connection, context: Context | None, id: str, lock: bool = 
     if not rows:
         return None
     image = {name: value for name, value in rows[0].items() if name != "tag"}
-    return document(image, [row["tag"] for row in rows if row["tag"] is not None])
+    return image_document(image, [row["tag"] for row in rows if row["tag"] is not None])
 
 
-def seen(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document:
-    """As ``find``; raises ``NotFound``."""
-    image = find(connection, context, id, lock)
+def require_image_document(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document:
+    """Return the image as ``find_image_document`` does. Raises ``NotFound``."""
+    image = find_image_document(connection, context, id, lock)
     if image is None:
         raise NotFound(f"No image found with ID {id}.")
     return image
 
 
-def change(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
-    """Change columns of an image (in one of the states *status*); whether there was such a one."""
+def update_image_row(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
+    """Change columns of an image (only in one of the states *status*, if given); return whether there was such an
+    image."""
     condition = images.c.id == id
     if status:
         condition &= images.c.status.in_(status)
-    return connection.execute(update(images).where(condition).values({**values, "updated_at": now()})).rowcount > 0
+    return connection.execute(update(images).where(condition).values({**values, "updated_at": utc_now()})).rowcount > 0
 
 
 def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
-    """The image has these tags and no others."""
+    """Replace the tags of the image."""
     connection.execute(delete(tags).where(tags.c.image_id == id))
     rows = [{"image_id": id, "tag": name} for name in names]
     if rows:
         connection.execute(insert(tags), rows)
 
 
-def page(connection: Connection, context: Context, listing: ImageListing) -> Page:
-    """The images of a list, and whether more follow. Raises ``InvalidRequest`` for a marker that is not there, and
+def fetch_image_page(connection: Connection, context: Context, listing: ImageListing) -> Page:
+    """Return the images of a list, and whether more follow. Raises ``InvalidRequest`` for an unknown marker, and
     ``Forbidden`` for a caller who may not even read."""
     if not context.is_reader:
         raise Forbidden("You are not authorized to complete this action: it needs the role reader of a project.")
     keys, limit = [*listing.sort, ("id", listing.sort[-1][1])], listing.limit
     order = [(func.coalesce(images.c[name], SORTS[name]), down) for name, down in keys]
-    conditions = [_listed(context, listing), *(_filter(*one) for one in listing.filters)]
+    conditions = [_listed(context, listing), *(_filter(*image_filter) for image_filter in listing.filters)]
     if listing.marker:
-        row = find(connection, context, listing.marker)
+        row = find_image_document(connection, context, listing.marker)
         if row is None:
             raise InvalidRequest(f"The marker {listing.marker} is no image that you can see.")
-        conditions.append(beyond(order, [SORTS[name] if row[name] is None else row[name] for name, _down in keys]))
+        conditions.append(keyset_condition(order, [SORTS[name] if row[name] is None else row[name] for name,
+                                                   _down in keys]))
     query = select(images).where(*conditions).order_by(*(column.desc() if down else column for column, down in order))
     rows = connection.execute(query.limit(None if limit is None else limit + 1)).mappings().all()
     shown, tagged = rows[:limit], defaultdict(list)
     for id, tag in connection.execute(
             select(tags).where(tags.c.image_id.in_([row["id"] for row in shown])).order_by(tags.c.tag)):
         tagged[id].append(tag)
-    return [document(row, tagged[row["id"]]) for row in shown], limit is not None and len(rows) > limit > 0
+    return [image_document(row, tagged[row["id"]]) for row in shown], limit is not None and len(rows) > limit > 0
 
 
 def _listed(context: Context, listing: ImageListing) -> Condition:
-    wanted, status = listing.visibility, listing.member_status or "accepted"
+    visibility, status = listing.visibility, listing.member_status or "accepted"
     shown: Condition = true()
     if not context.is_admin or listing.member_status is not None:
         shared = select(members.c.image_id).where(
@@ -124,14 +131,14 @@ def _listed(context: Context, listing: ImageListing) -> Condition:
             images.c.visibility == "public",
             false() if context.project_id is None else images.c.owner == context.project_id,
             (images.c.visibility == "shared") & images.c.id.in_(shared),
-            (images.c.visibility == "community") if wanted in ("community", "all") else false())
-    return shown if wanted in (None, "all") else shown & (images.c.visibility == wanted)
+            (images.c.visibility == "community") if visibility in ("community", "all") else false())
+    return shown if visibility in (None, "all") else shown & (images.c.visibility == visibility)
 
 
 def _filter(name: str, comparison: str, value: Any) -> Condition:
     if name == "tag":
         return images.c.id.in_(select(tags.c.image_id).where(tags.c.tag == value))
-    if name == "os_hash_algo":  # of what has a hash
+    if name == "os_hash_algo":  # images with a hash
         return images.c.os_hash_value.is_not(None) if value == HASH else false()
     if name not in images.c or name in ("properties", "why"):
         return has_pair(images.c.properties, name, value)
@@ -141,32 +148,32 @@ def _filter(name: str, comparison: str, value: Any) -> Condition:
     return OPERATORS[comparison](column, value)
 
 
-#: Operators of filters: besides those of moments that of truth values, and that of several texts.
+#: Operators of filters: the ones for times, extended to booleans and lists of texts.
 OPERATORS: Mapping[str, Callable[[Any, Any], Condition]] = {
     **COMPARE, "eq": lambda column, value: column.is_(value) if isinstance(value, bool) else column == value,
     "in": lambda column, value: column.in_(value)}
 
 
-def owns(context: Context, image: Document) -> bool:
-    """Whether the image is the project's; for admins all are."""
+def owns_image(context: Context, image: Document) -> bool:
+    """Return whether the image belongs to the caller's project; for administrators, always true."""
     return context.is_admin or (image["owner"] is not None and image["owner"] == context.project_id)
 
 
-def check_writer(context: Context) -> None:
-    """Raises ``Forbidden`` for a caller who may only read."""
+def check_image_writer(context: Context) -> None:
+    """Raise ``Forbidden`` for a caller who may only read."""
     if not context.is_admin and "member" not in context.roles:
         raise Forbidden("You are not authorized to complete this action: it needs the role member.")
 
 
-def check_owner(context: Context, image: Document) -> None:
-    """Raises ``Forbidden`` for a caller who may see the image, but not change it."""
-    check_writer(context)
-    if not owns(context, image):
+def check_image_owner(context: Context, image: Document) -> None:
+    """Raise ``Forbidden`` for a caller who may see the image, but not change it."""
+    check_image_writer(context)
+    if not owns_image(context, image):
         raise Forbidden("You are not permitted to modify this image: it is another project's.")
 
 
 def check_fields(context: Context, values: Document) -> None:
-    """Raises ``Forbidden`` for values that only admins set."""
+    """Raise ``Forbidden`` for values that only administrators may set."""
     if not context.is_admin and values.get("visibility") == "public":
         raise Forbidden("Only administrators make images public; share it, or make it a community image.")
     if not context.is_admin and values.get("owner", context.project_id) != context.project_id:
@@ -174,6 +181,6 @@ def check_fields(context: Context, values: Document) -> None:
 
 
 def check_readable(context: Context, image: Document) -> None:
-    """Raises ``Forbidden`` when the caller may not have the content."""
+    """Raise ``Forbidden`` when the caller may not read the content."""
     if image["status"] == "deactivated" and not context.is_admin:
         raise Forbidden(f"Image {image['id']} is deactivated; an administrator may reactivate it.")

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Members: the projects with which a shared image is shared, and whether they accepted it (Image API v2, "Sharing")."""
+"""Members: the projects that a shared image is shared with, and whether they have accepted it (Image API v2,
+"Sharing")."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.engine.database import Database, added, now
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, NotFound, TooLarge
 
 from . import images
-from .images import check_writer, owns
+from .images import check_image_writer, owns_image
 from .tables import members
 
-#: Projects with which an image may be shared (Glance's image_member_quota).
+#: Maximum number of members of an image (Glance's image_member_quota).
 MOST = 128
 
 
@@ -22,14 +24,15 @@ class Members:
         self.database = database
 
     def list(self, context: Context, image_id: str) -> tuple[RowMapping, ...]:
-        """All members for the owner; for a member itself."""
+        """Return all members for the owner; for a member, only its own row."""
         with self.database.read() as connection:
-            image = images.seen(connection, context, image_id)
+            image = images.require_image_document(connection, context, image_id)
             rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))
-            return tuple(row for row in rows.mappings() if owns(context, image) or row["member"] == context.project_id)
+            return tuple(row for row in rows.mappings() if owns_image(context, image)
+                         or row["member"] == context.project_id)
 
     def show(self, context: Context, image_id: str, project: str) -> RowMapping:
-        """One member. Raises ``NotFound``."""
+        """Return a member. Raises ``NotFound``."""
         with self.database.read() as connection:
             return _member(connection, context, image_id, project)[1]
 
@@ -37,11 +40,13 @@ class Members:
         """Share the image with a project, which may accept it. Raises ``NotFound``, ``Forbidden``, ``Conflict``,
         ``TooLarge``."""
         with self.database.write() as connection:
-            image = images.seen(connection, context, image_id, lock=True)  # so that nobody else adds one, or removes it
+            # locked, so that no other client adds a member or removes the image
+            image = images.require_image_document(connection, context, image_id, lock=True)
             _check_sharer(context, image)
             if image["visibility"] != "shared":
                 raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
-            if not added(connection, members, image_id=image_id, member=project, status="pending", created_at=now()):
+            if not insert_if_absent(connection, members, image_id=image_id, member=project, status="pending",
+                                    created_at=utc_now()):
                 raise Conflict(f"The image is shared with {project} already.")
             shared = select(func.count()).where(members.c.image_id == image_id)
             if (count := connection.execute(shared).scalar_one()) > MOST:
@@ -50,14 +55,14 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
-        """The member's own answer: pending, accepted or rejected."""
+        """Set the member's own status: pending, accepted or rejected."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
-            check_writer(context)
+            check_image_writer(context)
             if not context.is_admin and project != context.project_id:
                 raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
             connection.execute(update(members).filter_by(image_id=image_id, member=project).values(
-                status=status, updated_at=now()))
+                status=status, updated_at=utc_now()))
             return _member(connection, context, image_id, project)[1]
 
     def remove(self, context: Context, image_id: str, project: str) -> None:
@@ -68,15 +73,15 @@ class Members:
 
 
 def _member(connection: Connection, context: Context, image_id: str, project: str) -> tuple[Document, RowMapping]:
-    """The image and the row of its member, which the owner and the member see. Raises ``NotFound``."""
-    image = images.seen(connection, context, image_id)
+    """Return the image and the row of its member; only the owner and the member see it. Raises ``NotFound``."""
+    image = images.require_image_document(connection, context, image_id)
     row = connection.execute(select(members).filter_by(image_id=image_id, member=project)).mappings().first()
-    if row is None or not (owns(context, image) or project == context.project_id):
+    if row is None or not (owns_image(context, image) or project == context.project_id):
         raise NotFound(f"The image is not shared with {project}.")
     return image, row
 
 
 def _check_sharer(context: Context, image: Document) -> None:
-    if not owns(context, image):
+    if not owns_image(context, image):
         raise Forbidden("Only the project whose image it is says with whom it is shared.")
-    check_writer(context)
+    check_image_writer(context)

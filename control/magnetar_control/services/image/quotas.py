@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of images: how many a project has, and MiB of their content, called as in Glance. Content counts as it comes:
-an upload takes its share of the quota piece by piece, ahead of the bytes, so that many at once stay within it."""
+"""Image quotas of projects: the number of images, and the MiB of their content, with Glance's names.
+
+Content counts while it is uploaded: an upload claims its share of the quota piece by piece, before the bytes arrive, so
+that concurrent uploads stay within the quota.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ from .tables import images, uploads
 
 COUNT, SIZE = "image_count_total", "image_size_total"
 MIB = 2**20
-#: MiB that an upload takes at once of the quota, when it does not say how much will come.
+#: MiB of the quota that an upload claims in one step, when its size is not known.
 STEP = 16
 _OWN = images.c.owner == bindparam("project")
 _COMING = select(func.coalesce(func.sum(uploads.c.size), 0)).join_from(
     uploads, images, images.c.id == uploads.c.image_id).where(
     _OWN, images.c.id != bindparam("besides")).correlate(None).scalar_subquery()
-#: How many, and the bytes of what is there and of what comes to others than the image *besides*: one statement, as
-#: content that is complete goes from here to there.
+#: The number of images, and the bytes of stored content and of uploads to images other than *besides*. It is one
+#: statement, because complete content moves from uploads to images.
 _USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING).where(_OWN)
 
 
-def of(limits: Mapping[str, int]) -> Quotas:
-    """With these limits of projects without their own, and the usual ones for what is left out."""
-    return Quotas("image", {**defaults(Settings()), **limits}, _count, _refusal)
+def image_quotas(limits: Mapping[str, int]) -> Quotas:
+    """Return the quotas with these default *limits*; the settings' limits apply to missing ones."""
+    return Quotas("image", {**image_quota_defaults(Settings()), **limits}, _count, _refusal)
 
 
-def defaults(settings: Settings) -> dict[str, int]:
-    """The limits that the settings say, by Glance's names."""
+def image_quota_defaults(settings: Settings) -> dict[str, int]:
+    """Return the limits of the settings, by Glance's names."""
     size = settings.quota_image_gigabytes
     return {COUNT: settings.quota_images, SIZE: size if size < 0 else size * 1024}
 
@@ -46,21 +49,23 @@ def _count(connection: Connection, project: str, _names: Collection[str]) -> dic
 
 
 def _used(connection: Connection, project: str, besides: str = "") -> tuple[int, int]:
-    """How many images, and their bytes, but for what comes to the image *besides*."""
+    """Return the number of images, and the bytes they use, without the upload to the image *besides*."""
     count, size = connection.execute(_USED, {"project": project, "besides": besides}).one()
     return int(count), int(size)
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """In the words of oslo.limit, as Glance."""
-    words = ", ".join(f"Resource {one.resource} is over limit of {one.limit} due to current usage {one.used} and delta "
-                      f"{one.more}" for one in over)
+    """Return the error, in the words of oslo.limit, as Glance does."""
+    words = ", ".join(
+        f"Resource {excess.resource} is over limit of {excess.limit} due to current usage {excess.used} and delta "
+                      f"{excess.more}" for excess in over)
     return TooLarge(f"The project is over a limit for [{words}]. Delete images that are not needed, or ask an "
                     "administrator for a larger quota.")
 
 
-def check_room(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
-    """Raises the refusal of so many *more* images, with *size* bytes of content beside what comes to *image*."""
+def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
+    """Raise the quota's refusal when *more* images with *size* bytes of content do not fit. The upload to *image* does
+    not count."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:
@@ -70,16 +75,15 @@ def check_room(connection: Connection, quota: Quotas, project: str, more: int, s
 
 
 class Share:
-    """What the upload of an *image* takes of the quota of the *project* whose it is."""
+    """The share of a *project*'s quota that the upload of an *image* claims."""
 
     def __init__(self, database: Database, quota: Quotas, image: str, project: str) -> None:
         self.database, self.quota, self.image, self.project = database, quota, image, project
-        #: Bytes that may come; ``None``: as many as there are.
+        #: Bytes that the upload may use; ``None``: no limit.
         self.taken: int | None = 0
 
     def of(self, chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-        """The *chunks*, each when the quota has room for it; *size*: of all together, where that is known. Raises
-        ``TooLarge``."""
+        """Yield *chunks*, each as soon as the quota has room. *size*: the total, if known. Raises ``TooLarge``."""
         come = 0
         if size:
             self.database.retried(partial(self._take, size, size))
@@ -90,7 +94,7 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Take *most* bytes, or what is left; at least *least*."""
+        """Claim *most* bytes or the rest of the quota, but at least *least*."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)
             if limit is None:
@@ -104,6 +108,6 @@ class Share:
             connection.execute(query.on_conflict_do_update(index_elements=["image_id"], set_={"size": self.taken}))
 
 
-def give_back(connection: Connection, image: str) -> None:
-    """The upload of an image has ended: its size counts from now on, if it has one."""
+def release_upload_quota(connection: Connection, image: str) -> None:
+    """Release the claim of an upload that has ended: from now on the size of the image counts, if it has one."""
     connection.execute(delete(uploads).where(uploads.c.image_id == image))

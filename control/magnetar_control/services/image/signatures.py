@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Signatures of images: over the digest of the content, in four properties of the image, by a certificate of the key
-manager. Source: Glance's and Nova's documentation of image signature verification (spec rows CERT-01 to CERT-27)."""
+"""Signatures of images: four properties of the image sign the digest of its content with a certificate of the key
+manager. Source: the documentation of image signature verification of Glance and Nova."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
-from magnetar_control.services import Context, Document, Images, KeyManager
+from magnetar_control.services import Context, Images, KeyManager
+from magnetar_core.document import Document
 from magnetar_core.errors import ImageRefused, NotFound
 
 from . import certificates
@@ -31,14 +32,15 @@ METHODS: Mapping[str, hashes.HashAlgorithm] = {
     "SHA-224": hashes.SHA224(), "SHA-256": hashes.SHA256(), "SHA-384": hashes.SHA384(), "SHA-512": hashes.SHA512()}
 #: Values of img_signature_key_type.
 KEY_TYPES = ("RSA-PSS", "DSA", "ECC_SECP521R1", "ECC_SECP384R1")
-#: Those that Glance knows besides: OpenSSL 4, which cryptography has, knows no curves over binary fields any more.
+#: Key types that only Glance supports: OpenSSL 4, which cryptography uses, no longer supports curves over binary
+#: fields.
 GONE = ("ECC_SECT571K1", "ECC_SECT409K1", "ECC_SECT571R1", "ECC_SECT409R1")
-#: Digests of contents that are remembered; when there are more, all are forgotten.
+#: Number of cached digests of contents; when it is exceeded, the cache is emptied.
 REMEMBERED = 1000
 
 
 class Signature(NamedTuple):
-    """The signature of an image: *method* and *key_type* as the properties have them."""
+    """The signature of an image. *method*, *key_type*: as in the image's properties."""
 
     image: str
     value: bytes
@@ -47,7 +49,7 @@ class Signature(NamedTuple):
     certificate: str
 
     def check(self, certificate: x509.Certificate, digest: bytes) -> None:
-        """Raises ``ImageRefused`` unless the key of *certificate* has signed the content that has this *digest*."""
+        """Raise ``ImageRefused`` unless the key of *certificate* has signed the content with this *digest*."""
         method = METHODS[self.method]
         hashed = Prehashed(method)
         try:
@@ -59,130 +61,143 @@ class Signature(NamedTuple):
             elif isinstance(key, ec.EllipticCurvePublicKey) and self.key_type == f"ECC_{key.curve.name.upper()}":
                 key.verify(self.value, digest, ec.ECDSA(hashed))
             else:
-                raise refused(self.image, f"img_signature_key_type is {self.key_type}, and the key of certificate "
+                raise signature_refusal(self.image,
+                                        f"img_signature_key_type is {self.key_type}, and the key of certificate "
                                           f"{self.certificate} is of another type")
         except InvalidSignature:
-            raise refused(self.image, f"the content is not what was signed, or not with the key of certificate "
+            raise signature_refusal(self.image,
+                                    f"the content is not what was signed, or not with the key of certificate "
                                       f"{self.certificate}") from None
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise refused(self.image, f"its signature cannot be looked at ({error})") from None
+            raise signature_refusal(self.image, f"its signature cannot be looked at ({error})") from None
 
 
-def refused(image: str, why: str) -> ImageRefused:
-    """The signature is not good."""
+def signature_refusal(image: str, why: str) -> ImageRefused:
+    """Return the error for a signature that is not valid."""
     return ImageRefused(f"Image signature verification failed for image {image}: {why}.")
 
 
 def signature_of(image: Mapping[str, Any]) -> Signature:
-    """What an image's properties say. Raises ``ImageRefused`` unless they say it all."""
+    """Return the signature in an image's properties. Raises ``ImageRefused`` unless it is complete."""
     id, properties = str(image["id"]), image.get("properties") or {}
     lacking = [name for name in SIGNATURE if not properties.get(name)]
     if lacking:
-        raise refused(id, f"it has no {', '.join(lacking)}. Give the image all of {', '.join(SIGNATURE)}, or take one "
+        raise signature_refusal(
+            id, f"it has no {', '.join(lacking)}. Give the image all of {', '.join(SIGNATURE)}, or take one "
                           "that is signed")
     value, method, key_type, certificate = (str(properties[name]) for name in SIGNATURE)
     if key_type in GONE:
-        raise refused(id, f"its img_signature_key_type is {key_type}, a curve over a binary field, which OpenSSL does "
+        raise signature_refusal(
+            id, f"its img_signature_key_type is {key_type}, a curve over a binary field, which OpenSSL does "
                           f"not know any more. Sign the image with a key of another type: {', '.join(KEY_TYPES)}")
-    for name, said, known in (("img_signature_hash_method", method, METHODS),
-                              ("img_signature_key_type", key_type, KEY_TYPES)):
-        if said not in known:
-            raise refused(id, f"its {name} is {said[:40]}, and must be one of {', '.join(known)}")
+    for name, setting, supported in (("img_signature_hash_method", method, METHODS),
+                                     ("img_signature_key_type", key_type, KEY_TYPES)):
+        if setting not in supported:
+            raise signature_refusal(id, f"its {name} is {setting[:40]}, and must be one of {', '.join(supported)}")
     try:
         return Signature(id, base64.b64decode("".join(value.split()), validate=True), method, key_type, certificate)
     except (binascii.Error, ValueError):
-        raise refused(id, "its img_signature is not base64") from None
+        raise signature_refusal(id, "its img_signature is not base64") from None
 
 
 def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> x509.Certificate:
-    """A certificate of the key manager. Raises ``ImageRefused``."""
+    """Return a certificate from the key manager. Raises ``ImageRefused``."""
     try:
-        return certificates.load(keys.certificate(context, id), id)
+        return certificates.load_certificate(keys.certificate(context, id), id)
     except NotFound as error:
-        raise refused(image, error.message.rstrip(".")) from None
+        raise signature_refusal(image, error.message.rstrip(".")) from None
 
 
 class SignedUpload:
-    """The content of a signed image that comes. Raises ``ImageRefused`` at once for a signature that cannot be good."""
+    """The upload of a signed image. Raises ``ImageRefused`` immediately for a signature that cannot be valid."""
 
     def __init__(self, image: Document, keys: KeyManager, context: Context) -> None:
         self.signature = signature_of(image)
         self.certificate = certificate_of(keys, context, self.signature.certificate, self.signature.image)
-        if why := certificates.outdated(self.certificate, datetime.now(UTC)):
-            raise refused(self.signature.image, f"the certificate {self.signature.certificate} {why}")
+        if why := certificates.validity_problem(self.certificate, datetime.now(UTC)):
+            raise signature_refusal(self.signature.image, f"the certificate {self.signature.certificate} {why}")
         self._digest = _hash(self.signature.method)
 
     def seen(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The same content, looked at as it goes by."""
+        """Yield *chunks* unchanged, and compute their digest."""
         for chunk in chunks:
             self._digest.update(chunk)
             yield chunk
 
     def check(self) -> None:
-        """Raises ``ImageRefused`` when what was seen is not what was signed."""
+        """Raise ``ImageRefused`` when the content differs from the signed one."""
         self.signature.check(self.certificate, self._digest.digest())
 
 
 def is_signed(image: Mapping[str, Any]) -> bool:
-    """Whether an image has all of a signature."""
+    """Return whether an image has all properties of a signature."""
     return all((image.get("properties") or {}).get(name) for name in SIGNATURE)
 
 
 class Signatures:
-    """What is asked of images before they reach a host. *verify*: their signatures are verified; *validate*: and must
-    be of a certificate that the user trusts, or that is linked to the *defaults*. Whoever names certificates has both
-    done."""
+    """The verification of images before they reach a host.
+
+    *verify*: verify signatures. *validate*: the certificate must also be trusted by the user or linked to *defaults*.
+    Both apply when the user names certificates.
+    """
 
     def __init__(self, keys: KeyManager, images: Images, verify: bool, validate: bool, defaults: Sequence[str]) -> None:
         self.keys, self.images, self.verify, self.validate, self.defaults = keys, images, verify, validate, defaults
-        #: Image, digest that the service told, hash method: its digest by that method, and the checksum for agents.
+        #: (Image, digest from the image service, hash method) to the digest by that method and the checksum for agents.
         self._known: dict[tuple[str, str, str], tuple[bytes, str]] = {}
         self._lock = threading.Lock()
         self._under_way: WeakValueDictionary[tuple[str, str, str], threading.Lock] = WeakValueDictionary()
 
     def check(self, context: Context, id: str, trusted: Sequence[str] = (),
               proceed: Callable[[], None] = lambda: None) -> str | None:
-        """The checksum of the content that was verified, as agents take it (``sha512:HEX``): nothing else may reach the
-        guest. ``None`` where nothing is asked. *trusted*: ids that the user named. *proceed* is called while the
-        content is read, and may raise. Raises ``ImageRefused``, ``Conflict``."""
+        """Return the checksum of the verified content as agents take it (``sha512:HEX``), so that no other content
+        reaches the guest; ``None`` when no verification is needed.
+
+        *trusted*: ids of certificates that the user named. *proceed* is called while the content is read, and may
+        raise. Raises ``ImageRefused``, ``Conflict``.
+        """
         if not trusted and not self.verify:
             return None
         image = self.images.show(context, id)
         if image is None:
-            raise refused(id, "it was removed meanwhile")
+            raise signature_refusal(id, "it was removed meanwhile")
         signature = signature_of(image)
         certificate = certificate_of(self.keys, context, signature.certificate, id)
         if trusted or self.validate:
             self._check_trusted(context, signature, certificate, trusted or self.defaults)
-        elif why := certificates.outdated(certificate, datetime.now(UTC)):
-            raise refused(id, f"the certificate {signature.certificate} {why}")
+        elif why := certificates.validity_problem(certificate, datetime.now(UTC)):
+            raise signature_refusal(id, f"the certificate {signature.certificate} {why}")
         digest, checksum = self._digest(image, signature.method, proceed)
         signature.check(certificate, digest)
         return checksum
 
     def _check_trusted(self, context: Context, signature: Signature, certificate: x509.Certificate,
                        trusted: Sequence[str]) -> None:
-        found = {one: certificate_of(self.keys, context, one, signature.image) for one in trusted}
-        certificates.check_chain(certificate, signature.certificate, found, datetime.now(UTC))
+        trusted_certificates = {trusted_id: certificate_of(self.keys, context, trusted_id, signature.image)
+                                for trusted_id in trusted}
+        certificates.check_chain(certificate, signature.certificate, trusted_certificates, datetime.now(UTC))
 
     def _digest(self, image: Document, method: str, proceed: Callable[[], None]) -> tuple[bytes, str]:
-        """The digest of the content by *method*, and its checksum. The content is read once for an image and a method;
-        not at all where its service has told that digest: then the agent compares it with what it gets."""
+        """Return the digest of the content by *method*, and its checksum. The content is read once for each image and
+        method. It is not read when the image service has reported that digest: the agent compares it with the content
+        that it downloads."""
         algorithm, value = str(image.get("os_hash_algo")), str(image.get("os_hash_value"))
-        told = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
-        if told and algorithm == _name(method):
+        has_service_digest = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
+        if has_service_digest and algorithm == _name(method):
             return bytes.fromhex(value), f"{algorithm}:{value}"
         key = (str(image["id"]), value, method)
         with self._lock:
             lock = self._under_way.setdefault(key, threading.Lock())
         with lock:
             if key not in self._known:
-                found = self._read(key[0], {method, "SHA-512", "SHA-256" if algorithm == "sha256" else method}, proceed)
-                if told and found[f"SHA-{algorithm[3:]}"].hex() != value:
-                    raise refused(key[0], f"its content is not what the image service says (os_hash_value {value})")
+                digests = self._read(key[0], {method, "SHA-512", "SHA-256" if algorithm == "sha256" else method},
+                                     proceed)
+                if has_service_digest and digests[f"SHA-{algorithm[3:]}"].hex() != value:
+                    raise signature_refusal(key[0],
+                                            f"its content is not what the image service says (os_hash_value {value})")
                 if len(self._known) >= REMEMBERED:
                     self._known = {}
-                self._known[key] = found[method], f"sha512:{found['SHA-512'].hex()}"
+                self._known[key] = digests[method], f"sha512:{digests['SHA-512'].hex()}"
             return self._known[key]
 
     def _read(self, id: str, methods: set[str], proceed: Callable[[], None]) -> dict[str, bytes]:
@@ -195,7 +210,7 @@ class Signatures:
 
 
 def _name(method: str) -> str:
-    """What hashlib and image services call it."""
+    """Return the name of the method in hashlib and image services."""
     return method.replace("-", "").lower()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, stamped
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, timestamp_columns
 
 images = Table(
     "images", API,
@@ -16,23 +16,23 @@ images = Table(
     Column("checksum", String(32)), Column("os_hash_value", String(128)),
     Column("protected", Boolean, nullable=False, default=False),
     Column("os_hidden", Boolean, nullable=False, default=False),
-    Column("properties", DOCUMENT, nullable=False, default="{}"), Column("why", Text),  # why it was killed
-    *stamped(), Index("images_owner", "owner", "created_at"), Index("images_created", "created_at", "id"))
+    Column("properties", DOCUMENT, nullable=False, default="{}"), Column("why", Text),  # why the status is killed
+    *timestamp_columns(), Index("images_owner", "owner", "created_at"), Index("images_created", "created_at", "id"))
 
-#: Projects with which a shared image is shared; ``status``: pending, accepted, rejected.
+#: The projects that a shared image is shared with; ``status``: pending, accepted, rejected.
 members = Table(
     "image_members", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
-    Column("member", NAME, primary_key=True), Column("status", String(8), nullable=False), *stamped(),
+    Column("member", NAME, primary_key=True), Column("status", String(8), nullable=False), *timestamp_columns(),
     Index("image_members_member", "member", "status"))
 
 tags = Table(
     "image_tags", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
     Column("tag", NAME, primary_key=True))
 
-#: Bytes of a project's quota that an upload under way takes, before its image has a size; or without image, when that
-#: was removed meanwhile.
+#: Bytes of a project's quota that a running upload claims, before its image has a size. The image may have been removed
+#: meanwhile.
 uploads = Table("image_uploads", API, Column("image_id", UUID, primary_key=True),
                 Column("size", BigInteger, nullable=False))
 
-#: Ids of images that were there. None is given again: hosts may still have the content, and scripts the id.
+#: Ids of deleted images. No id is used again: hosts may still have the content, and scripts the id.
 deleted = Table("deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))

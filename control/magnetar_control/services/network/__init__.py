@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded network service: Neutron's API v2.0 for servers. The agents make networks on each host for itself; with
-an engine (``engine.py``), it makes them between hosts."""
+"""The embedded network service: Neutron's API v2.0 for servers. Agents make the networks of one host each; an engine
+(``engine.py``) makes networks between hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EmbeddedNetworks", "Wait", "engine_of"]
 
 
 def engine_of(settings: Settings) -> NetworkEngine | None:
-    """The engine of the settings; ``None`` where the agents do. Raises ``InvalidSettings``."""
+    """Return the engine that the settings name; ``None`` when only agents make networks. Raises ``InvalidSettings``."""
     url, south = settings.ovn_northbound, settings.ovn_southbound
     if url is None and south is not None:
         raise InvalidSettings("ovn_southbound needs ovn_northbound too.")
@@ -23,12 +23,12 @@ def engine_of(settings: Settings) -> NetworkEngine | None:
         return None
     files = {name: getattr(settings, name) for name in ("ovn_key", "ovn_cert", "ovn_ca_cert")}
     for name, where in {"ovn_northbound": url, **({} if south is None else {"ovn_southbound": south})}.items():
-        for one in where.split(","):
-            if not one.strip().startswith(("ssl:", "tcp:", "unix:")):
+        for address in where.split(","):
+            if not address.strip().startswith(("ssl:", "tcp:", "unix:")):
                 raise InvalidSettings(f"{name} must be ssl:ADDRESS:PORT, tcp:ADDRESS:PORT or unix:/path, several "
                                       f"joined by commas, and is {where!r}.")
         if "ssl:" in where and (lacks := [name for name, file in files.items() if file is None]):
             raise InvalidSettings(f"{name} is by ssl, which needs {', '.join(lacks)} too.")
-    from magnetar_control.services.network.ovn.ovn import OvnEngine  # which takes a while, and most clouds have none
+    from magnetar_control.services.network.ovn.ovn import OvnEngine  # slow, and most clouds do not need it
 
     return OvnEngine(url, files["ovn_key"], files["ovn_cert"], files["ovn_ca_cert"], south=south)

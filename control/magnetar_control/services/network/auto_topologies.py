@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A project's first network, made when it is first needed: a network with a subnet of the default subnet pool, and a
-router where there is a default external network (Neutron's extension auto-allocated-topology). Servers that ask for
-``auto`` get it where their project has none."""
+"""A project's first network, created on demand: a network with a subnet from the default subnet pool, and a router if
+there is a default external network (Neutron's extension auto-allocated-topology). A server that asks for ``auto`` gets
+it when its project has no network."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from magnetar_control.services import Context
 from magnetar_control.services.network.routers.routers import RouterStore
 from magnetar_control.services.network.subnets import subnet_pools
 from magnetar_control.services.network.subnets.subnet_pools import SUBNET_POOL
-from magnetar_control.store.engine.database import Database, advisory_lock, now
+from magnetar_control.store.engine.database import Database, advisory_lock, utc_now
 from magnetar_core.errors import Conflict, NotFound
 
 from . import sharing
-from .resources import NetworkStore, forbidden
+from .resources import NetworkStore, forbidden_by_policy
 from .tables import auto_topologies, networks
 
 NAME = "auto_allocated_{}"
 
 
 class AutoTopologies:
-    """The first networks of projects; *networks*, *subnets* and *routers* are the stores of these."""
+    """The first networks of projects. *networks*, *subnets* and *routers*: the stores of these resources."""
 
     def __init__(self, database: Database, networks: NetworkStore, subnets: NetworkStore,
                  routers: RouterStore) -> None:
         self.database, self.networks, self.subnets, self.routers = database, networks, subnets, routers
 
     def find(self, context: Context, project: str) -> str:
-        """The uuid of *project*'s first network, which is made where there is none. Raises ``Conflict`` where the
-        operator has no default subnet pool for it."""
+        """Return the uuid of *project*'s first network, and create the network if there is none. Raises ``Conflict``
+        when the project may use no default subnet pool."""
         owner = self._as_owner(context, project, "get")
         with self.database.write() as connection:
             advisory_lock(connection, "first network", project)
@@ -40,14 +40,14 @@ class AutoTopologies:
             return str(row["network_id"]) if row else self._make(connection, owner)
 
     def check(self, context: Context, project: str) -> None:
-        """Raises the error that ``find`` would."""
+        """Raise the error that ``find`` would raise."""
         owner = self._as_owner(context, project, "get")
         with self.database.write() as connection:
             if _row(connection, project) is None:
                 _check_pool(connection, owner)
 
     def delete(self, context: Context, project: str) -> None:
-        """Remove it with its router. Raises ``Conflict`` while it has ports."""
+        """Delete the first network with its router. Raises ``Conflict`` while it has ports."""
         owner = self._as_owner(context, project, "delete")
         with self.database.write() as connection:
             row = _row(connection, project)
@@ -61,11 +61,11 @@ class AutoTopologies:
             self.networks.drop(connection, owner, network)
 
     def _as_owner(self, context: Context, project: str, verb: str) -> Context:
-        """*context* as one of *project*. Raises ``Forbidden``."""
+        """Return *context* as a caller of *project*. Raises ``Forbidden``."""
         if project != context.project_id and not context.is_admin:
-            raise forbidden(f"{verb}_auto_allocated_topology", "it is another project's")
+            raise forbidden_by_policy(f"{verb}_auto_allocated_topology", "it is another project's")
         if not context.is_writer:
-            raise forbidden(f"{verb}_auto_allocated_topology", "it needs the role member of the project")
+            raise forbidden_by_policy(f"{verb}_auto_allocated_topology", "it needs the role member of the project")
         return replace(context, project_id=project)
 
     def _make(self, connection: Connection, context: Context) -> str:
@@ -82,7 +82,7 @@ class AutoTopologies:
                 "network_id": outside}})
             self.routers.join(connection, context, router, subnet)
         connection.execute(insert(auto_topologies).values(
-            project_id=context.project_id, network_id=network, router_id=router, created_at=now()))
+            project_id=context.project_id, network_id=network, router_id=router, created_at=utc_now()))
         return network
 
 
@@ -92,9 +92,9 @@ def _row(connection: Connection, project: str) -> RowMapping | None:
 
 
 def _check_pool(connection: Connection, context: Context) -> str:
-    """The default subnet pool of IPv4; raises ``Conflict``."""
-    found = subnet_pools.default(connection, 4, SUBNET_POOL.visible(context))
-    if found is None:
+    """Return the default IPv4 subnet pool. Raises ``Conflict`` when there is none."""
+    pool_id = subnet_pools.default_subnet_pool(connection, 4, SUBNET_POOL.visible(context))
+    if pool_id is None:
         raise Conflict("Deployment error: No default subnetpools defined. An administrator makes one: openstack subnet "
                        "pool create --default --share --pool-prefix …", type="AutoAllocationFailure")
-    return found
+    return pool_id

@@ -31,7 +31,7 @@ from .tables import (
 OVER = "OverQuota"
 RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy", "subnetpool",
              "address_scope")
-#: Those that there are with an engine besides.
+#: Further resources, with an engine.
 OF_ENGINE = ("router", "floatingip", "address_group", "trunk")
 
 
@@ -39,22 +39,23 @@ def _counted(table: Table) -> Select[Any]:
     return select(func.count()).select_from(table).where(table.c.project_id == bindparam("project"))
 
 
-#: Statements that each new server needs among them, made once.
+#: Statements built once; each new server needs some of them.
 _COUNTED = {name: _counted(table) for name, table in zip(
     (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
                              subnet_pools, address_scopes, routers, floating_ips, address_groups, trunks),
     strict=True)}
 
 
-def of(limits: Mapping[str, int], engine: bool = False) -> Quotas:
-    """With these limits of projects without their own, and Neutron's, the usual ones, for what is left out."""
-    usual = {**defaults(Settings()), **limits}
+def build_network_quotas(limits: Mapping[str, int], engine: bool = False) -> Quotas:
+    """Return the quotas. *limits*: the default limits of projects; Neutron's defaults apply to the rest. *engine*:
+    include the resources of an engine."""
+    usual = {**default_network_limits(Settings()), **limits}
     names = (*RESOURCES, *(OF_ENGINE if engine else ()))
     return Quotas("network", {name: usual[name] for name in names}, _count, _refusal)
 
 
-def defaults(settings: Settings) -> dict[str, int]:
-    """The limits that the settings say, by resource."""
+def default_network_limits(settings: Settings) -> dict[str, int]:
+    """Return the limits in the settings, by resource."""
     return {name: getattr(settings, f"quota_{name}s".replace("ys", "ies")) for name in (*RESOURCES, *OF_ENGINE)}
 
 
@@ -63,8 +64,9 @@ def _count(connection: Connection, project: str, names: Collection[str]) -> dict
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """In Neutron's words, with how it comes."""
-    have = ", ".join(f"{one.resource}: {one.used} of {one.limit} are there, {one.more} more were asked for"
-                     for one in over)
-    return Conflict(f"Quota exceeded for resources: {sorted(one.resource for one in over)}. {have}. Delete what is not "
+    """Return the error in Neutron's words, with the figures."""
+    have = ", ".join(f"{excess.resource}: {excess.used} of {excess.limit} are there, {excess.more} more were asked for"
+                     for excess in over)
+    return Conflict(
+        f"Quota exceeded for resources: {sorted(excess.resource for excess in over)}. {have}. Delete what is not "
                     "needed, or ask an administrator for a larger quota.", type=OVER)

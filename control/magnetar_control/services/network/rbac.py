@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""RBAC policies: each shares a network, security group, QoS policy, address group, subnet pool or address scope with a
-project, or with all."""
+"""RBAC policies. Each shares a network, security group, QoS policy, address group, subnet pool or address scope with a
+project, or with all projects."""
 
 from __future__ import annotations
 
@@ -9,48 +9,49 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, RowMapping, select
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network.subnets import address_scopes
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 
-from .resources import NetworkResource, add, forbidden, own
-from .sharing import ALL, EXTERNAL, KINDS, SHARED, mark, uncovered
+from .resources import NetworkResource, forbidden_by_policy, insert_resource_row, rows_of_caller
+from .sharing import ALL, EXTERNAL, KINDS, SHARED, refresh_sharing_columns, uncovered_projects
 from .tables import rbac_policies
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it, of a thing of the caller's project."""
+def create_rbac_policy_row(connection: Connection, context: Context, values: Document) -> None:
+    """Add a policy for an object of the caller's project."""
     kind, id, action = values["object_type"], values["object_id"], values["action"]
     if action not in KINDS[kind].users:
         raise InvalidField("action", f"must be {SHARED} for a {kind}: only networks are external", action)
-    thing = _thing(connection, kind, id)
-    if thing is None or (thing["project_id"] != context.project_id and not context.is_admin):
+    shared_object = _shared_object(connection, kind, id)
+    if shared_object is None or (shared_object["project_id"] != context.project_id and not context.is_admin):
         raise NotFound(f"{kind} {id} could not be found among the project's.", type="RbacObjectNotFound")
     _may_target(context, "create", action, values["target_project"])
-    _check_network(connection, kind, action, thing)
+    _check_network(connection, kind, action, shared_object)
     if kind == "subnetpool":
-        address_scopes.check_shared(connection, thing, values["target_project"])
-    values["project_id"] = thing["project_id"]
+        address_scopes.check_shared(connection, shared_object, values["target_project"])
+    values["project_id"] = shared_object["project_id"]
     same = select(rbac_policies.c.id).where(
         rbac_policies.c.object_id == id, rbac_policies.c.action == action,
         rbac_policies.c.target_project == values["target_project"])
-    if there := connection.execute(same).scalar():
-        raise Conflict(f"An RBAC policy already exists with those values: {there}.", type="DuplicateRbacPolicy")
-    add(connection, rbac_policies, values)
-    mark(connection, kind, id)
+    if existing_id := connection.execute(same).scalar():
+        raise Conflict(f"An RBAC policy already exists with those values: {existing_id}.", type="DuplicateRbacPolicy")
+    insert_resource_row(connection, rbac_policies, values)
+    refresh_sharing_columns(connection, kind, id)
 
 
-def _thing(connection: Connection, kind: str, id: str) -> RowMapping | None:
-    """The row that is shared, locked."""
+def _shared_object(connection: Connection, kind: str, id: str) -> RowMapping | None:
+    """Return the row of the shared object, locked."""
     table = KINDS[kind].table
     return connection.execute(select(table).where(table.c.id == id).with_for_update()).mappings().first()
 
 
 def _may_target(context: Context, verb: str, action: str, target: str) -> None:
     if target == ALL and not context.is_admin:
-        raise forbidden(f"{verb}_rbac_policy:target_tenant", "only admins may share with all projects")
+        raise forbidden_by_policy(f"{verb}_rbac_policy:target_tenant", "only admins may share with all projects")
     if action == EXTERNAL and not context.is_admin:
-        raise forbidden(f"{verb}_rbac_policy:action", "only admins may make a network external")
+        raise forbidden_by_policy(f"{verb}_rbac_policy:action", "only admins may make a network external")
 
 
 def _check_network(connection: Connection, kind: str, action: str, network: RowMapping) -> None:
@@ -62,16 +63,16 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
                                         "others look for", network["id"])
 
 
-def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Another target, where nobody needs the one that was."""
+def prepare_rbac_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Change the target project, unless another project depends on the present one."""
     target = values.get("target_project", row["target_project"])
     if target == row["target_project"]:
         return
     _may_target(context, "update", row["action"], target)
     _check_unused(connection, row, [target])
-    thing = _thing(connection, row["object_type"], row["object_id"])
-    if thing is not None and row["object_type"] == "subnetpool":
-        address_scopes.check_shared(connection, thing, target)
+    shared_object = _shared_object(connection, row["object_type"], row["object_id"])
+    if shared_object is not None and row["object_type"] == "subnetpool":
+        address_scopes.check_shared(connection, shared_object, target)
     if connection.execute(select(rbac_policies.c.id).where(
             rbac_policies.c.object_id == row["object_id"], rbac_policies.c.action == row["action"],
             rbac_policies.c.target_project == target)).first():
@@ -79,21 +80,23 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
 
 
 def _check_unused(connection: Connection, row: RowMapping, plus: Collection[str] = ()) -> None:
-    thing = _thing(connection, row["object_type"], row["object_id"])
-    others = uncovered(connection, row["object_type"], thing, row["action"], rbac_policies.c.id == row["id"],
-                       plus) if thing else set()
-    if others:
-        what = row["object_type"].replace("_", " ")
+    shared_object = _shared_object(connection, row["object_type"], row["object_id"])
+    dependent_projects = uncovered_projects(connection, row["object_type"], shared_object, row["action"],
+                                            rbac_policies.c.id == row["id"], plus) if shared_object else set()
+    if dependent_projects:
+        object_kind = row["object_type"].replace("_", " ")
         raise Conflict(f"RBAC policy on object {row['object_id']} cannot be removed because other objects depend on "
-                       f"it. Details: {len(others)} projects use the {what} by it; have them let go of it first.",
+                       f"it. Details: {len(dependent_projects)} projects use the {object_kind} by it; have them let "
+                       "go of it first.",
                        type="RbacPolicyInUse")
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when nobody uses what it shares."""
+def prepare_rbac_policy_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Raise ``Conflict`` while a project uses the object through this policy."""
     _check_unused(connection, row)
 
 
 RBAC_POLICY = NetworkResource(
-    name="rbac_policy", table=rbac_policies, visible=own(rbac_policies), create=create, update=change, delete=delete,
-    after=lambda connection, row: mark(connection, row["object_type"], row["object_id"]))
+    name="rbac_policy", table=rbac_policies, visible=rows_of_caller(rbac_policies), create=create_rbac_policy_row,
+    update=prepare_rbac_policy_update, delete=prepare_rbac_policy_delete,
+    after=lambda connection, row: refresh_sharing_columns(connection, row["object_type"], row["object_id"]))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can be done with all resources of the network service: list, show, create, update and delete them."""
+"""The operations of all resources of the network service: list, show, create, update and delete."""
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     RowMapping,
-    Select,
     Table,
     delete,
     false,
@@ -28,33 +28,42 @@ from sqlalchemy import (
     update,
 )
 
-from magnetar_control.services import Context, Document, Documents, Page
+from magnetar_control.services import Context, Page
 from magnetar_control.services.network.engine.changes import ChangeLog
 from magnetar_control.services.quotas import Quotas
-from magnetar_control.store.engine.database import Database, collided, now
-from magnetar_control.store.engine.paging import beyond
+from magnetar_control.store.engine.conditions import Order, keyset_condition
+from magnetar_control.store.engine.database import Database, is_transaction_conflict, utc_now
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import sharing, tags
 
 T = TypeVar("T")
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
-#: Values of a filter that is a condition for each: databases take no expression of any depth.
+#: Values of a filter that adds one condition for each value: databases limit the depth of an expression.
 VALUES = 100
+#: Resources of a list that are in memory at once.
+AT_ONCE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkResource:
-    """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get
-    them. *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what
-    belongs to it; *update* (none: it cannot change) checks and completes the values before they are set; *delete*
-    says whether the row may go. *defaults*: values of a new one that are left out; *admin*: values that only admins
-    change, or give a new one otherwise than by default; *filters*: of lists, besides the columns, *private* those
-    of them that are admins' alone; *before_list*: makes what a list needs to be there, and says what the engine has
-    of it; *counts*: what a new one of these values is more of, besides itself; *writers_are_admins*: whether only
-    admins make, change and remove them; *after*: what is done when a row has changed, or gone; *units*: what the
-    engine has of a row, which is added, goes (``None``) or is given values; *owner*: the project whose a new one
-    will be, where that is not said by its values."""
+    """One kind of resource.
+
+    *visible*: the condition of the rows that a caller sees. *listed*: the same rows, by a condition for lists, where
+    that is faster (``sharing.listed_ids``). *documents*: converts rows to what callers get. *create*,
+    *update* and *delete* run in a transaction. *create* adds the row and everything that belongs to it. *update* checks
+    and completes the values before they are set (``None``: the resource cannot change). *delete* checks whether the row
+    may go.
+
+    *defaults*: values of a new resource, where the request leaves them out. *admin*: values that only admins change, or
+    set to something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the
+    filters for admins only. *before_list*: creates what a list must contain, and returns the units that the engine has
+    of it. *counts*: what else a new resource with these values counts as. *writers_are_admins*: whether only admins
+    create, change and delete. *after*: runs after a row has changed or is gone. *units*: the units that the engine has
+    of a row that is added, deleted (``None``) or given values. *owner*: the project of a new resource, where its values
+    do not name it.
+    """
 
     name: str
     table: Table
@@ -70,36 +79,39 @@ class NetworkResource:
     before_list: Callable[[Connection, Context], Sequence[str]] | None = None
     counts: Callable[[Document], Mapping[str, int]] = lambda _values: {}
     writers_are_admins: bool = False
+    listed: Callable[[Context], ColumnElement[bool]] | None = None
     after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
     @cached_property
     def all_filters(self) -> Mapping[str, Filter]:
-        """*filters*, and those of tags where it has such."""
-        return {**self.filters, **tags.filters(self.table)}
+        """Return the filters of the resource, and the filters of tags if it has tags."""
+        return {**self.filters, **tags.tag_filters(self.table)}
 
 
-def forbidden(rule: str, why: str) -> Forbidden:
-    """The policy says no."""
+def forbidden_by_policy(rule: str, why: str) -> Forbidden:
+    """Return the error for a request that the policy *rule* forbids."""
     return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.")
 
 
-def check_owner(context: Context, project_id: str | None, rule: str, what: str) -> None:
-    """Raises an error unless *project_id*, of a network, asks, or an admin."""
+def check_network_owner(context: Context, project_id: str | None, rule: str, attribute: str) -> None:
+    """Raise ``Forbidden`` unless the caller belongs to *project_id*, the project of a network, or is an admin."""
     if project_id != context.project_id and not context.is_admin:
-        raise forbidden(rule, f"the network's own project and admins may choose {what}. Leave it out, or ask an admin "
+        raise forbidden_by_policy(
+            rule, f"the network's own project and admins may choose {attribute}. Leave it out, or ask an admin "
                               "for such a port")
 
 
-def own(table: Table) -> Callable[[Context], ColumnElement[bool]]:
-    """The rows of the caller's project; for admins all rows."""
+def rows_of_caller(table: Table) -> Callable[[Context], ColumnElement[bool]]:
+    """Return the condition of the rows of the caller's project; admins see all rows."""
     return lambda context: true() if context.is_admin else table.c.project_id == (context.project_id or "")
 
 
-def find(connection: Connection, context: Context, resource: NetworkResource, id: str,
-         lock: bool = False) -> RowMapping:
-    """The row that *context* may see, locked until the transaction ends where asked; raises ``NotFound``."""
+def find_resource_row(connection: Connection, context: Context, resource: NetworkResource, id: str,
+                      lock: bool = False) -> RowMapping:
+    """Return the row *id*, which *context* must be allowed to see. *lock*: until the transaction ends. Raises
+    ``NotFound``."""
     query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
     row = connection.execute(query.with_for_update() if lock else query).mappings().first()
     if row is None:
@@ -108,95 +120,113 @@ def find(connection: Connection, context: Context, resource: NetworkResource, id
     return row
 
 
-def columns(table: Table, values: Document) -> Document:
-    """*values* as columns of the table: lists and objects as JSON text."""
+def column_values(table: Table, values: Document) -> Document:
+    """Return *values* as columns of the table: lists and objects as JSON text."""
     return {name: orjson.dumps(value).decode() if isinstance(value, list | dict) else value
             for name, value in values.items() if name in table.c}
 
 
-def add(connection: Connection, table: Table, values: Document) -> None:
-    """Add the row of *values*."""
-    connection.execute(insert(table).values(**columns(table, values), created_at=now()))
+def insert_resource_row(connection: Connection, table: Table, values: Document) -> None:
+    """Add a row with *values*."""
+    connection.execute(insert(table).values(**column_values(table, values), created_at=utc_now()))
 
 
 def check_once(field: str, items: Sequence[Any]) -> None:
-    """Raises ``InvalidField`` where one of the *items* of a field stands there twice, which Neutron refuses too."""
-    for at, one in enumerate(items):
-        if one in items[:at]:
-            raise InvalidField(f"{field}[{at}]", "must not stand in the list twice", one)
+    """Raise ``InvalidField`` when *items* of a field contains a duplicate. Neutron refuses it too."""
+    for at, candidate in enumerate(items):
+        if candidate in items[:at]:
+            raise InvalidField(f"{field}[{at}]", "must not stand in the list twice", candidate)
 
 
 def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Whether the *condition* of one of *values* holds, which the filter *name* has. Raises ``InvalidField`` for too
-    many."""
-    wanted = dict.fromkeys(values)
-    if len(wanted) > VALUES:
-        raise InvalidField(name, f"can be given {VALUES} times at most, and is {len(wanted)} times")
-    return or_(false(), *map(condition, wanted))
+    """Return the condition that *condition* holds for one of *values*, for the filter *name*. Raises ``InvalidField``
+    for too many values."""
+    distinct = dict.fromkeys(values)
+    if len(distinct) > VALUES:
+        raise InvalidField(name, f"can be given {VALUES} times at most, and is {len(distinct)} times")
+    return or_(false(), *map(condition, distinct))
 
 
-def either(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
-    """A filter that knows these values: rows fit for which the condition of one that is given holds. For other values
-    none fits."""
+def choice_filter(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
+    """Return a filter that knows the values in *conditions*. A row matches when the condition of a requested value
+    holds. No row matches another value."""
     return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
 
 
-def of_version(six: ColumnElement[bool]) -> Filter:
-    """The filter ``ip_version``; *six*: whether a row is of IPv6."""
-    return either({"4": ~six, "6": six})
+def ip_version_filter(six: ColumnElement[bool]) -> Filter:
+    """Return the filter ``ip_version``. *six*: the condition of IPv6 rows."""
+    return choice_filter({"4": ~six, "6": six})
 
 
 class _Undone(Exception):
-    """Ends a transaction of which nothing is to stay."""
+    """Ends a transaction and rolls it back."""
 
 
-def transacted(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
-    """What *act* answers, done in a transaction, and again where that one collides with others. *dry*: nothing of it
-    stays, and it refuses what the other would refuse.
+def run_transaction(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
+    """Run *act* in a transaction, again when it collides with others, and return its result. *dry*: roll back at the
+    end; the same errors are raised.
 
-    It is tried as long as other transactions are (``RETRY_FOR``): PostgreSQL takes a second to see that two wait for
-    each other, and ends one of them, so that less would be a few tries only, and deletions of many servers at once
-    could fail. Nothing in it waits for the engine, however slow that is: the worker is told what to do, and does it
-    after."""
+    The retries last as long as other transactions' retries (``RETRY_FOR``). PostgreSQL takes a second to detect a
+    deadlock, and ends one of the two transactions. A shorter time would allow only a few tries, and simultaneous
+    deletions of many servers could fail. Nothing here waits for the engine, however slow it is: the worker gets a note,
+    and writes afterwards.
+    """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:
-            found = act(connection)
+            answer = act(connection)
             if dry:
                 raise _Undone
-        return found
+        return answer
 
-    return database.retried(once, when=collided)
+    return database.retried(once, when=is_transaction_conflict)
 
 
 class NetworkStore:
-    """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do. *dry*: what
-    it would answer; nothing changes."""
+    """A ``services.NetworkResources``. Each method is one transaction, and checks the caller's rights. *dry*: return
+    what the method would return, and change nothing."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog) -> None:
         self.database, self.resource, self.quota, self.log = database, resource, quota, log
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
+        return [document for documents in self.pieces(context, page) for document in documents]
+
+    def pieces(self, context: Context, page: Page) -> Iterator[Documents]:
+        """Yield the documents of a list, at most ``AT_ONCE`` at a time, and none twice. The database is not in use
+        between two pieces."""
         resource = self.resource
         if make := resource.before_list:
-            transacted(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
-        with self.database.read() as connection:
-            query = select(resource.table).where(resource.visible(context), *self._conditions(context, page))
-            rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
-            return resource.documents(connection, rows)
+            run_transaction(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
+        shown, conditions = (resource.listed or resource.visible)(context), self._conditions(context, page)
+        order = self._order(page)
+        query = select(resource.table).where(shown, *conditions).order_by(
+            *(column.desc() if down else column.asc() for column, down in order))
+        last, remaining = self._marked(context, order, page.marker), page.limit or sys.maxsize
+        while True:
+            count = min(remaining, AT_ONCE)
+            part = (query if last is None else query.where(keyset_condition(order, last))).limit(count)
+            with self.database.read() as connection:
+                rows = connection.execute(part).mappings().all()
+                documents = resource.documents(connection, rows)
+            yield documents
+            remaining -= count
+            if len(rows) < count or not remaining:
+                return
+            last = [rows[-1][column.name] for column, _down in order]
 
     def show(self, context: Context, id: str) -> Document:
         with self.database.read() as connection:
-            return self.resource.documents(connection, [find(connection, context, self.resource, id)])[0]
+            return self.resource.documents(connection, [find_resource_row(connection, context, self.resource, id)])[0]
 
-    def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents:
+    def create(self, context: Context, *requests: Document, dry: bool = False) -> Documents:
         self._check_writer(context, "create")
-        new = [self._completed(context, values) for values in wanted]
+        new = [self._completed(context, values) for values in requests]
 
         def act(connection: Connection) -> Documents:
             self._create(connection, context, [dict(values) for values in new])
             return self._documents(connection, *(values["id"] for values in new))
 
-        return transacted(self.database, act, dry)
+        return run_transaction(self.database, act, dry)
 
     def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
         self._check_writer(context, "update")
@@ -205,34 +235,34 @@ class NetworkStore:
             self._update(connection, context, id, dict(values))
             return self._documents(connection, id)[0]
 
-        return transacted(self.database, act, dry)
+        return run_transaction(self.database, act, dry)
 
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
-        transacted(self.database, lambda connection: self.drop(connection, context, id), dry)
+        run_transaction(self.database, lambda connection: self.drop(connection, context, id), dry)
 
     def retag(self, context: Context, id: str, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
-        """Give it the tags that *change* makes of those that it has. Raises ``InvalidField`` for too many."""
+        """Set the tags to what *change* returns for the present tags. Raises ``InvalidField`` for too many."""
         self._check_writer(context, "update")
 
         def act(connection: Connection) -> None:
             row, table = self._owned(connection, context, id, "update", lock=True), self.resource.table
-            wanted = list(dict.fromkeys(change(orjson.loads(row["tags"]))))
-            if len(wanted) > tags.MOST:
-                raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(wanted)}")
+            new_tags = list(dict.fromkeys(change(tags.tags_of(row))))
+            if len(new_tags) > tags.MOST:
+                raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(new_tags)}")
             connection.execute(update(table).where(table.c.id == id).values(
-                tags=orjson.dumps(wanted).decode(), updated_at=now()))
+                tags=orjson.dumps(new_tags).decode(), updated_at=utc_now()))
 
-        transacted(self.database, act)
+        run_transaction(self.database, act)
 
     def make(self, connection: Connection, context: Context, values: Document) -> str:
-        """Make one in a transaction that makes others too; returns its id."""
+        """Create a resource in the caller's transaction, and return its id."""
         new = self._completed(context, values)
         self._create(connection, context, [new])
         return str(new["id"])
 
     def drop(self, connection: Connection, context: Context, id: str) -> None:
-        """Remove it, in a transaction that does more."""
+        """Delete a resource in the caller's transaction."""
         row = self._owned(connection, context, id, "delete")
         self._note(connection, row, None)
         if self.resource.delete:
@@ -240,30 +270,30 @@ class NetworkStore:
         connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
         self.resource.after(connection, row)
 
-    def put(self, context: Context, id: str | None, values: Document, held: Sequence[Any] | None,
+    def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
-        """Make one of *values* (without *id*), or change it, so that it holds *held* (rules, addresses and the like)
-        and no more; ``None``: as it is, a new one what is usual. One transaction."""
+        """Create a resource with *values* (without *id*) or change it, so that it holds exactly *parts* (rules,
+        addresses and the like). ``None``: keep the parts; a new resource gets the usual ones. One transaction."""
         self._check_writer(context, "update" if id else "create")
 
         def act(connection: Connection) -> Document:
             this = id or self.make(connection, context, values)
-            if id is not None and held is not None:
-                self.leave(connection, context, self._owned(connection, context, this, "update"), held)
+            if id is not None and parts is not None:
+                self.leave(connection, context, self._owned(connection, context, this, "update"), parts)
             if id is not None and values:
                 self._update(connection, context, this, dict(values))
-            if held is not None:
-                self.enter(connection, context, self._owned(connection, context, this, "update"), held)
+            if parts is not None:
+                self.enter(connection, context, self._owned(connection, context, this, "update"), parts)
             return self._documents(connection, this)[0]
 
-        return transacted(self.database, act, dry)
+        return run_transaction(self.database, act, dry)
 
-    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
-        """Take what is not in *held* from what is there, before its own values change."""
+    def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
+        """Remove the parts that are not among *parts*, before the resource's own values change."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
-        """Have it hold *held*, all of it and no more: stores of what holds something say how, and others are never
-        given *held*."""
+    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
+        """Make the resource hold exactly *parts*. Stores of resources with parts implement this. Other stores are never
+        given *parts*."""
         raise NotImplementedError
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
@@ -282,15 +312,15 @@ class NetworkStore:
         self.resource.update(connection, context, row, values)
         self._note(connection, row, values)
         if not connection.execute(update(table).where(table.c.id == id).values(
-                **columns(table, values), updated_at=now())).rowcount:
-            self._owned(connection, context, id, "update")  # it went meanwhile, which this says
+                **column_values(table, values), updated_at=utc_now())).rowcount:
+            self._owned(connection, context, id, "update")  # raises when the row is gone meanwhile
         self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
-        """The rows of *ids*, in this order."""
-        found = {row["id"]: row for row in connection.execute(select(self.resource.table).where(
+        """Return the rows of *ids*, in this order."""
+        rows_by_id = {row["id"]: row for row in connection.execute(select(self.resource.table).where(
             self.resource.table.c.id.in_(ids))).mappings()}
-        return [found[id] for id in ids]
+        return [rows_by_id[id] for id in ids]
 
     def _documents(self, connection: Connection, *ids: str) -> Documents:
         return self.resource.documents(connection, self._rows(connection, *ids))
@@ -300,8 +330,8 @@ class NetworkStore:
             self.log.changed(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
-        """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits
-        in a circle."""
+        """Raise ``Conflict`` when a project would exceed its quota. Projects are locked in sorted order, which prevents
+        deadlocks."""
         if self.resource.name not in self.quota.defaults:
             return
         owners: dict[str, Counter[str]] = {}
@@ -313,17 +343,17 @@ class NetworkStore:
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:
-            raise forbidden(f"{verb}_{self.resource.name}", "it needs the role member of the project")
+            raise forbidden_by_policy(f"{verb}_{self.resource.name}", "it needs the role member of the project")
         if self.resource.writers_are_admins and not context.is_admin:
-            raise forbidden(f"{verb}_{self.resource.name}", "only admins may")
+            raise forbidden_by_policy(f"{verb}_{self.resource.name}", "only admins may")
 
     def _check_admin(self, context: Context, verb: str, names: AbstractSet[str]) -> None:
         for name in self.resource.admin & names:
             if not context.is_admin:
-                raise forbidden(f"{verb}_{self.resource.name}:{name}", "only admins may set it")
+                raise forbidden_by_policy(f"{verb}_{self.resource.name}:{name}", "only admins may set it")
 
     def _completed(self, context: Context, values: Document) -> Document:
-        """*values* with the defaults, an id and the project."""
+        """Return *values* with the defaults, an id and the project."""
         usual = self.resource.defaults
         self._check_admin(context, "create", {name for name, value in values.items() if value != usual.get(name)})
         project = values.get("project_id") or context.project_id or ""
@@ -333,36 +363,40 @@ class NetworkStore:
         return {"id": str(uuid.uuid4()), **self.resource.defaults, **values, "project_id": project}
 
     def _owned(self, connection: Connection, context: Context, id: str, verb: str, lock: bool = False) -> RowMapping:
-        row = find(connection, context, self.resource, id, lock)
+        row = find_resource_row(connection, context, self.resource, id, lock)
         if row.get("project_id", context.project_id) != context.project_id and not context.is_admin:
-            raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
+            raise forbidden_by_policy(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
         table = self.resource.table
         filters = {**self.resource.all_filters}
-        if "shared" in page.filters and self.resource.name in sharing.KINDS:  # as it is for who asks
+        if "shared" in page.filters and self.resource.name in sharing.KINDS:  # as the caller sees it
             shared = sharing.shared_with(table, context.project_id or "")
-            filters["shared"] = either({True: shared, False: ~shared})
+            filters["shared"] = choice_filter({True: shared, False: ~shared})
         for name in page.filters:
             if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")
         return [filters[name](values) if name in filters else table.c[name].in_(values)
                 for name, values in page.filters.items()]
 
-    def _paged(self, connection: Connection, context: Context, query: Select[Any], page: Page) -> Select[Any]:
-        """*query* in order, from the marker on."""
+    def _order(self, page: Page) -> Order:
+        """Return the columns to sort by. Raises ``InvalidRequest``."""
         table = self.resource.table.c
         order = []
         for name, down in (*(page.sort or (("created_at", False),)), ("id", False)):
             if name not in table or table[name].nullable:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for sorting")
             order.append((table[name], down))
-        if page.marker is not None:
+        return order
+
+    def _marked(self, context: Context, order: Order, marker: str | None) -> Sequence[Any] | None:
+        """Return the values of the row *marker* in the columns of *order*. Raises ``InvalidRequest``."""
+        if marker is None:
+            return None
+        with self.database.read() as connection:
             row = connection.execute(select(*(column for column, _down in order)).where(
-                table.id == page.marker, self.resource.visible(context))).first()
-            if row is None:
-                raise InvalidRequest(f"marker: there is no {self.resource.name} {page.marker}.", type="BadRequest")
-            query = query.where(beyond(order, row))
-        query = query.order_by(*(column.desc() if down else column.asc() for column, down in order))
-        return query.limit(page.limit) if page.limit else query
+                self.resource.table.c.id == marker, self.resource.visible(context))).first()
+        if row is None:
+            raise InvalidRequest(f"marker: there is no {self.resource.name} {marker}.", type="BadRequest")
+        return row

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""With which projects a network, security group, QoS policy, address group, subnet pool or address scope is shared: the
-RBAC policies of it. A policy for all projects (``*``) is what ``shared`` and ``router:external`` say of a network, QoS
-policy, subnet pool or address scope."""
+"""The sharing of networks, security groups, QoS policies, address groups, subnet pools and address scopes with other
+projects, by their RBAC policies. A policy for all projects (``*``) is the same as ``shared`` or ``router:external`` of
+a network, QoS policy, subnet pool or address scope."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from sqlalchemy import (
     update,
 )
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict
 
 from .tables import (
@@ -47,16 +48,16 @@ from .tables import (
 )
 
 SHARED, EXTERNAL = "access_as_shared", "access_as_external"
-#: All projects.
+#: The target project that stands for all projects.
 ALL = "*"
-#: Who uses a thing of this id: the projects.
+#: Statements that find the projects that use the object with this id.
 Users = Callable[[str], Sequence[Select[Any]]]
 
 
 @dataclass(frozen=True)
 class Shareable:
-    """*table*: of the things; *users*: action to statements that find the projects that use one by it; *columns*:
-    action to the column that says that there is a policy of it (``shared``: one for all)."""
+    """A kind of object that can be shared. *users*: action to statements that find the projects that use an object
+    through it. *columns*: action to the column that says that such a policy exists (``shared``: a policy for all)."""
 
     table: Table
     users: Mapping[str, Users]
@@ -79,7 +80,7 @@ def _in_group(id: str) -> Sequence[Select[Any]]:
 
 
 def _limited(id: str) -> Sequence[Select[Any]]:
-    return tuple(select(one.c.project_id).where(one.c.qos_policy_id == id) for one in (networks, ports))
+    return tuple(select(table.c.project_id).where(table.c.qos_policy_id == id) for table in (networks, ports))
 
 
 def _named(id: str) -> Sequence[Select[Any]]:
@@ -88,7 +89,7 @@ def _named(id: str) -> Sequence[Select[Any]]:
 
 
 def _by_default(named: ColumnElement[bool]) -> Select[Any]:
-    """All projects, where a default rule *named* a thing: their new groups will."""
+    """Select all projects, if a default rule *named* an object: the new groups of all projects will use it."""
     return select(literal(ALL).label("project_id")).select_from(default_security_group_rules).where(named)
 
 
@@ -97,7 +98,7 @@ def _cut(id: str) -> Sequence[Select[Any]]:
 
 
 def _scoped(id: str) -> Sequence[Select[Any]]:
-    """The projects that have pools of a scope, and those with which pools of it are shared."""
+    """Select the projects that have pools in a scope, and the projects that such pools are shared with."""
     return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
             select(rbac_policies.c.target_project).join(
                 subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
@@ -114,51 +115,68 @@ KINDS = {
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:
-    """Rows of *table* that a policy shares with *project*, a value or a parameter, or with all."""
+    """Return the condition of rows of *table* that a policy shares with *project*, or with all. *project*: a value or a
+    parameter."""
     policy = rbac_policies.c
     return exists().where(policy.object_id == table.c.id, policy.action == action,
                           policy.target_project.in_((project, ALL)))
 
 
 def own_or_shared_with(table: Table, project: Any) -> ColumnElement[bool]:
-    """Rows of *table* that are *project*'s, a value or a parameter, or shared with it."""
+    """Return the condition of rows of *table* that belong to *project* or are shared with it. *project*: a value or a
+    parameter."""
     return or_(table.c.project_id == project, shared_with(table, project))
 
 
 def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
-    """The rows of the caller's project and those shared with it; for admins all rows."""
+    """Return the condition of rows of the caller's project and rows shared with it; admins see all rows."""
     def visible(context: Context) -> ColumnElement[bool]:
         return true() if context.is_admin else own_or_shared_with(table, context.project_id or "")
 
     return visible
 
 
-def told(connection: Connection, rows: Sequence[RowMapping] | Sequence[Document]) -> dict[str, Document]:
-    """Of each of *rows*, by its id: ``shared``, with all, and ``shared_with``, the projects besides."""
-    found: dict[str, list[str]] = {row["id"]: [] for row in rows}
+def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]:
+    """Return the condition of rows of *table* that belong to *project* or that policies share with it by *actions*, for
+    lists: the ids are looked up first, and no other row is read."""
+    own, policy = table.alias(), rbac_policies.c
+    return table.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(select(policy.object_id).where(
+        policy.action.in_(actions), policy.target_project.in_((project, ALL)))))
+
+
+def own_or_shared_list(table: Table, *actions: str) -> Callable[[Context], ColumnElement[bool]]:
+    """Return the condition of ``own_or_shared`` for lists. *actions*: see ``listed_ids``; by default ``SHARED``."""
+    return lambda context: true() if context.is_admin else listed_ids(
+        table, context.project_id or "", *(actions or (SHARED,)))
+
+
+def sharing_of_rows(connection: Connection, rows: Sequence[RowMapping] | Sequence[Document]) -> dict[str, Document]:
+    """Return for each of *rows*, by id: ``shared`` (with all projects), and ``shared_with`` (other projects)."""
+    targets_by_id: dict[str, list[str]] = {row["id"]: [] for row in rows}
     policy = rbac_policies.c
     for row in connection.execute(select(policy.object_id, policy.target_project).where(
-            policy.object_id.in_(found), policy.action == SHARED)) if found else ():
-        found[row.object_id].append(row.target_project)
-    return {id: {"shared": ALL in targets, "shared_with": [one for one in targets if one != ALL]}
-            for id, targets in found.items()}
+            policy.object_id.in_(targets_by_id), policy.action == SHARED)) if targets_by_id else ():
+        targets_by_id[row.object_id].append(row.target_project)
+    return {id: {"shared": ALL in targets, "shared_with": [target for target in targets if target != ALL]}
+            for id, targets in targets_by_id.items()}
 
 
 def is_shared(connection: Connection, id: str) -> bool:
-    """Whether any project but its own may use it."""
+    """Return whether a project other than the owner may use the object."""
     return connection.execute(select(rbac_policies.c.id).where(
         rbac_policies.c.object_id == id, rbac_policies.c.action == SHARED).limit(1)).first() is not None
 
 
-def begin(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
-    """Share what is new with all, where a column of it says so."""
+def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
+    """Share a new object with all projects, if one of its columns says so."""
     for action, column in KINDS[kind].columns.items():
         if row.get(column):
             _share(connection, kind, row, action)
 
 
-def follow(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
-    """Share it with all, or no more, as columns that are in *values* say. Raises ``Conflict`` where others use it."""
+def apply_sharing_change(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
+    """Share an object with all projects, or stop that, as the columns in *values* say. Raises ``Conflict`` while others
+    use it."""
     for action, column in KINDS[kind].columns.items():
         if values.get(column):
             _share(connection, kind, row, action)
@@ -167,25 +185,26 @@ def follow(connection: Connection, kind: str, row: Mapping[Any, Any], values: Ma
 
 
 def _share(connection: Connection, kind: str, row: Mapping[Any, Any], action: str) -> None:
-    added(connection, rbac_policies, id=str(uuid.uuid4()), project_id=row["project_id"], object_type=kind,
-          object_id=row["id"], action=action, target_project=ALL, created_at=now())
+    insert_if_absent(connection, rbac_policies, id=str(uuid.uuid4()), project_id=row["project_id"], object_type=kind,
+                     object_id=row["id"], action=action, target_project=ALL, created_at=utc_now())
 
 
 def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: str) -> None:
     policy = rbac_policies.c
-    if others := uncovered(connection, kind, row, action, policy.target_project == ALL):
-        what = "sharing settings" if action == SHARED else "external access"
-        raise Conflict(f"Unable to reconfigure {what} for {kind.replace('_', ' ')} {row['id']}. Multiple projects are "
-                       f"using it ({len(others)} besides its own).",
+    if dependent_projects := uncovered_projects(connection, kind, row, action, policy.target_project == ALL):
+        setting = "sharing settings" if action == SHARED else "external access"
+        raise Conflict(
+            f"Unable to reconfigure {setting} for {kind.replace('_', ' ')} {row['id']}. Multiple projects are "
+                       f"using it ({len(dependent_projects)} besides its own).",
                        type="InvalidSharedSetting" if action == SHARED else "ExternalNetworkInUse")
     connection.execute(delete(rbac_policies).where(policy.object_id == row["id"], policy.action == action,
                                                    policy.target_project == ALL))
 
 
-def uncovered(connection: Connection, kind: str, row: Mapping[Any, Any], action: str, without: ColumnElement[bool],
-              plus: Collection[str] = ()) -> set[str]:
-    """The projects that use it by *action*, and may not any more *without* some policies and with those for the
-    projects *plus*. It is locked."""
+def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
+                       without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
+    """Return the projects that use the object by *action*, and may not any more *without* some policies and with new
+    policies for the projects *plus*. Locks the object."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(
@@ -194,20 +213,20 @@ def uncovered(connection: Connection, kind: str, row: Mapping[Any, Any], action:
         return set()
     users = {project for query in KINDS[kind].users[action](row["id"])
              for project in connection.execute(query.distinct()).scalars()}
-    # Whose it is needs no policy to use it, but an external network is none without.
+    # The owner needs no policy to use its object. But a network without a policy is not external.
     return users - targets - ({row["project_id"], ""} if action == SHARED or targets else {""})
 
 
-def forget(connection: Connection, id: str) -> None:
-    """It goes, with the policies of it."""
+def delete_sharing_policies(connection: Connection, id: str) -> None:
+    """Delete the policies of an object that is deleted."""
     connection.execute(delete(rbac_policies).where(rbac_policies.c.object_id == id))
 
 
-def mark(connection: Connection, kind: str, id: str) -> None:
-    """Have the columns of it say what its policies do."""
+def refresh_sharing_columns(connection: Connection, kind: str, id: str) -> None:
+    """Update the columns of an object that tell of its policies."""
     policy, table = rbac_policies.c, KINDS[kind].table
     for action, column in KINDS[kind].columns.items():
         some = and_(policy.object_id == id, policy.action == action,
                     true() if column == "external" else policy.target_project == ALL)
-        there = connection.execute(select(policy.id).where(some).limit(1)).first() is not None
-        connection.execute(update(table).where(table.c.id == id).values({column: there, "updated_at": now()}))
+        has_policy = connection.execute(select(policy.id).where(some).limit(1)).first() is not None
+        connection.execute(update(table).where(table.c.id == id).values({column: has_policy, "updated_at": utc_now()}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of the embedded network service, in the API database."""
+"""Tables of the embedded network service, in the API database."""
 
 from __future__ import annotations
 
@@ -20,70 +20,77 @@ from sqlalchemy import (
     Text,
 )
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, UUID, stamped
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, UUID, timestamp_columns
 
 
-def owned() -> tuple[Column[Any], ...]:
-    """What each thing of a project has."""
+def owned_columns() -> tuple[Column[Any], ...]:
+    """Return the columns of every resource of a project."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""),
             Column("tags", DOCUMENT, nullable=False, default="[]"))
 
 
-qos_policies = Table(
-    "qos_policies", API, *owned(), Column("shared", Boolean, nullable=False, default=False),
-    Column("is_default", Boolean, nullable=False, default=False), *stamped(),
-    Index("qos_policies_project", "project_id"))
+def define_page_indexes(table: str) -> tuple[Index, Index]:
+    """Return the indexes for the pages of lists: of a project's rows, and of all rows."""
+    return (Index(f"{table}_project", "project_id", "created_at", "id"),
+            Index(f"{table}_created", "created_at", "id"))
 
-#: ``kind``: see ``qos.KINDS``; a rule has the columns of its kind.
+
+qos_policies = Table(
+    "qos_policies", API, *owned_columns(), Column("shared", Boolean, nullable=False, default=False),
+    Column("is_default", Boolean, nullable=False, default=False), *timestamp_columns(),
+    *define_page_indexes("qos_policies"))
+
+#: ``kind``: see ``qos.KINDS``. A rule has the columns of its kind.
 qos_rules = Table(
     "qos_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("policy_id", UUID, ForeignKey("qos_policies.id", ondelete="CASCADE"), nullable=False),
     Column("kind", String(32), nullable=False), Column("direction", String(8), nullable=False),
     Column("max_kbps", BigInteger), Column("max_burst_kbps", BigInteger), Column("dscp_mark", Integer),
-    Column("min_kbps", BigInteger), *stamped(),
+    Column("min_kbps", BigInteger), *timestamp_columns(),
     Index("qos_rules_policy", "policy_id", "kind", "direction", unique=True))
 
-#: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have. Those
-#: ``by_engine``: ovn, between hosts; flat and vlan, the physical network ``bridge``, with the VLAN tag ``segment``.
+#: ``type``: nat or isolated, made by the agents on each host; flat, a bridge of the hosts. With ``by_engine``: ovn,
+#: between hosts; flat and vlan, on the physical network ``bridge`` with the VLAN tag ``segment``.
 networks = Table(
-    "networks", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
+    "networks", API, *owned_columns(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("shared", Boolean, nullable=False, default=False),
     Column("is_default", Boolean, nullable=False, default=False), Column("type", String(16), nullable=False),
     Column("bridge", NAME), Column("segment", Integer), Column("by_engine", Boolean, nullable=False, default=False),
     Column("external", Boolean, nullable=False, default=False),
     Column("mtu", Integer, nullable=False, default=1500), Column("dns_domain", NAME, nullable=False, default=""),
     Column("port_security_enabled", Boolean, nullable=False, default=True),
-    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
-    Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
+    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *timestamp_columns(),
+    *define_page_indexes("networks"), Index("networks_qos", "qos_policy_id"))
 
 address_scopes = Table(
-    "address_scopes", API, *owned(), Column("ip_version", Integer, nullable=False),
-    Column("shared", Boolean, nullable=False, default=False), *stamped(),
-    Index("address_scopes_project", "project_id"))
+    "address_scopes", API, *owned_columns(), Column("ip_version", Integer, nullable=False),
+    Column("shared", Boolean, nullable=False, default=False), *timestamp_columns(),
+    *define_page_indexes("address_scopes"))
 
-#: ``default_quota``: how much of it a project may have, in addresses, of IPv6 in networks of 64 bits.
+#: ``default_quota``: how much of the pool a project may have, in IPv4 addresses or IPv6 networks of 64 bits.
 subnet_pools = Table(
-    "subnet_pools", API, *owned(), Column("ip_version", Integer, nullable=False),
+    "subnet_pools", API, *owned_columns(), Column("ip_version", Integer, nullable=False),
     Column("prefixes", DOCUMENT, nullable=False), Column("min_prefixlen", Integer, nullable=False),
     Column("default_prefixlen", Integer, nullable=False), Column("max_prefixlen", Integer, nullable=False),
     Column("default_quota", BigInteger), Column("shared", Boolean, nullable=False, default=False),
     Column("is_default", Boolean, nullable=False, default=False),
-    Column("address_scope_id", UUID, ForeignKey("address_scopes.id")), *stamped(),
-    Index("subnet_pools_project", "project_id"), Index("subnet_pools_scope", "address_scope_id"))
+    Column("address_scope_id", UUID, ForeignKey("address_scopes.id")), *timestamp_columns(),
+    *define_page_indexes("subnet_pools"), Index("subnet_pools_scope", "address_scope_id"))
 
 subnets = Table(
-    "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
+    "subnets", API, *owned_columns(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"),
+                                             nullable=False),
     Column("cidr", String(43), nullable=False), Column("gateway_ip", String(45)),
     Column("enable_dhcp", Boolean, nullable=False, default=True), Column("allocation_pools", DOCUMENT, nullable=False),
     Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False),
-    # Of IPv6: how guests get their addresses, and what routers say of it (Neutron's words).
+    # IPv6: how guests get their addresses, and what routers advertise (Neutron's words).
     Column("ipv6_address_mode", String(16)), Column("ipv6_ra_mode", String(16)),
-    Column("subnetpool_id", UUID, ForeignKey("subnet_pools.id")), *stamped(),
-    Index("subnets_network", "network_id"), Index("subnets_pool", "subnetpool_id"))
+    Column("subnetpool_id", UUID, ForeignKey("subnet_pools.id")), *timestamp_columns(),
+    Index("subnets_network", "network_id"), *define_page_indexes("subnets"), Index("subnets_pool", "subnetpool_id"))
 
 ports = Table(
-    "ports", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
+    "ports", API, *owned_columns(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
     Column("mac_address", String(17), unique=True, nullable=False),
     Column("admin_state_up", Boolean, nullable=False, default=True), Column("status", String(16), nullable=False),
     Column("device_id", NAME, nullable=False, default=""), Column("device_owner", NAME, nullable=False, default=""),
@@ -91,22 +98,24 @@ ports = Table(
     Column("profile", DOCUMENT, nullable=False, default="{}"),
     Column("security_groups", DOCUMENT, nullable=False, default="[]"),
     Column("port_security_enabled", Boolean, nullable=False, default=True),
-    # Of a server's NIC: whether it goes with the server, which one of the server's it is, and Nova's device tag.
+    # Of a server's NIC: whether the port is deleted with the server, its position among the NICs, and Nova's device
+    # tag.
     Column("made_for_server", Boolean, nullable=False, default=False), Column("place", Integer),
     Column("tag", String(60)),
-    # Of an engine's: what it may send from besides its own, where it is going, and whether its guest runs meanwhile.
+    # Of an engine's port: further addresses that it may send from, the host it is moving to, and whether its guest runs
+    # meanwhile.
     Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
     Column("arriving", Boolean, nullable=False, default=False),
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     Column("dns_name", String(63), nullable=False, default=""),
-    # What it is on its host: pci_slot and so on of a device.
+    # The port on its host: pci_slot and so on of a device.
     Column("device", DOCUMENT, nullable=False, default="{}"),
-    # Whether its host is to be told of its security groups.
-    Column("groups_due", Boolean), *stamped(), Index("ports_groups_due", "groups_due", "host"),
-    Index("ports_network", "network_id"),
-    Index("ports_device", "device_id"), Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
+    # Whether the host must be told of the port's security groups.
+    Column("groups_due", Boolean), *timestamp_columns(), Index("ports_groups_due", "groups_due", "host"),
+    Index("ports_network", "network_id", "created_at", "id"),
+    Index("ports_device", "device_id"), Index("ports_qos", "qos_policy_id"), *define_page_indexes("ports"))
 
-#: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
+#: The key allows each address once in a subnet. ``number``: see ``ipam.address_number``.
 addresses = Table(
     "port_addresses", API, Column("subnet_id", UUID, ForeignKey("subnets.id"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
@@ -114,19 +123,21 @@ addresses = Table(
     Column("ip_address", String(45), nullable=False), Index("port_addresses_port", "port_id"))
 
 security_groups = Table(
-    "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True),
-    # Which of its states hosts are told of. It begins later than that of a former one: ``default`` may be made anew.
-    Column("revision", BigInteger, nullable=False, default=lambda: time.time_ns() // 1_000_000), *stamped(),
-    Index("security_groups_project", "project_id"))
+    "security_groups", API, *owned_columns(), Column("stateful", Boolean, nullable=False, default=True),
+    # The revision that hosts are told. It starts above the revisions of a former group with this id: ``default`` may be
+    # created again.
+    Column("revision", BigInteger, nullable=False, default=lambda: time.time_ns() // 1_000_000), *timestamp_columns(),
+    *define_page_indexes("security_groups"))
 
-#: Which hosts have a group, to filter by it themselves; ``due``: they are to be told of it.
+#: Hosts that have a group, to filter by it themselves. ``due``: the host must be told of the group.
 security_group_hosts = Table(
     "security_group_hosts", API, Column("group_id", UUID, primary_key=True), Column("host", NAME, primary_key=True),
     Column("due", Boolean), Index("security_group_hosts_due", "due", "host"))
 
 address_groups = Table(
-    "address_groups", API, *owned(), Column("addresses", DOCUMENT, nullable=False, default="[]"), *stamped(),
-    Index("address_groups_project", "project_id"))
+    "address_groups", API, *owned_columns(), Column("addresses", DOCUMENT, nullable=False, default="[]"),
+    *timestamp_columns(),
+    *define_page_indexes("address_groups"))
 
 security_group_rules = Table(
     "security_group_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
@@ -134,41 +145,46 @@ security_group_rules = Table(
     Column("direction", String(8), nullable=False), Column("ethertype", String(4), nullable=False),
     Column("protocol", String(40)), Column("port_range_min", Integer), Column("port_range_max", Integer),
     Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text),
-    Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")), *stamped(),
-    Index("security_group_rules_group", "security_group_id"))
+    Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")), *timestamp_columns(),
+    Index("security_group_rules_group", "security_group_id"),
+    *define_page_indexes("security_group_rules"))
 
-#: What new security groups begin with. ``remote_group_id``: a group that all have, or ``PARENT``, the new one itself.
+#: Rules that new security groups begin with. ``remote_group_id``: a group shared with all projects, or ``PARENT``, the
+#: new group itself.
 default_security_group_rules = Table(
     "default_security_group_rules", API, Column("id", UUID, primary_key=True),
-    *(Column(one.name, one.type, nullable=one.nullable) for one in security_group_rules.c if one.name in (
+    *(Column(column.name, column.type, nullable=column.nullable) for column in security_group_rules.c
+      if column.name in (
         "direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix",
         "remote_group_id")),
     Column("description", NAME, nullable=False, default=""),
     Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")),
     Column("used_in_default_sg", Boolean, nullable=False, default=False),
-    Column("used_in_non_default_sg", Boolean, nullable=False, default=True), *stamped())
+    Column("used_in_non_default_sg", Boolean, nullable=False, default=True), *timestamp_columns())
 
-#: What a cloud was given once, at its beginning, so that what administrators take away stays away.
-beginnings = Table("network_beginnings", API, Column("name", NAME, primary_key=True), *stamped())
+#: Names of objects that a cloud got once, at its beginning, so that they stay away after administrators delete them.
+beginnings = Table("network_beginnings", API, Column("name", NAME, primary_key=True), *timestamp_columns())
 
 routers = Table(
-    "routers", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
+    "routers", API, *owned_columns(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("enable_snat", Boolean, nullable=False, default=True),
-    Column("routes", DOCUMENT, nullable=False, default="[]"), *stamped(), Index("routers_project", "project_id"))
+    Column("routes", DOCUMENT, nullable=False, default="[]"), *timestamp_columns(),
+    *define_page_indexes("routers"))
 
-#: The first network of a project, where it was made by itself.
+#: The first network of a project, if it was created automatically.
 auto_topologies = Table(
     "auto_topologies", API, Column("project_id", NAME, primary_key=True),
     Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
-    Column("router_id", UUID, ForeignKey("routers.id", ondelete="SET NULL")), *stamped())
+    Column("router_id", UUID, ForeignKey("routers.id", ondelete="SET NULL")), *timestamp_columns())
 
-#: ``own_port_id``: the port that has the address; ``port_id``: the one that is reached by it, at ``fixed_ip_address``.
+#: ``own_port_id``: the port that has the address. ``port_id``: the port behind it, at ``fixed_ip_address``.
 floating_ips = Table(
-    "floating_ips", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
+    "floating_ips", API, *owned_columns(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
     Column("own_port_id", UUID, ForeignKey("ports.id"), nullable=False),
     Column("floating_ip_address", String(45), nullable=False),
     Column("port_id", UUID, ForeignKey("ports.id")), Column("fixed_ip_address", String(45)),
-    Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
+    Column("router_id", UUID, ForeignKey("routers.id")), *timestamp_columns(),
+    *define_page_indexes("floating_ips"),
     Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
 
 forwardings = Table(
@@ -177,52 +193,54 @@ forwardings = Table(
     Column("internal_port_id", UUID, ForeignKey("ports.id"), nullable=False),
     Column("internal_ip_address", String(45), nullable=False), Column("protocol", String(8), nullable=False),
     Column("internal_port", Integer, nullable=False), Column("external_port", Integer, nullable=False),
-    Column("description", NAME, nullable=False, default=""), *stamped(),
+    Column("description", NAME, nullable=False, default=""), *timestamp_columns(),
     Index("port_forwardings_outer", "floatingip_id", "protocol", "external_port", unique=True),
     Index("port_forwardings_inner", "internal_port_id"))
 
-#: Whose ports Nova's are, as Neutron shows it.
+#: ``device_owner`` of Nova's ports, as Neutron shows it.
 OWNER = "compute:nova"
 
 
-def taken(of: FromClause = ports) -> ColumnElement[bool]:
-    """Whether a server took a port, of the table. Only taking one gives it a place: what users write into ports makes
-    none a server's."""
+def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
+    """Return the condition that a server has taken a port. Only taking a port gives it a place: no value that users
+    write makes it a server's port. *of*: the table of ports, or an alias."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 
-TAKEN = taken()
-#: The place of a port that is reserved for a server which will be built. Nobody else takes the port; it is no NIC yet.
+TAKEN = taken_by_server()
+#: The place of a port that is reserved for a server which will be built. No other server takes the port; it is no NIC
+#: yet.
 RESERVED = -1
 
-#: ``port_id``: the parent port, which has the guest's NIC.
+#: ``port_id``: the parent port, which is the guest's NIC.
 trunks = Table(
-    "trunks", API, *owned(), Column("port_id", UUID, ForeignKey("ports.id"), nullable=False),
-    Column("admin_state_up", Boolean, nullable=False, default=True), *stamped(),
-    Index("trunks_port", "port_id", unique=True), Index("trunks_project", "project_id"))
+    "trunks", API, *owned_columns(), Column("port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("admin_state_up", Boolean, nullable=False, default=True), *timestamp_columns(),
+    Index("trunks_port", "port_id", unique=True), *define_page_indexes("trunks"))
 
-#: Whose ports the subports of trunks are, as Neutron shows it.
+#: ``device_owner`` of the subports of trunks, as Neutron shows it.
 SUBPORT = "trunk:subport"
-#: ``segmentation_id``: the VLAN tag with which the guest sends and receives what is the subport's.
+#: ``segmentation_id``: the VLAN tag of the subport's packets in the guest.
 subports = Table(
     "trunk_subports", API, Column("port_id", UUID, ForeignKey("ports.id"), primary_key=True),
     Column("trunk_id", UUID, ForeignKey("trunks.id", ondelete="CASCADE"), nullable=False),
     Column("segmentation_id", Integer, nullable=False),
     Index("trunk_subports_tag", "trunk_id", "segmentation_id", unique=True))
 
-#: Who may use what is another project's: ``target_project`` is its id, or ``*``.
+#: Policies that share objects with other projects. ``target_project``: the id of the project, or ``*``.
 rbac_policies = Table(
     "rbac_policies", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("object_type", String(32), nullable=False), Column("object_id", UUID, nullable=False),
-    Column("action", String(32), nullable=False), Column("target_project", NAME, nullable=False), *stamped(),
+    Column("action", String(32), nullable=False), Column("target_project", NAME, nullable=False), *timestamp_columns(),
     Index("rbac_policies_object", "object_id", "action", "target_project", unique=True),
-    Index("rbac_policies_project", "project_id"))
+    Index("rbac_policies_target", "target_project", "action", "object_id"),
+    *define_page_indexes("rbac_policies"))
 
-#: Units (``engine.py``) that have changed, for the engine: a row goes when the engine has it.
+#: Keys of units (``engine.py``) that have changed. A row is removed when the engine has the change.
 changes = Table(
     "network_changes", API, Column("id", UUID, primary_key=True), Column("unit", String(64), nullable=False),
     Index("network_changes_unit", "unit"))
 
-#: One row, which says how far the engine is: the number of its last change.
+#: One row: the number of the engine's last change.
 engine = Table("network_engine", API, Column("id", Integer, primary_key=True, autoincrement=False),
                Column("number", BigInteger, nullable=False, default=0))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded volume service: Cinder's API v3, over the agents' kinds ``volume`` and ``volume_snapshot``."""
+"""The embedded volume service: Cinder's API v3, implemented with the agents' kinds ``volume`` and
+``volume_snapshot``."""
 
 from __future__ import annotations
 

@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes for servers, as the API and the conductors ask for them."""
+"""The volumes of servers, as the API and the conductors use them."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from magnetar_control.agents import Agents
-from magnetar_control.services import Context, Document, Images, KeyManager
+from magnetar_control.services import Context, Images, KeyManager
 from magnetar_control.store.engine.database import Database
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
-from magnetar_core.flows import Sure, always
+from magnetar_core.flows import Sure, always_allowed
 from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
-from .actions import ADMIN, FREEING, extend, reimage, upload_image
-from .rows import OWN, VolumeListing, asked, check_admin, check_writer, document, found, mine, own, seen, wrong_status
-from .snapshots import SnapshotStore, begin
+from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
+from .rows import (
+    OWN,
+    VolumeListing,
+    check_admin,
+    check_volume_writer,
+    find_visible_row,
+    get_visible_row,
+    listing_condition,
+    parse_json_column,
+    queue_volume_task,
+    visible_to_caller,
+    wrong_status,
+)
+from .snapshots import SnapshotStore, begin_snapshot
 from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
@@ -30,24 +43,26 @@ from .volumes import VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
-#: Image property: the type of volumes that are made of it, unless the request says one (LCH-40).
+#: The image property that names the type of volumes made from it, unless the request names one.
 TYPE = "cinder_img_volume_type"
-#: Statuses of a volume whose content is on its way.
+_USER_IDS = select(held.c.server_id).distinct().where(held.c.server_id > bindparam("after")).order_by(
+    held.c.server_id).limit(bindparam("most"))
+#: Statuses of a volume without its content yet.
 MAKING = ("creating", "downloading")
 
 
 class EmbeddedVolumes:
-    """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
-    disk_gb, disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images,
-    *pools* are those of the agents, the default one first; *used* says whether a server has an attachment; *limits*:
-    see ``quotas.of``; *keys* has the keys of encrypted ones."""
+    """``services.Volumes`` in the API *database*, with the content on compute hosts. *hosts* returns [{name, endpoint,
+    disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have an image. *images*: the image
+    service. *pools*: the agents' pools, the default one first. *used*: whether a server uses an attachment. *limits*:
+    see ``quotas.build_volume_quotas``. *keys*: the key manager of encrypted volumes."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
                  pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False,
                  limits: Mapping[str, int] | None = None, keys: KeyManager | None = None) -> None:
         self.database, self.images, self.zone = database, images, zone
-        self.quota = quotas.of(limits or {})
+        self.quota = quotas.build_volume_quotas(limits or {})
         self.reach = Reach(hosts, agents, ensure_image, images, keys)
         self.types = TypeStore(database, tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
@@ -56,53 +71,54 @@ class EmbeddedVolumes:
         self.worker = Worker(database, self.reach, pause)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """*fields* besides: description, metadata, ``in_use`` (false: not of a volume in use). Raises ``NotFound``,
-        ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
+        """Create a snapshot. Further *fields*: description, metadata, ``in_use`` (false: not of a volume in use).
+        Raises ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
         id = fields.get("id") or str(uuid.uuid4())
-        if there := self.snapshot(context, id):
-            return there
+        if existing := self.snapshot(context, id):
+            return existing
         with self.database.write() as connection:
-            attachments.lock(connection, volume_id)
-            row = seen(connection, table, context, volume_id)
+            attachments.lock_volume(connection, volume_id)
+            row = get_visible_row(connection, table, context, volume_id)
             statuses = ("available", "in-use", "detaching") if fields.get("in_use", True) else ("available",)
             if row["status"] not in statuses:
                 raise wrong_status(table, row, statuses)
             self.quota.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
-            begin(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
-                  metadata=orjson.dumps(fields.get("metadata") or {}).decode())
+            begin_snapshot(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
+                           metadata=orjson.dumps(fields.get("metadata") or {}).decode())
             self.database.ring(connection, BELL)
         return self.snapshots.show(context, id)
 
     def delete_snapshot(self, context: Context, id: str) -> None:
         with self.database.write() as connection:
-            row = found(connection, snapshots, context, id)
+            row = find_visible_row(connection, snapshots, context, id)
             if row is not None and row["status"] != "deleting":
-                asked(connection, snapshots, row, "delete", status="deleting")
+                queue_volume_task(connection, snapshots, row, "delete", status="deleting")
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """*fields* besides: description, metadata, multiattach, hints {same_host, different_host: uuids of volumes},
-        ``image_names_type`` (false: whatever type the image names does not count, for it may not be the caller's).
-        Asked twice with one *id*, the same volume. Content of a snapshot or volume stays on its host."""
+        """Create a volume. Further *fields*: description, metadata, multiattach, hints {same_host, different_host:
+        uuids of volumes}, ``image_names_type`` (false: ignore the type that the image names, because the caller may not
+        be allowed to use it). A repeated call with the same ``id`` returns the same volume. The copy of a snapshot or
+        volume is on its host."""
         id = fields.get("id") or str(uuid.uuid4())
-        if there := self.show(context, id):
-            return there
+        if existing := self.show(context, id):
+            return existing
         values, chosen = self._values(context, id, size, fields)
         with self.database.write() as connection:
-            volumes.create(connection, context, self.quota, values)
+            volumes.create_volume_row(connection, context, self.quota, values)
             if chosen is not None:
                 chosen.check_volume(values["size"], self.zone)
             self.database.ring(connection, BELL)
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
-        """The columns of a volume to be made, from what was asked, and the type; ``None``: the type of its source."""
+        """Return the columns and the type of a new volume, from the request. Type ``None``: the type of its source."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
         if len(sources) > 1:
             raise InvalidRequest(f"A volume is made from one thing; {' and '.join(sources)} were given.")
-        given, copied = fields.get("volume_type"), fields.get("snapshot_id") or fields.get("source_volume_id")
+        type_name, copied = fields.get("volume_type"), fields.get("snapshot_id") or fields.get("source_volume_id")
         values: Document = {
             "id": id, "project_id": context.project_id or "", "user_id": context.user_id, "size": size,
             "name": fields.get("name"), "description": fields.get("description"), "host": fields.get("host"),
@@ -113,13 +129,13 @@ class EmbeddedVolumes:
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
             by_image = fields.get("image_names_type", True)
-            if not given and by_image and (named := document(values["image_metadata"]).get(TYPE)):
+            if not type_name and by_image and (named := parse_json_column(values["image_metadata"]).get(TYPE)):
                 if not self.types.has(context, named):
                     raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
                                          f"names the volume type {named[:80]}, which could not be found. Give another "
                                          "volume_type.")
-                given = named
-        chosen = None if copied and not given else self.types.find(context, given)
+                type_name = named
+        chosen = None if copied and not type_name else self.types.find(context, type_name)
         values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
                       multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
                       encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
@@ -135,7 +151,8 @@ class EmbeddedVolumes:
         return values, chosen
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
-        """Whether a host holds one of the volumes ``same_host`` and none of ``different_host``. Raises ``NotFound``."""
+        """Return a check whether a host holds one of the volumes ``same_host`` and none of ``different_host``; ``None``
+        without hints. Raises ``NotFound``."""
         if not any(hints.values()):
             return None
         host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
@@ -144,26 +161,28 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the snapshot of the root volume that an image of a volume-backed server names, as Cinder does: such an
-        image has no content. ``None`` for another image. The snapshot belongs to the project of the volume or of the
-        image: conductors ask as administrators, and whoever makes an image writes any uuid into it. Raises
+        """Return the root volume's snapshot that an image of a volume-backed server names, as Cinder does: such an
+        image has no content. ``None`` for another image. The snapshot must belong to the project of the volume or of
+        the image: conductors ask as administrators, and a user can write any uuid into an image. Raises
         ``NotFound``."""
         image = (self.images.show(context, id) if self.images else None) or {}
         mapping = (image.get("properties") or {}).get("block_device_mapping")
         if not mapping or image.get("size"):
             return None
         try:
-            blocks = orjson.loads(mapping)
-            found = next((one.get("snapshot_id") for one in blocks if one.get("boot_index") == 0), None)
+            block_devices = orjson.loads(mapping)
+            snapshot_id = next((block_device.get("snapshot_id") for block_device in block_devices
+                                if block_device.get("boot_index") == 0), None)
         except (ValueError, TypeError, AttributeError):
-            found = None
-        if not found:
+            snapshot_id = None
+        if not snapshot_id:
             return None
         with self.database.read() as connection:
-            project = connection.execute(select(snapshots.c.project_id).where(snapshots.c.id == str(found))).scalar()
+            project = connection.execute(select(snapshots.c.project_id).where(snapshots.c.id
+                                                                              == str(snapshot_id))).scalar()
         if project not in (context.project_id, image.get("owner")):
-            raise NotFound(f"Snapshot {str(found)[:80]}, which image {id} names, could not be found.")
-        return str(found)
+            raise NotFound(f"Snapshot {str(snapshot_id)[:80]}, which image {id} names, could not be found.")
+        return str(snapshot_id)
 
     def _of_image(self, context: Context, id: str, size: int) -> Document:
         image = self.images.show(context, id) if self.images else None
@@ -180,45 +199,46 @@ class EmbeddedVolumes:
         least = max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))
         if size < least:
             raise InvalidRequest(f"Invalid input received: Image {id} needs {least} GiB; the volume is to have {size}.")
-        return {"bootable": True, "image_metadata": orjson.dumps(volumes.of_image(image)).decode()}
+        return {"bootable": True, "image_metadata": orjson.dumps(volumes.volume_image_metadata(image)).decode()}
 
-    def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
-        check_writer(context)
+    def act(self, context: Context, id: str, action: Callable[..., Document | None],
+            **arguments: Any) -> Document | None:
+        check_volume_writer(context)
         if action in ADMIN:
             check_admin(context, ADMIN[action])
         if action in FREEING:
             with self.database.read() as connection:
-                seen(connection, table, context, id)
-                held = volumes.attachments_of(connection, [id])[id]
-            named = given.get("attachment_id")
+                get_visible_row(connection, table, context, id)
+                attachment_rows = volumes.attachments_of(connection, [id])[id]
+            named = arguments.get("attachment_id")
             attachments.check_free(context, self.attachments.used, [
-                one for one in held if named in (None, one["id"])])
-        if action is extend:
-            given["quota"] = self.quota
-        if action is reimage:
+                attachment for attachment in attachment_rows if named in (None, attachment["id"])])
+        if action is extend_volume:
+            arguments["quota"] = self.quota
+        if action is reimage_volume:
             size = self.volumes.show(context, id)["size"]
-            given.update(self._of_image(context, given["image_id"], size))
+            arguments.update(self._of_image(context, arguments["image_id"], size))
         with self.database.write() as connection:
-            attachments.lock(connection, id)
-            said = action(connection, context, seen(connection, table, context, id), **given)
+            attachments.lock_volume(connection, id)
+            answer = action(connection, context, get_visible_row(connection, table, context, id), **arguments)
             self.database.ring(connection, BELL)
-        return said
+        return answer
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
-        """Have an image made of a volume that is available; *fields*: disk_format, container_format, visibility,
-        protected. It has the properties of the image that the volume was made from. Returns both: {volume, image}.
-        Raises what making the image raises, and ``InvalidRequest``."""
-        check_writer(context)
+        """Create an image from an available volume. *fields*: disk_format, container_format, visibility, protected. The
+        image has the properties of the image that the volume was made from. Returns {volume, image}. Raises the errors
+        of the image service, and ``InvalidRequest``."""
+        check_volume_writer(context)
         volume = self.volumes.show(context, id)
-        if self.images is None or volume["status"] != "available":  # before the image is there
+        if self.images is None or volume["status"] != "available":  # before the image exists
             raise wrong_status(table, volume, ("available",))
         if volume["encryption_key_id"]:
             raise InvalidRequest(f"Invalid volume: Volume {id} is encrypted, and no image is made of it, as that would "
                                  "hold its content in clear text. In a server, copy what is needed to another volume.")
-        told = volume["volume_image_metadata"]
-        least_disk, least_ram = (int(told.get(one) or 0) for one in ("min_disk", "min_ram"))
+        image_metadata = volume["volume_image_metadata"]
+        least_disk, least_ram = (int(image_metadata.get(field) or 0) for field in ("min_disk", "min_ram"))
         image = self.images.create(context, name, **fields, min_disk=least_disk, min_ram=least_ram, properties={
-            one: value for one, value in told.items() if one not in volumes.OF_IMAGE})
+            key: value for key, value in image_metadata.items() if key not in volumes.OF_IMAGE})
         try:
             self.act(context, id, upload_image, image_id=image["id"])
         except MagnetarError:
@@ -233,10 +253,10 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Where nobody is at it, it is made here."""
+        """Wait until the volume is made. If no worker makes it, make it here."""
         deadline = time.monotonic() + limit
         while True:
-            seen = self.database.bell.count(BELL)
+            bell_count = self.database.bell.count(BELL)
             with self.database.read() as connection:
                 row = connection.execute(select(table).where(table.c.id == id)).mappings().first()
                 if row is not None and row["status"] not in (*MAKING, "error"):
@@ -248,89 +268,100 @@ class EmbeddedVolumes:
             if time.monotonic() >= deadline:
                 raise InvalidRequest(f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
-                self.worker.rest(seen, min(0.5, max(deadline - time.monotonic(), 0.01)))
+                self.worker.rest(bell_count, min(0.5, max(deadline - time.monotonic(), 0.01)))
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
-        self.act(context, id, reimage, image_id=image_id, reimage_reserved=True, request=request)
+        self.act(context, id, reimage_volume, image_id=image_id, reimage_reserved=True, request=request)
 
     def reimaged(self, id: str, request: str) -> bool:
         with self.database.read() as connection:
-            told = document(connection.execute(select(table.c.reimage).where(table.c.id == id)).scalar())
-        return bool(told.get("request") == request and told.get("done"))
+            reimage_task = parse_json_column(connection.execute(select(table.c.reimage).where(table.c.id
+                                                                                              == id)).scalar())
+        return bool(reimage_task.get("request") == request and reimage_task.get("done"))
 
-    def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always, **fields: Any) -> Document:
-        """*fields*: ``attachment_id``, drawn unless given. Asked twice for one server, the same attachment."""
+    def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
+                **fields: Any) -> Document:
+        """Reserve the volume for a server. *fields*: ``attachment_id``, generated by default. A repeated call for the
+        same server returns the same attachment."""
         with self.database.write() as connection:
-            row = next((one for one in attachments_of(connection, [id])[id] if one["server_id"] == server_id), None)
+            row = next((attachment for attachment in attachments_of(connection, [id])[id]
+                        if attachment["server_id"] == server_id), None)
             if row is None or fields.get("attachment_id") not in (None, row["id"]):
-                row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"))
+                row = attachments.reserve_attachment(connection, context, id, server_id, fields.get("attachment_id"))
             sure()
-            return {"id": row["id"], "volume": documents(connection, [seen(connection, table, context, id)])[0]}
+            return {"id": row["id"], "volume": documents(connection,
+                                                         [get_visible_row(connection, table, context, id)])[0]}
 
-    def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:
+    def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
         with self.database.write() as connection:
-            attachments.complete(connection, attachment_id, host, device)
-            sure()
-
-    def begin_detaching(self, attachment_id: str, sure: Sure = always) -> None:
-        with self.database.write() as connection:
-            attachments.begin_detaching(connection, attachment_id)
+            attachments.complete_attachment(connection, attachment_id, host, device)
             sure()
 
-    def roll_detaching(self, attachment_id: str, sure: Sure = always) -> None:
+    def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         with self.database.write() as connection:
-            attachments.roll_detaching(connection, attachment_id)
+            attachments.begin_attachment_detaching(connection, attachment_id)
             sure()
 
-    def disconnected(self, attachment_id: str, sure: Sure = always) -> None:
+    def roll_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         with self.database.write() as connection:
-            attachments.disconnect(connection, attachment_id)
+            attachments.roll_attachment_detaching(connection, attachment_id)
             sure()
 
-    def detached(self, attachment_id: str, sure: Sure = always) -> None:
+    def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         with self.database.write() as connection:
-            attachments.drop(connection, attachment_id)
+            attachments.disconnect_attachment(connection, attachment_id)
+            sure()
+
+    def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
+        with self.database.write() as connection:
+            attachments.remove_attachment(connection, attachment_id)
             sure()
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
         with self.database.read() as connection:
             return self.quota.limits(connection, project_id), self.quota.used(connection, project_id)
 
-    def set_quotas(self, project_id: str, given: Mapping[str, int | None]) -> dict[str, int]:
-        """Set limits of a project (``None``: the usual one again); all that it has then."""
+    def set_quotas(self, project_id: str, limits: Mapping[str, int | None]) -> dict[str, int]:
+        """Set limits of a project (``None``: the default again). Returns all its limits."""
         with self.database.write() as connection:
-            return self.quota.set(connection, project_id, given)
+            return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Volumes and snapshots that failed, the latest first; of the projects, and by the columns, that *listing* asks
-        for."""
+        """Return volumes and snapshots with a fault, the latest first. *listing*: projects and filters."""
         with self.database.read() as connection:
-            found = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
-                     for row in connection.execute(rows.select().where(
-                         mine(context, rows, listing), rows.c.fault.is_not(None),
+            messages = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
+                        for row in connection.execute(rows.select().where(
+                         listing_condition(context, rows, listing), rows.c.fault.is_not(None),
                          *(rows.c[name] == value for name, value in listing.filters.items()))).mappings()]
-        return sorted(found, key=lambda one: (one[1]["updated_at"] or one[1]["created_at"], one[1]["id"]), reverse=True)
+        return sorted(messages, key=lambda message: (message[1]["updated_at"] or message[1]["created_at"],
+                                                     message[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:
-        """The message of a volume or snapshot that the caller may see is not told any more. Raises ``NotFound``."""
-        check_writer(context)
+        """Clear the fault of a volume or snapshot that the caller may see. Raises ``NotFound``."""
+        check_volume_writer(context)
         with self.database.write() as connection:
             for rows in (table, snapshots):
                 if connection.execute(rows.update().where(
-                        rows.c.id == id, own(rows, context), rows.c.fault.is_not(None)).values(fault=None)).rowcount:
+                        rows.c.id == id, visible_to_caller(rows, context),
+                        rows.c.fault.is_not(None)).values(fault=None)).rowcount:
                     return
         raise NotFound(f"Message {id} could not be found.")
 
-    def users(self) -> dict[str, str]:
+    def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
+        of_servers = held.c.server_id.is_not(None) if servers is None else held.c.server_id.in_(list(servers))
         with self.database.read() as connection:
             return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
-                held.c.server_id.is_not(None)))}
+                of_servers))}
+
+    def user_ids(self, after: str, limit: int) -> list[str]:
+        with self.database.read() as connection:
+            return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def has_type(self, context: Context, name: str) -> bool:
         return self.types.has(context, name)
 
     def where(self, id: str) -> str:
-        """Raises ``NotFound`` where there is no such volume, 409 before it has a host."""
+        """Return the host of a volume. Raises ``NotFound`` when the volume does not exist, 409 before it has a host."""
         with self.database.read() as connection:
             row = connection.execute(select(table.c.host).where(table.c.id == id)).first()
         if row is None:
@@ -340,9 +371,9 @@ class EmbeddedVolumes:
         return str(row.host)
 
     def delete(self, context: Context, id: str) -> None:
-        """Also one that is still being made. Asked twice, nothing more."""
+        """Queue the deletion of a volume, even if it is still being made. A repeated call does nothing."""
         with self.database.write() as connection:
-            row = found(connection, table, context, id)
+            row = find_visible_row(connection, table, context, id)
             if row is not None and row["status"] != "deleting":
                 volumes.begin_delete(connection, row, force=row["status"] in MAKING)
                 self.database.ring(connection, BELL)

@@ -13,24 +13,24 @@ from magnetar_core.errors import MagnetarError, TooLarge
 
 from .tables import snapshots, volumes
 
-#: ``per_volume_gigabytes`` is the largest size of a volume, and nothing is counted for it.
+#: ``per_volume_gigabytes`` is the largest size of a volume. Nothing is counted for this limit.
 RESOURCES = ("volumes", "gigabytes", "snapshots", "per_volume_gigabytes")
-#: Limits of what does not exist here, by resource. They are kept as they are set, and nothing is counted for them.
+#: Limits of resources that do not exist here. They are stored as set, and nothing is counted for them.
 UNUSED = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
 
 
-def of(limits: Mapping[str, int]) -> Quotas:
-    """With these limits of projects without their own, and Cinder's, the usual ones, for what is left out."""
-    return Quotas("volume", {**defaults(Settings()), **limits, **UNUSED}, _count, _refusal)
+def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
+    """Return the quotas. *limits*: the default limits of projects; Cinder's defaults apply to the rest."""
+    return Quotas("volume", {**default_volume_limits(Settings()), **limits, **UNUSED}, _count, _refusal)
 
 
-def defaults(settings: Settings) -> dict[str, int]:
-    """The limits that the settings say, by resource."""
+def default_volume_limits(settings: Settings) -> dict[str, int]:
+    """Return the limits in the settings, by resource."""
     return {name: getattr(settings, f"quota_{name}") for name in RESOURCES}
 
 
 def _count(connection: Connection, project_id: str, _names: Collection[str]) -> dict[str, int]:
-    """Snapshots count as gigabytes too, as in Cinder."""
+    """Count a project's resources. Snapshots count as gigabytes too, as in Cinder."""
     def of(table: Table) -> tuple[int, int]:
         count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
                                          .select_from(table).where(table.c.project_id == project_id)).one()
@@ -41,9 +41,10 @@ def _count(connection: Connection, project_id: str, _names: Collection[str]) -> 
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """With Cinder's status."""
-    one = over[0]
-    if one.resource == "per_volume_gigabytes":
-        return TooLarge(f"Requested volume size {one.more}G is larger than maximum allowed limit {one.limit}G.")
-    return TooLarge(f"Quota exceeded for {one.resource}: the project has {one.used}, asked for {one.more} more, and "
-                    f"may have {one.limit}.")
+    """Return the error for the first excess, with Cinder's status."""
+    excess = over[0]
+    if excess.resource == "per_volume_gigabytes":
+        return TooLarge(f"Requested volume size {excess.more}G is larger than maximum allowed limit {excess.limit}G.")
+    return TooLarge(
+        f"Quota exceeded for {excess.resource}: the project has {excess.used}, asked for {excess.more} more, and "
+                    f"may have {excess.limit}.")

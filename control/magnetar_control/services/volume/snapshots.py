@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Snapshots: copies of volumes as they were at one moment, on the same host."""
+"""Snapshots: copies of volumes as of one moment, on the same host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert
 
-from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.engine.database import now
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document, Documents
 
-from .rows import NamedStore, asked, check_admin, check_writer, document, seen, set_
+from .rows import (
+    NamedStore,
+    check_admin,
+    check_volume_writer,
+    get_visible_row,
+    parse_json_column,
+    queue_volume_task,
+    set_columns,
+)
 from .tables import snapshots
 from .worker import BELL
 
@@ -20,33 +29,34 @@ SHOWN = ("id", "name", "description", "volume_id", "status", "size", "created_at
 DELETABLE = ("available", "error", "error_deleting")
 
 
-def begin(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Note a snapshot that is to be taken."""
+def begin_snapshot(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
+    """Add a snapshot, and queue its creation."""
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
         status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],
-        task="create", created_at=now(), **values))
+        task="create", created_at=utc_now(), **values))
 
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Snapshots as ``services.Volumes`` has them."""
-    return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"])} for row in rows]
+    """Return snapshots as ``services.Volumes`` has them."""
+    return [{**{name: row[name] for name in SHOWN}, "metadata": parse_json_column(row["metadata"])} for row in rows]
 
 
 class SnapshotStore(NamedStore):
     table, documents = snapshots, staticmethod(documents)
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Note that it is to go; *force*: in any status, for admins."""
-        check_admin(context) if force else check_writer(context)
+        """Queue the deletion of a snapshot. *force*: in any status, for admins."""
+        check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:
-            row = seen(connection, snapshots, context, id)
-            asked(connection, snapshots, row, "delete", None if force else DELETABLE, status="deleting")
+            row = get_visible_row(connection, snapshots, context, id)
+            queue_volume_task(connection, snapshots, row, "delete", None if force else DELETABLE, status="deleting")
             self.database.ring(connection, BELL)
 
     def reset_status(self, context: Context, id: str, status: str) -> None:
-        """Set the status, as an admin who has looked."""
+        """Set the status, for an admin who has checked the snapshot."""
         check_admin(context)
         values: Document = {} if status in ("creating", "deleting") else {"task": None, "lease_until": None}
         with self.database.write() as connection:
-            set_(connection, snapshots, seen(connection, snapshots, context, id)["id"], status=status, **values)
+            set_columns(connection, snapshots, get_visible_row(connection, snapshots, context, id)["id"], status=status,
+                        **values)

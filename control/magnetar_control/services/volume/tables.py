@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of the embedded volume service, in the API database.
+"""Tables of the embedded volume service, in the API database.
 
-``task`` is what is still to be done on the host (create, extend, delete), written before it begins; ``lease_until``
-says until when somebody is at it, ``not_before`` when it is tried again, ``fault`` why it failed.
+``task``: the pending work on the host (create, extend, delete), written before it begins. ``lease_until``: until when a
+worker is busy with it. ``not_before``: when it is tried again. ``fault``: why it failed.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, stamped
+from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, timestamp_columns
 
 
 def _thing() -> tuple[Column[Any], ...]:
-    """What volumes and snapshots have alike."""
+    """Return the columns that volumes and snapshots share."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("user_id", NAME, nullable=False), Column("name", NAME), Column("description", NAME),
             Column("size", Integer, nullable=False), Column("status", String(32), nullable=False),
             Column("host", NAME), Column("metadata", DOCUMENT, nullable=False, default="{}"),
             Column("task", String(16)), Column("holder", String(36)), Column("lease_until", TIME),
             Column("not_before", TIME), Column("attempts", Integer, nullable=False, default=0), Column("fault", Text),
-            *stamped())
+            *timestamp_columns())
 
 
-#: Volume types that administrators have made; see ``types``.
+#: Volume types that administrators have created; see ``types``.
 types = Table(
     "volume_types", API, Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False, unique=True),
     Column("description", NAME), Column("is_public", Boolean, nullable=False, default=True),
     Column("extra_specs", DOCUMENT, nullable=False, default="{}"),
     # {encryption_id, provider, cipher, key_size, control_location}.
-    Column("encryption", DOCUMENT), *stamped())
+    Column("encryption", DOCUMENT), *timestamp_columns())
 
-#: The projects that may use a type that is not public.
+#: The projects that may use a private type.
 type_projects = Table(
     "volume_type_projects", API,
     Column("type_id", UUID, ForeignKey("volume_types.id", ondelete="CASCADE"), primary_key=True),
@@ -41,27 +41,29 @@ type_projects = Table(
 
 volumes = Table(
     "volumes", API, *_thing(), Column("volume_type", NAME, nullable=False),
-    # The agents' pool that it lies in; that which the type is called where it is null.
+    # The agents' pool of the volume. Null: the pool with the name of the type.
     Column("pool", NAME),
-    # In the key manager, of one that is encrypted.
+    # The key of an encrypted volume, in the key manager.
     Column("encryption_key_id", UUID),
     Column("availability_zone", NAME, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
     Column("multiattach", Boolean, nullable=False, default=False),
     Column("readonly", Boolean, nullable=False, default=False),
     Column("image_metadata", DOCUMENT, nullable=False, default="{}"), Column("image_id", UUID),
     Column("snapshot_id", UUID), Column("source_volid", UUID),
-    # While it grows, or is imaged anew: the new size, and the status to go back to.
+    # While the volume is extended or reimaged: the new size, and the status afterwards.
     Column("new_size", Integer), Column("previous_status", String(32)),
-    # What it is or was last imaged anew from: {request, image_id, image_metadata, done}.
+    # The present or last reimage: {request, image_id, image_metadata, done}.
     Column("reimage", DOCUMENT),
-    # While an image is made of it: {image_id}.
+    # While an image is made from the volume: {image_id}.
     Column("upload", DOCUMENT),
-    Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_task", "task"))
+    Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),
+    Index("volumes_task", "task"))
 
 snapshots = Table(
     "volume_snapshots", API, *_thing(), Column("volume_id", UUID, nullable=False),
     Column("bootable", Boolean, nullable=False, default=False), Column("volume_type", NAME, nullable=False),
-    Index("volume_snapshots_project", "project_id", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
+    Index("volume_snapshots_project", "project_id", "created_at", "id"),
+    Index("volume_snapshots_created", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
     Index("volume_snapshots_task", "task"))
 
 attachments = Table(
@@ -70,4 +72,5 @@ attachments = Table(
     Column("project_id", NAME, nullable=False), Column("server_id", UUID), Column("host", NAME),
     Column("device", NAME), Column("status", String(16), nullable=False),  # reserved, attaching, attached, detaching
     Column("mode", String(4), nullable=False, default="rw"), Column("connector", DOCUMENT), Column("attached_at", TIME),
-    *stamped(), Index("volume_attachments_volume", "volume_id"), Index("volume_attachments_server", "server_id"))
+    *timestamp_columns(), Index("volume_attachments_volume", "volume_id"),
+    Index("volume_attachments_server", "server_id"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volume types: one for each pool of the agents, which follow from the settings, and those that administrators make.
+"""Volume types: one for each pool of the agents, derived from the settings, and types that administrators create.
 
-A volume notes its type by name, and the pool, ``multiattach`` and encryption that the type said when it was made; so a
-type cannot be changed in these while volumes have it (Cinder: ``allow_inuse_volume_type_modification = False``).
+A volume stores its type by name, and the pool, ``multiattach`` and encryption of the type at creation. So these cannot
+change while volumes have the type (Cinder: ``allow_inuse_volume_type_modification = False``).
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import orjson
 from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.services import Context, Document
-from magnetar_control.store.engine.database import Database, added, now
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
-from magnetar_core.matching import matches
+from magnetar_core.matching import matches_extra_spec
 
-from .rows import document
+from .rows import parse_json_column
 from .tables import snapshots, type_projects, types, volumes
 from .type_specs import MULTIATTACH, POOL, TRUTH, check_volume
 
-#: Of the uuids of the types of pools.
+#: Namespace of the uuids of the pools' types.
 NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
-#: Those that callers who are no administrators see, as in Cinder.
+#: Extra specs that callers without the role admin see, as in Cinder.
 SHOWN_TO_ALL = (MULTIATTACH,)
 
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A type: the *pool* of its volumes, and whether it *is_fixed*, which that of a pool is."""
+    """A volume type. *pool*: the pool of its volumes. *is_fixed*: whether it is the type of a pool."""
 
     id: str
     name: str
@@ -45,141 +46,147 @@ class VolumeType:
     encryption: Mapping[str, Any] | None = None
 
     def check_volume(self, size: int, zone: str) -> None:
-        """Raise ``InvalidRequest`` where a volume of *size* GiB would lack what the type's extra specs ask for."""
+        """Raise ``InvalidRequest`` when a volume of *size* GiB would not fulfil the type's extra specs."""
         check_volume(self.name, self.extra_specs, self.pool, size, zone)
 
     @property
     def multiattach(self) -> bool:
-        """Whether several servers may have its volumes at once."""
+        """Return whether several servers may have its volumes at the same time."""
         return TRUTH.get(self.extra_specs.get(MULTIATTACH, "").lower(), False)
 
 
 class TypeStore:
-    """*pools* are the agents' (their setting ``pools``), of which the first is the default type."""
+    """The store of volume types. *pools*: the agents' pools (their setting ``pools``); the first is the default
+    type."""
 
     def __init__(self, database: Database, pools: Sequence[str]) -> None:
         self.database, self.pools = database, pools
 
     def every(self, context: Context, is_public: bool | None = None) -> list[VolumeType]:
-        """Those that *context* may use; for administrators all, or those that are public, or not."""
+        """Return the types that *context* may use; for administrators all types, or only public or private ones."""
         with self.database.read() as connection:
-            found = self._all(connection, context)
-        return [one for one in found if is_public in (None, one.is_public) or not context.is_admin]
+            volume_types = self._all(connection, context)
+        return [volume_type for volume_type in volume_types if is_public in (None, volume_type.is_public)
+                or not context.is_admin]
 
-    def find(self, context: Context, given: str | None) -> VolumeType:
-        """The type that *given* (a name, a uuid, or nothing: the default) is. Raises ``NotFound``."""
+    def find(self, context: Context, name_or_id: str | None) -> VolumeType:
+        """Return the type with a name or uuid; the default type for ``None``. Raises ``NotFound``."""
         with self.database.read() as connection:
-            return self._seen(connection, context, given)
+            return self._seen(connection, context, name_or_id)
 
-    def has(self, context: Context, given: str) -> bool:
-        """Whether there is one that *context* may use."""
+    def has(self, context: Context, name_or_id: str) -> bool:
+        """Return whether a type exists that *context* may use."""
         try:
-            return bool(self.find(context, given))
+            return bool(self.find(context, name_or_id))
         except NotFound:
             return False
 
     def of(self, name: str) -> VolumeType:
-        """The type of a volume, whoever may use it; that of a pool which may be no more, where none has the name."""
+        """Return the type of a volume, even if the caller may not use it. If no type has the name, return a pool's
+        type; the pool may no longer exist."""
         with self.database.read() as connection:
             row = connection.execute(select(types).where(types.c.name == name)).mappings().first()
         return self._of(row) if row else self._of_pool(name)
 
     def admitted(self) -> dict[str, list[str]]:
-        """The projects that may use types which are not public, by the types' uuids."""
-        found: dict[str, list[str]] = {}
+        """Return the projects that may use private types, by the types' uuids."""
+        projects_by_type: dict[str, list[str]] = {}
         with self.database.read() as connection:
             for row in connection.execute(select(type_projects).order_by(type_projects.c.project_id)):
-                found.setdefault(row.type_id, []).append(row.project_id)
-        return found
+                projects_by_type.setdefault(row.type_id, []).append(row.project_id)
+        return projects_by_type
 
     def check(self, name: str) -> None:
-        """Raises what ``create`` would of a *name* that is to be free."""
+        """Raise the error of ``create`` for a *name* that is taken."""
         with self.database.read() as connection:
             self._check_free(connection, name)
 
-    def check_change(self, context: Context, given: str, *, anew: bool) -> None:
-        """Raises what a change would; *anew*: of what its volumes were made with, or its removal."""
+    def check_change(self, context: Context, name_or_id: str, *, must_be_unused: bool) -> None:
+        """Raise the error that a change would raise. *must_be_unused*: for a deletion, or a change of values that
+        volumes were created with."""
         with self.database.read() as connection:
-            (self._unused if anew else self._made)(connection, context, given)
+            (self._unused if must_be_unused else self._made)(connection, context, name_or_id)
 
     def create(self, context: Context, name: str, description: str | None = None, is_public: bool = True,
                extra_specs: Mapping[str, str] | None = None) -> VolumeType:
-        """Raises ``Conflict`` where the name is taken. Extra specs may say anything: see ``type_specs``."""
+        """Create a type. Raises ``Conflict`` when the name is taken. Any extra specs are accepted: see
+        ``type_specs``."""
         specs = dict(extra_specs or {})
         with self.database.write() as connection:
             self._check_free(connection, name)
             id = str(uuid.uuid4())
-            if not added(connection, types, id=id, name=name, description=description, is_public=is_public,
-                         created_at=now(), extra_specs=orjson.dumps(specs).decode()):
-                raise _exists(name)  # it was made meanwhile
+            if not insert_if_absent(connection, types, id=id, name=name, description=description, is_public=is_public,
+                                    created_at=utc_now(), extra_specs=orjson.dumps(specs).decode()):
+                raise _exists(name)  # created meanwhile
             return self._seen(connection, context, id)
 
-    def update(self, context: Context, given: str, values: Mapping[str, Any]) -> VolumeType:
-        """Change name, description, is_public. Its volumes go by the new name at once."""
+    def update(self, context: Context, name_or_id: str, values: Mapping[str, Any]) -> VolumeType:
+        """Change name, description, is_public. Existing volumes show the new name immediately."""
         try:
             with self.database.write() as connection:
-                one = self._made(connection, context, given)
-                name = values.get("name", one.name)
-                if name != one.name:
+                volume_type = self._made(connection, context, name_or_id)
+                name = values.get("name", volume_type.name)
+                if name != volume_type.name:
                     self._check_free(connection, name)
                     for table in (volumes, snapshots):
-                        connection.execute(update(table).where(table.c.volume_type == one.name).values(
+                        connection.execute(update(table).where(table.c.volume_type == volume_type.name).values(
                             volume_type=name))
-                connection.execute(update(types).where(types.c.id == one.id).values(updated_at=now(), **values))
-                return self._seen(connection, context, one.id)
+                connection.execute(update(types).where(types.c.id == volume_type.id).values(updated_at=utc_now(),
+                                                                                            **values))
+                return self._seen(connection, context, volume_type.id)
         except IntegrityError:
-            raise _exists(values["name"]) from None  # another one was given that name meanwhile
+            raise _exists(values["name"]) from None  # another type got that name meanwhile
 
-    def delete(self, context: Context, given: str) -> None:
-        """Raises ``InvalidRequest`` while volumes or snapshots have it."""
+    def delete(self, context: Context, name_or_id: str) -> None:
+        """Delete a type. Raises ``InvalidRequest`` while volumes or snapshots have it."""
         with self.database.write() as connection:
-            one = self._unused(connection, context, given)
-            connection.execute(delete(types).where(types.c.id == one.id))
+            volume_type = self._unused(connection, context, name_or_id)
+            connection.execute(delete(types).where(types.c.id == volume_type.id))
 
-    def change_specs(self, context: Context, given: str, change: Callable[[Document], Document]) -> Document:
-        """Set its extra specs to what *change* makes of them; those that it has then."""
+    def change_specs(self, context: Context, name_or_id: str, change: Callable[[Document], Document]) -> Document:
+        """Set the extra specs to what *change* returns for the present ones, and return them."""
         with self.database.write() as connection:
-            one = self._unused(connection, context, given)
-            specs = change({**one.extra_specs})
-            connection.execute(update(types).where(types.c.id == one.id).values(
-                extra_specs=orjson.dumps(specs).decode(), updated_at=now()))
+            volume_type = self._unused(connection, context, name_or_id)
+            specs = change({**volume_type.extra_specs})
+            connection.execute(update(types).where(types.c.id == volume_type.id).values(
+                extra_specs=orjson.dumps(specs).decode(), updated_at=utc_now()))
             return specs
 
-    def encrypt(self, context: Context, given: str, values: Mapping[str, Any] | None) -> VolumeType:
-        """Have new volumes of the type encrypted as *values* say, or no more. Raises ``NotFound`` where they are not to
-        be any more, and are not, ``InvalidRequest`` while volumes have the type."""
+    def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
+        """Encrypt new volumes of the type as *values* say; ``None``: do not encrypt them any more. Raises ``NotFound``
+        when there is no encryption to remove, ``InvalidRequest`` while volumes have the type."""
         with self.database.write() as connection:
-            one = self._unused(connection, context, given)
-            if values is None and one.encryption is None:
-                raise NotFound(f"Volume type {one.name} has no encryption.")
-            told = None if values is None else {
-                "encryption_id": (one.encryption or {}).get("encryption_id") or str(uuid.uuid4()), **values}
-            connection.execute(update(types).where(types.c.id == one.id).values(
-                encryption=told and orjson.dumps(told).decode(), updated_at=now()))
-            return self._seen(connection, context, one.id)
+            volume_type = self._unused(connection, context, name_or_id)
+            if values is None and volume_type.encryption is None:
+                raise NotFound(f"Volume type {volume_type.name} has no encryption.")
+            encryption = None if values is None else {
+                "encryption_id": (volume_type.encryption or {}).get("encryption_id") or str(uuid.uuid4()), **values}
+            connection.execute(update(types).where(types.c.id == volume_type.id).values(
+                encryption=encryption and orjson.dumps(encryption).decode(), updated_at=utc_now()))
+            return self._seen(connection, context, volume_type.id)
 
-    def projects(self, context: Context, given: str) -> list[str]:
-        """The projects that may use a type that is not public. Raises ``NotFound`` for a public one, as Cinder does."""
+    def projects(self, context: Context, name_or_id: str) -> list[str]:
+        """Return the projects that may use a private type. Raises ``NotFound`` for a public type, as Cinder does."""
         with self.database.read() as connection:
-            one = self._private(connection, context, given)
+            volume_type = self._private(connection, context, name_or_id)
             return sorted(connection.execute(select(type_projects.c.project_id).where(
-                type_projects.c.type_id == one.id)).scalars())
+                type_projects.c.type_id == volume_type.id)).scalars())
 
-    def admit(self, context: Context, given: str, project_id: str) -> None:
-        """Let a project use a type that is not public. Raises ``Conflict`` where it may."""
+    def admit(self, context: Context, name_or_id: str, project_id: str) -> None:
+        """Let a project use a private type. Raises ``Conflict`` if it already may."""
         with self.database.write() as connection:
-            one = self._private(connection, context, given)
-            if not added(connection, type_projects, type_id=one.id, project_id=project_id):
-                raise Conflict(f"Volume type access for {one.id} / {project_id} combination already exists.")
+            volume_type = self._private(connection, context, name_or_id)
+            if not insert_if_absent(connection, type_projects, type_id=volume_type.id, project_id=project_id):
+                raise Conflict(f"Volume type access for {volume_type.id} / {project_id} combination already exists.")
 
-    def expel(self, context: Context, given: str, project_id: str) -> None:
-        """Let it no more; volumes stay. Raises ``NotFound`` where it may not."""
+    def expel(self, context: Context, name_or_id: str, project_id: str) -> None:
+        """Withdraw a project's access to a private type; its volumes stay. Raises ``NotFound`` if it has none."""
         with self.database.write() as connection:
-            one = self._private(connection, context, given)
-            if not self._admits(connection, one.id, project_id):
-                raise NotFound(f"Volume type access not found for {one.id} / {project_id} combination.")
+            volume_type = self._private(connection, context, name_or_id)
+            if not self._admits(connection, volume_type.id, project_id):
+                raise NotFound(f"Volume type access not found for {volume_type.id} / {project_id} combination.")
             connection.execute(delete(type_projects).where(
-                type_projects.c.type_id == one.id, type_projects.c.project_id == project_id))
+                type_projects.c.type_id == volume_type.id, type_projects.c.project_id == project_id))
 
     def _all(self, connection: Connection, context: Context) -> list[VolumeType]:
         query = select(types).order_by(types.c.created_at, types.c.id)
@@ -193,42 +200,45 @@ class TypeStore:
         return VolumeType(_id(name), name, name, f"Volumes in the pool {name} of a compute host.")
 
     def _of(self, row: Mapping[Any, Any]) -> VolumeType:
-        specs = document(row["extra_specs"])
-        pool = next((pool for pool in self.pools if POOL not in specs or matches(pool, specs[POOL])), self.pools[0])
+        specs = parse_json_column(row["extra_specs"])
+        pool = next((pool for pool in self.pools if POOL not in specs or matches_extra_spec(pool, specs[POOL])),
+                    self.pools[0])
         return VolumeType(row["id"], row["name"], pool, row["description"], row["is_public"], False, specs,
-                          document(row["encryption"]) or None)
+                          parse_json_column(row["encryption"]) or None)
 
-    def _seen(self, connection: Connection, context: Context, given: str | None) -> VolumeType:
-        found = self._all(connection, context)
-        if not given:
-            return found[0]
-        one = next((one for one in found if given == one.id), None) or next(
-            (one for one in found if given == one.name), None)
-        if one is None:
-            raise NotFound(f"Volume type {given[:80]} could not be found. There are: "
-                           f"{', '.join(one.name for one in found[:20])}.")
-        return one
+    def _seen(self, connection: Connection, context: Context, name_or_id: str | None) -> VolumeType:
+        volume_types = self._all(connection, context)
+        if not name_or_id:
+            return volume_types[0]
+        volume_type = next((volume_type for volume_type in volume_types if name_or_id == volume_type.id), None) or next(
+            (volume_type for volume_type in volume_types if name_or_id == volume_type.name), None)
+        if volume_type is None:
+            raise NotFound(f"Volume type {name_or_id[:80]} could not be found. There are: "
+                           f"{', '.join(volume_type.name for volume_type in volume_types[:20])}.")
+        return volume_type
 
-    def _made(self, connection: Connection, context: Context, given: str) -> VolumeType:
-        one = self._seen(connection, context, given)
-        if one.is_fixed:
-            raise InvalidRequest(f"Volume type {one.name} stands for the pool of that name in the agents' setting "
-                                 f"pools, and follows from it. Make another one with the extra spec {POOL}={one.pool}.")
-        return one
+    def _made(self, connection: Connection, context: Context, name_or_id: str) -> VolumeType:
+        volume_type = self._seen(connection, context, name_or_id)
+        if volume_type.is_fixed:
+            raise InvalidRequest(
+                f"Volume type {volume_type.name} stands for the pool of that name in the agents' setting "
+                                 "pools, and follows from it. Make another one with the extra spec "
+                                 f"{POOL}={volume_type.pool}.")
+        return volume_type
 
-    def _private(self, connection: Connection, context: Context, given: str) -> VolumeType:
-        one = self._seen(connection, context, given)
-        if one.is_public:
-            raise NotFound(f"Access list not available for public volume types; {one.name} is one.")
-        return one
+    def _private(self, connection: Connection, context: Context, name_or_id: str) -> VolumeType:
+        volume_type = self._seen(connection, context, name_or_id)
+        if volume_type.is_public:
+            raise NotFound(f"Access list not available for public volume types; {volume_type.name} is one.")
+        return volume_type
 
-    def _unused(self, connection: Connection, context: Context, given: str) -> VolumeType:
-        one = self._made(connection, context, given)
+    def _unused(self, connection: Connection, context: Context, name_or_id: str) -> VolumeType:
+        volume_type = self._made(connection, context, name_or_id)
         for table in (volumes, snapshots):
-            if connection.execute(select(table.c.id).where(table.c.volume_type == one.name).limit(1)).first():
+            if connection.execute(select(table.c.id).where(table.c.volume_type == volume_type.name).limit(1)).first():
                 raise InvalidRequest(f"Target volume type is still in use: {table.name.replace('_', ' ')} have the "
-                                     f"type {one.name}. Make another type for new volumes.")
-        return one
+                                     f"type {volume_type.name}. Make another type for new volumes.")
+        return volume_type
 
     def _check_free(self, connection: Connection, name: str) -> None:
         if name in self.pools or connection.execute(select(types.c.id).where(types.c.name == name)).first():
@@ -244,12 +254,12 @@ def _exists(name: str) -> Conflict:
     return Conflict(f"Volume Type {name} already exists.")
 
 
-def ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:
-    """The uuids of the types of these names, also of pools that are no more."""
-    wanted = set(names)
+def type_ids_of_names(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """Return the uuids of the types with these names, also of pools that no longer exist."""
+    distinct_names = set(names)
     made = {row.name: row.id for row in connection.execute(
-        select(types.c.name, types.c.id).where(types.c.name.in_(wanted)))} if wanted else {}
-    return {name: made.get(name) or _id(name) for name in wanted}
+        select(types.c.name, types.c.id).where(types.c.name.in_(distinct_names)))} if distinct_names else {}
+    return {name: made.get(name) or _id(name) for name in distinct_names}
 
 
 def _id(pool: str) -> str:

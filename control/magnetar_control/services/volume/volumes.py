@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes: what may become of one, in one transaction each. ``worker`` does the work on the host."""
+"""Changes of volumes, each in one transaction. ``worker`` does the work on the host."""
 
 from __future__ import annotations
 
@@ -8,35 +8,47 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
 from magnetar_control.services.quotas import Quotas
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest
 
-from .rows import NamedStore, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
+from .rows import (
+    NamedStore,
+    VolumeListing,
+    check_admin,
+    check_volume_writer,
+    get_visible_row,
+    listing_condition,
+    parse_json_column,
+    queue_volume_task,
+    wrong_status,
+)
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
-from .types import ids
+from .types import type_ids_of_names
 from .worker import BELL
 
-#: Of the uuids of keys.
+#: Namespace of the uuids of keys.
 KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
-#: Status of an attachment to that of its volume; the first that there is counts.
+#: Status of an attachment to the status of its volume. The first that exists wins.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns that are shown.
 SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
          "encryption_key_id", "readonly",
          "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
-#: Columns of their attachments that are shown with them.
+#: Columns of attachments that are shown with their volumes.
 HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
-#: What ``volume_image_metadata`` has besides the properties of the image.
+#: Facts in ``volume_image_metadata`` in addition to the image's properties.
 OF_IMAGE = ("image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
 
 
-def create(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
-    """Add a volume that is to be made. *values* are columns; its source gives host, size and bootable."""
+def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
+    """Add a volume, and queue its creation. *values*: columns; host, size and bootable come from the source, if there
+    is one."""
     source = _source(connection, context, values)
     if source is not None:
         if source["host"]:
@@ -52,23 +64,24 @@ def create(connection: Connection, context: Context, quota: Quotas, values: Docu
         raise InvalidRequest("Invalid input received: Multiattach cannot be used with encrypted volumes.")
     quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
                  gigabytes=values["size"])
-    connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
+    connection.execute(insert(volumes).values(status="creating", task="create", created_at=utc_now(), **values))
 
 
 def key_id(volume_id: str) -> str:
-    """The uuid of a volume's key in the key manager."""
+    """Return the uuid of a volume's key in the key manager."""
     return str(uuid.uuid5(KEYS, volume_id))
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
-    """What it is made from. A copy lies in the pool's type of its source unless another is asked for."""
+    """Return the row that the volume is made from; ``None`` if it is made from none. A copy gets the type and pool of
+    its source unless the request names another type."""
     if values.get("snapshot_id"):
-        row = seen(connection, snapshots, context, values["snapshot_id"])
+        row = get_visible_row(connection, snapshots, context, values["snapshot_id"])
         if row["status"] != "available":
             raise wrong_status(snapshots, row, ("available",))
         origin = connection.execute(select(volumes).where(volumes.c.id == row["volume_id"])).mappings().first()
     elif values.get("source_volid"):
-        row = origin = seen(connection, volumes, context, values["source_volid"])
+        row = origin = get_visible_row(connection, volumes, context, values["source_volid"])
         if row["status"] not in ("available", "in-use"):
             raise wrong_status(volumes, row, ("available", "in-use"))
     else:
@@ -89,78 +102,84 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
-    """Note that the volume is to go. Raises ``InvalidRequest`` where it is in use, or snapshots of it would stay."""
+    """Queue the deletion of the volume. Raises ``InvalidRequest`` when it is in use, or when its snapshots would
+    stay."""
     id = row["id"]
-    # Locked, so that a snapshot which is begun just now is seen, or sees that the volume goes.
+    # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == id).limit(1)).first()
     taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
     if used or (taken and not cascade):
         raise InvalidRequest(f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
                              f"they go too); current status is: {row['status']}.")
-    for one in taken:
-        asked(connection, snapshots, one, "delete", None if force else SNAPSHOTS_DELETABLE, status="deleting")
-    asked(connection, volumes, row, "delete", None if force else DELETABLE, status="deleting")
+    for snapshot in taken:
+        queue_volume_task(connection, snapshots, snapshot, "delete", None if force else SNAPSHOTS_DELETABLE,
+                          status="deleting")
+    queue_volume_task(connection, volumes, row, "delete", None if force else DELETABLE, status="deleting")
 
 
-def follow(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status by its attachments."""
+def follow_attachments(connection: Connection, volume_id: str) -> None:
+    """Set the volume's status from its attachments."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
-    status = next((word for held, word in FOLLOWING.items() if held in have), "available")
+    status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
+                   if attachment_status in have), "available")
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
-        ("available", *FOLLOWING.values()))).values(status=status, updated_at=now()))
-    # One that grows, or is imaged anew, goes back to what it is by then.
+        ("available", *FOLLOWING.values()))).values(status=status, updated_at=utc_now()))
+    # A volume that is extended or reimaged returns to this status afterwards.
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
         ("extending", "downloading", "uploading"))).values(previous_status=status))
 
 
-def of_image(image: Document) -> Document:
-    """``volume_image_metadata`` of an image: its properties and what else is told of it, as texts."""
-    told = {"image_id": image["id"], "image_name": image.get("name"),
-            **{name: image.get(name) for name in OF_IMAGE[2:]}}
-    return {**image.get("properties", {}), **{name: str(value) for name, value in told.items() if value is not None}}
+def volume_image_metadata(image: Document) -> Document:
+    """Return ``volume_image_metadata`` of an image: its properties and further facts, as texts."""
+    image_facts = {"image_id": image["id"], "image_name": image.get("name"),
+                   **{name: image.get(name) for name in OF_IMAGE[2:]}}
+    return {**image.get("properties", {}), **{name: str(value) for name,
+                                              value in image_facts.items() if value is not None}}
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Volume to its attachments, oldest first."""
-    found: dict[str, list[RowMapping]] = {id: [] for id in ids}
-    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(found)).order_by(
+    """Return the attachments of each volume, oldest first."""
+    attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
+    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(
+        attachments_by_volume)).order_by(
             attachments.c.created_at, attachments.c.id)).mappings():
-        found[row["volume_id"]].append(row)
-    return found
+        attachments_by_volume[row["volume_id"]].append(row)
+    return attachments_by_volume
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
-    """Volumes as ``services.Volumes`` has them; *attached*: with their attachments."""
-    held = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
-    known = ids(connection, (row["volume_type"] for row in rows))
-    return [{**{name: row[name] for name in SHOWN}, "volume_type_id": known[row["volume_type"]],
-             "pool": row["pool"] or row["volume_type"], "metadata": document(row["metadata"]),
-             "volume_image_metadata": document(row["image_metadata"]),
-             "attachments": [{name: one[name] for name in HELD} for one in held.get(row["id"], ())]} for row in rows]
+    """Return volumes as ``services.Volumes`` has them. *attached*: with their attachments."""
+    attachments_by_volume = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
+    type_ids = type_ids_of_names(connection, (row["volume_type"] for row in rows))
+    return [{**{name: row[name] for name in SHOWN}, "volume_type_id": type_ids[row["volume_type"]],
+             "pool": row["pool"] or row["volume_type"], "metadata": parse_json_column(row["metadata"]),
+             "volume_image_metadata": parse_json_column(row["image_metadata"]),
+             "attachments": [{name: attachment[name] for name in HELD}
+                             for attachment in attachments_by_volume.get(row["id"], ())]} for row in rows]
 
 
 class VolumeStore(NamedStore):
     table, documents = volumes, staticmethod(documents)
 
     def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
-        """How many, how large together, and all values of each key of their metadata."""
-        where = mine(context, volumes, listing)
+        """Return the number of volumes, their total size in GiB, and all values of each key of their metadata."""
+        where = listing_condition(context, volumes, listing)
         with self.database.read() as connection:
             count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))
                                              .select_from(volumes).where(where)).one()
             texts = connection.execute(select(volumes.c.metadata).where(where, volumes.c.metadata != "{}")).scalars()
             values: dict[str, set[str]] = {}
             for text in texts:
-                for key, value in document(text).items():
+                for key, value in parse_json_column(text).items():
                     values.setdefault(key, set()).add(value)
         return count, size, values
 
     def delete(self, context: Context, id: str, cascade: bool = False, force: bool = False) -> None:
-        """Note that it is to go; *cascade*: with its snapshots; *force*: in any status, for admins."""
-        check_writer(context)
+        """Queue the deletion of a volume. *cascade*: with its snapshots. *force*: in any status, for admins."""
+        check_volume_writer(context)
         if force:
             check_admin(context, "volume:force_delete")
         with self.database.write() as connection:
-            begin_delete(connection, seen(connection, volumes, context, id), cascade=cascade, force=force)
+            begin_delete(connection, get_visible_row(connection, volumes, context, id), cascade=cascade, force=force)
             self.database.ring(connection, BELL)

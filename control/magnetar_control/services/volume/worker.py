@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is to be done on hosts: taken from the rows' ``task``, done by the agents, and noted.
+"""The work on hosts: taken from the ``task`` of rows, done by the agents, and noted.
 
-Each task may be done twice, since it says what shall be (``ensure``); so one whose process died is begun again when its
+Each task may run twice, because it states the result (``ensure``). A task whose process died starts again when its
 lease has ended. A host that does not answer is asked again for a while.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,29 +18,47 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Delete, RowMapping, Table, Update, and_, delete, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    RowMapping,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
-from magnetar_control.services import Context, Document, Images, KeyManager
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.agents import PATIENCE, AgentClient, Agents, user_message
+from magnetar_control.services import Context, Images, KeyManager
+from magnetar_control.store.engine.database import ChangeCheck, Database, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unavailable, Unreachable
 
-from .rows import document
+from .rows import parse_json_column
 from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
 BELL = "volumes"
-#: Seconds that a task belongs to who took it; renewed as long as somebody is at it.
+#: Seconds that a task belongs to the worker that took it; renewed while the worker is busy with it.
 LEASE = 15.0
-#: How often a host that does not answer is asked, and the seconds between, which double up to the last.
+#: How often a host that does not answer is asked, and the seconds between, which double up to the last number.
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
-#: Seconds between looks at the tables when nothing rings: of the first thread, and of the others.
+#: Seconds between looks at the tables when no bell rings: of the first thread, and of the others.
 LOOK, SELDOM = 1.0, 5.0
+#: Seconds between looks at the tables while there are no tasks and the database looks unchanged.
+QUIET = 15.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
-#: Prefix of the names of images on hosts that are made of volumes; our image's uuid follows.
+#: Prefix of the names of images that hosts make from volumes. The uuid of our image follows.
 COPY = "volume-image-"
+_HAS_TASKS = select(or_(exists().where(volumes.c.task.is_not(None)), exists().where(snapshots.c.task.is_not(None))))
 ABROAD = (Unreachable, TimedOut, HypervisorDown, Unavailable)
 
 Hosts = Callable[[], Iterable[Mapping[str, Any]]]
@@ -50,8 +67,8 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class Reach:
-    """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb, disk_gb_free, up}]; *ensure_image* has a host
-    have an image. *images*: where images of volumes go; *keys*: those of encrypted volumes."""
+    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* makes a host have
+    an image. *images*: the image service, for images of volumes. *keys*: the key manager of encrypted volumes."""
 
     hosts: Hosts
     agents: Agents
@@ -60,63 +77,74 @@ class Reach:
     keys: KeyManager | None = None
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
-        """A client of the agent of a host, which gets an answer soon where that counts as down: its volumes are not to
-        keep those of others waiting. Raises ``Unreachable``."""
+        """Return a client of a host's agent. For a host that is down it gives up early, so that the volumes of this
+        host do not delay others. Raises ``Unreachable``."""
         for host in self.hosts():
             if host["name"] == name:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
 
     def roomiest(self, fits: Callable[[str], bool] | None = None) -> str | None:
-        """The host that answers and has the most free disk; of those that *fits* says yes of."""
+        """Return the host that is up and has the most free disk, among the hosts that *fits* accepts; ``None`` if there
+        is none."""
         up = [host for host in self.hosts() if host["up"] and (fits is None or fits(host["name"]))]
         return max(up, key=lambda host: (host["disk_gb_free"], host["name"]))["name"] if up else None
 
 
 class Worker:
-    """Does tasks, by itself in *threads*, or when asked."""
+    """The worker of tasks, with threads of its own (``start``), or on request (``step``)."""
 
     def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
         self.database, self.reach, self.pause = database, reach, pause
         self.id = str(uuid.uuid4())
+        #: The query for tasks, built once, by table.
+        self._waiting = {table.name: _waiting_query(table, database.clock() if database.kind == "postgresql" else
+                                                    bindparam("moment")) for table in (volumes, snapshots)}
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self, threads: int = 4) -> None:
-        """Work from now on; what a process that died has left is gone on with."""
+        """Start working. Tasks of a process that died are continued."""
         self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), daemon=True,
                                           name=f"volumes {number}") for number in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Take nothing more; what is at work goes on until its end, or with another process."""
+        """Take no new tasks. A task at work runs to its end, or continues in another process."""
         self._over.set()
         self.database.bell.ring(BELL)
         for thread in self._threads:
             thread.join(5)
 
-    def rest(self, seen: int, limit: float) -> None:
-        """Wait until something rings again, *limit* seconds at most; the tables are not looked at."""
-        deadline = time.monotonic() + limit
-        while self.database.bell.count(BELL) == seen and not self._over.is_set():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self.database.bell.wait(BELL, seen, left)
+    def rest(self, bell_count: int, limit: float) -> None:
+        """Wait until a bell rings again, at most *limit* seconds, without a look at the tables."""
+        if not self._over.is_set():
+            self.database.bell.wait_for_ring(BELL, bell_count, limit)
 
     def _run(self, look: float) -> None:
+        changes, has_tasks = ChangeCheck(self.database, QUIET), True
         while not self._over.is_set():
-            seen = self.database.bell.count(BELL)
+            bell_count = self.database.bell.count(BELL)
             try:
-                if not self.step():
-                    self.rest(seen, look)
+                if not (changes.may_have_changed() or has_tasks):
+                    self.rest(bell_count, look)
+                elif not self.step():
+                    has_tasks = self._has_tasks()
+                    self.rest(bell_count, look)
+                else:
+                    has_tasks = True
             except Exception:
                 log.exception("volumes: the work failed; it goes on in a second")
                 self._over.wait(1.0)
 
+    def _has_tasks(self) -> bool:
+        """Return whether there are tasks, which may wait for a time or belong to another worker."""
+        with self.database.read() as connection:
+            return bool(connection.execute(_HAS_TASKS).scalar())
+
     def step(self, id: str | None = None) -> bool:
-        """Do one task (that of the volume *id*, where given); whether there was one."""
+        """Do one task (of the volume *id*, if given). Return whether there was one."""
         for table in (volumes,) if id else (volumes, snapshots):
             row = self._take(table, id)
             if row is not None:
@@ -125,13 +153,15 @@ class Worker:
         return False
 
     def _take(self, table: Table, id: str | None) -> RowMapping | None:
-        ready = _ready(self.database, table, id)
         with self.database.read() as connection:
-            query = select(table.c.id).where(ready).order_by(table.c.created_at).limit(8)
-            ids = connection.execute(query).scalars().all()
-        for one in ids:
+            if id is None:
+                ids = connection.execute(self._waiting[table.name], {"moment": utc_now()}).scalars().all()
+            else:
+                ids = connection.execute(_waiting_query(table, self.database.clock(), id)).scalars().all()
+        for row_id in ids:
             with self.database.write() as connection:
-                mine = update(table).where(ready, table.c.id == one).values(
+                ready = _ready(table, self.database.clock(), row_id)
+                mine = update(table).where(ready).values(
                     holder=self.id, lease_until=self.database.clock(LEASE)).returning(table)
                 if row := connection.execute(mine).mappings().first():
                     return row
@@ -140,7 +170,7 @@ class Worker:
     def _do(self, table: Table, row: Row) -> None:
         try:
             with self._kept(table, row):
-                found = TASKS[table.name, row["task"]](self, row)
+                new_values = TASKS[table.name, row["task"]](self, row)
         except ABROAD as error:
             self._again(table, row, error)
         except MagnetarError as error:
@@ -149,23 +179,25 @@ class Worker:
             log.exception("%s of %s %s", row["task"], table.name, row["id"])
             self._again(table, row, MagnetarError("The service failed at it; the operator's log says why."))
         else:
-            if not self._finish(table, row, found) and row["task"] == "create":
-                # It was deleted while it was made, by who found the lease ended: what has come since goes too.
+            if not self._finish(table, row, new_values) and row["task"] == "create":
+                # The volume was deleted while it was made, by a worker that found the lease ended. Delete what was made
+                # since.
                 with self.database.read() as connection:
-                    left = connection.execute(select(table.c.id).where(table.c.id == row["id"])).first()
-                if left is None:
-                    TASKS[table.name, "delete"](self, {**row, "host": (found or {}).get("host") or row["host"]})
+                    remaining_row = connection.execute(select(table.c.id).where(table.c.id == row["id"])).first()
+                if remaining_row is None:
+                    TASKS[table.name, "delete"](self, {**row, "host": (new_values or {}).get("host") or row["host"]})
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease until the block ends, also where a deletion was asked meanwhile, which waits for that."""
-        over, held = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
-                                             table.c.task.in_((row["task"], "delete")))
+        """Renew the lease until the block ends, also when a deletion has been requested meanwhile: it waits for
+        that."""
+        over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
+                                                 table.c.task.in_((row["task"], "delete")))
 
         def renew() -> None:
             while not over.wait(LEASE / 3):
                 with contextlib.suppress(DBAPIError), self.database.write() as connection:
-                    connection.execute(update(table).where(held).values(lease_until=self.database.clock(LEASE)))
+                    connection.execute(update(table).where(own_task).values(lease_until=self.database.clock(LEASE)))
 
         thread = threading.Thread(target=renew, name="volumes lease", daemon=True)
         thread.start()
@@ -176,16 +208,17 @@ class Worker:
             thread.join()
 
     def _finish(self, table: Table, row: Row, values: Document | None) -> bool:
-        """Note the end: *values* of the row, or ``None`` when it is gone; whether the task was still this one."""
+        """Note the end of a task. *values*: new values of the row; ``None``: the row is deleted. Return whether the row
+        still had this task."""
         statement = delete(table) if values is None else update(table).values(
-            task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
+            task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=utc_now(),
             **{"fault": None, **values})
         return self._note(table, row, statement)
 
     def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
-        """Execute it if the task is still the one that was taken; if not, the deletion that was asked meanwhile may
-        begin (see ``rows.asked``), and begins again where somebody is at it: he may have come before there was
-        anything to delete."""
+        """Execute *statement* if the row still has the task that was taken, and return whether it has. Otherwise a
+        deletion was requested meanwhile. It may begin now (see ``rows.queue_volume_task``). If a worker already runs
+        it, it begins again, because that worker may have come before there was anything to delete."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
             if not done and row["task"] != "delete":
@@ -195,31 +228,32 @@ class Worker:
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
-        """Later. A deletion waits for its host as long as it takes, so that nothing is left there."""
+        """Queue the task for later, or give up after ``ATTEMPTS``. A deletion waits for its host without limit, so that
+        nothing is left there."""
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
             self._failed(table, row, error)
             return
         log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
         self._note(table, row, update(table).values(
-            lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=plain(error),
+            lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=user_message(error),
             not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "upload" or (row["task"] in ("extend", "reimage") and isinstance(error, Conflict)):
-            status = table.c.previous_status  # refused, or only read: it is as it was
+            status = table.c.previous_status  # refused, or only read: nothing has changed
         if row["task"] == "upload":
             self._give_up_image(row, error)
-        self._finish(table, row, {"status": status, "fault": plain(error), **(
+        self._finish(table, row, {"status": status, "fault": user_message(error), **(
             {row["task"]: None} if row["task"] in ("reimage", "upload") else {})})
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
-        """An image of a volume will not come. What the host has of it goes, or is removed by the conductors later."""
-        id = document(row["upload"])["image_id"]
+        """Mark the image of a volume as failed. The host's copy is deleted now, or by the conductors later."""
+        id = parse_json_column(row["upload"])["image_id"]
         try:
             if self.reach.images:
-                self.reach.images.fail(id, plain(error))
+                self.reach.images.fail(id, user_message(error))
             with self.reach.client(row["host"]) as client:
                 client.delete("image", COPY + id)
         except MagnetarError as why:
@@ -227,13 +261,13 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the host's agent make it so; the resource."""
+        """Make the host's agent ensure *want*, and return the resource."""
         with self.reach.client(row["host"]) as client:
-            found: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
-        return found
+            resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
+        return resource
 
     def place(self, row: Row) -> str:
-        """The host that the volume lies on; chosen and noted before it is used."""
+        """Return the host of the volume, chosen and noted before it is used."""
         if row["host"]:
             return str(row["host"])
         host = self.reach.roomiest()
@@ -245,16 +279,21 @@ class Worker:
         return host
 
 
-def _ready(database: Database, table: Table, id: str | None) -> ColumnElement[bool]:
-    """Tasks that nobody is at and whose time has come; by the database's clock, for those of machines may differ."""
-    moment = database.clock()
-    found = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
-                 or_(table.c.not_before.is_(None), table.c.not_before <= moment))
-    return and_(found, table.c.id == id) if id else found
+def _waiting_query(table: Table, moment: Any, id: str | None = None) -> Select[Any]:
+    """Return the query for the ids of tasks that a worker may take at *moment*, the oldest first."""
+    return select(table.c.id).where(_ready(table, moment, id)).order_by(table.c.created_at).limit(8)
+
+
+def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
+    """Return the condition of tasks that no worker has and whose time has come. *moment*: of the database's clock,
+    because the clocks of machines may differ."""
+    is_ready = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
+                    or_(table.c.not_before.is_(None), table.c.not_before <= moment))
+    return and_(is_ready, table.c.id == id) if id else is_ready
 
 
 def _mine(table: Table, row: Row) -> ColumnElement[bool]:
-    """The row, as long as its task is the one that was taken, by who took it."""
+    """Return the condition of the row while it has the task, and the worker, that it had when it was taken."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 
 
@@ -277,7 +316,7 @@ def _create_volume(worker: Worker, row: Row) -> Document:
 
 
 def _key(worker: Worker, row: Row) -> str:
-    """The key of a volume, which is made once. That of a copy is the key of its source."""
+    """Return the key of a volume, created once. A copy has the key of its source."""
     if worker.reach.keys is None:
         raise Conflict("There is no key manager here, so no volume can be encrypted.")
     with worker.database.read() as connection:
@@ -289,31 +328,31 @@ def _key(worker: Worker, row: Row) -> str:
 
 def _extend_volume(worker: Worker, row: Row) -> Document:
     worker.ensure(row, "volume", {"size": row["new_size"]})
-    # Of the row as it is by then: a server may have let go of it.
+    # The column as it is by then: a server may have detached the volume.
     return {"status": volumes.c.previous_status, "size": row["new_size"], "new_size": None, "previous_status": None}
 
 
 def _reimage_volume(worker: Worker, row: Row) -> Document:
-    told = document(row["reimage"])
-    worker.reach.ensure_image(row["host"], told["image_id"])
-    worker.ensure(row, "volume", {"reimage": {"image": told["image_id"], "request": told["request"]}})
-    # Of the row as it is by then, as above.
+    reimage_task = parse_json_column(row["reimage"])
+    worker.reach.ensure_image(row["host"], reimage_task["image_id"])
+    worker.ensure(row, "volume", {"reimage": {"image": reimage_task["image_id"], "request": reimage_task["request"]}})
+    # The column as it is by then, as above.
     return {"status": volumes.c.previous_status, "previous_status": None, "bootable": True,
-            "image_id": told["image_id"], "image_metadata": told["image_metadata"],
-            "reimage": orjson.dumps({**told, "done": True}).decode()}
+            "image_id": reimage_task["image_id"], "image_metadata": reimage_task["image_metadata"],
+            "reimage": orjson.dumps({**reimage_task, "done": True}).decode()}
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
-    """The host makes an image of its own of the volume, of which the image service gets the content."""
-    images, id = worker.reach.images, document(row["upload"])["image_id"]
-    there = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
-    if images is None or there is None:
+    """Make the host create an image of its own from the volume, and upload the content to the image service."""
+    images, id = worker.reach.images, parse_json_column(row["upload"])["image_id"]
+    image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
+    if images is None or image is None:
         raise Conflict(f"Image {id} was deleted before it had its content.")
     key = f"{COPY}{id}"
     with worker.reach.client(row["host"]) as client:
-        if there["status"] != "active":
+        if image["status"] != "active":
             client.ensure("image", key, {"name": key, "source": {"volume": row["id"]},
-                                         "disk_format": there["disk_format"]}, timeout=LIMIT)
+                                         "disk_format": image["disk_format"]}, timeout=LIMIT)
             pieces, size = client.receive("image", key)
             images.upload(id, pieces, size=size)
         client.delete("image", key)
@@ -321,12 +360,12 @@ def _upload_volume(worker: Worker, row: Row) -> Document:
 
 
 def _create_snapshot(worker: Worker, row: Row) -> Document:
-    found = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
-    return {"status": "available", "size": found.get("size") or row["size"]}
+    resource = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
+    return {"status": "available", "size": resource.get("size") or row["size"]}
 
 
 def _delete(noun: str, worker: Worker, row: Row) -> None:
-    # A host that the cloud has no more took its content with it.
+    # A host that left the cloud took its content with it.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
         with worker.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of actions and migrations: the queue of the conductors."""
+"""Rows of actions: the queue of the conductors."""

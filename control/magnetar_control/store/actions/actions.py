@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action table as a queue: conductors take actions by lease, one action of a server at a time, within the limits of
-hosts.
+"""The action table as a queue. Conductors lease actions, one action of a server at a time, within the limits of hosts.
 
-Heartbeats renew leases; another conductor takes the actions of one that died. Leases are counted by the database's
-clock. Rows stay when they are done: they are the instance actions of the API.
+Heartbeats renew leases; another conductor takes over the actions of a dead one. Leases are timed by the database's
+clock. Rows stay when the actions are done: they are the instance actions of the API.
 """
 
 from __future__ import annotations
@@ -12,74 +11,103 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from datetime import datetime
+from functools import cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, insert, literal, null, or_, select, tuple_, update
+import orjson
+from sqlalchemy import (
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlalchemy.sql.expression import BindParameter, ColumnElement, Insert, Select
+from sqlalchemy.sql.expression import Alias, BindParameter, ColumnElement, Insert, Select
 from sqlalchemy.types import BigInteger, Integer, String
 
-from magnetar_control.store.engine.database import Database, now, utc, written
-from magnetar_control.store.engine.tables import action_events, actions
+from magnetar_control.store.engine.database import Database, insert_returning_rows, postgresql_now, utc_now
+from magnetar_control.store.engine.prepared import PreparedQuery
+from magnetar_control.store.engine.tables import OPEN_ACTION, action_events, actions
+
+from .action_row import ActionRow, QueuedAction, RunningActions
 
 #: Seconds that a lease lasts, and between two heartbeats. Actions of a dead conductor are taken over within 15 s.
 LEASE, HEARTBEAT = 12.0, 3.0
-#: How many rows of the queue are read for each action wanted.
+#: Rows of the queue that are read for each requested action.
 LOOKED_AT = 8
 Limits = Mapping[str, int]
-Row = Any
 
 
 @dataclass(frozen=True)
 class HostShare:
-    """How many actions of a host who takes some may have in hand, and how many of which host he has. *others*: those
-    of them that are for servers of other hosts. They may have half, so that when a host is silent, those who wait for
-    it leave the other half of the shares of their servers' hosts."""
+    """The limits on the actions of each host that one holder may lease, with the actions it holds already.
+
+    *most*: the limit of a host. *held*: the number of held actions by host. *others*: the held actions of other hosts'
+    servers, by the host that they wait for. Only half of a share is available to these: while a host is silent, the
+    actions that wait leave half of the share of their servers' hosts free.
+    """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
     held: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
     def left(self, host: str) -> int:
-        """How many more of *host* may be taken."""
+        """Return how many more actions of *host* may be leased."""
         return self.most(host) - self.held[host]
 
     def left_for_others(self, host: str) -> int:
-        """How many more for servers of other hosts."""
+        """Return how many more actions of other hosts' servers may wait for *host*."""
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
-        """The hosts of which no more may be taken."""
+        """Return the hosts that are used up: none of their actions may be leased."""
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Those of which no more may be for servers of other hosts."""
+        """Return the hosts that are used up for actions of other hosts' servers."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
-    def admits(self, row: Row) -> bool:
-        """Whether an action of the queue may be taken."""
+    def admits(self, row: QueuedAction) -> bool:
+        """Return whether the action *row* of the queue fits into the share."""
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
-    def with_one_more(self, row: Row) -> HostShare:
-        """How it is when an action of the queue is taken."""
+    def with_one_more(self, row: QueuedAction) -> HostShare:
+        """Return the share after the action *row* of the queue is leased."""
         other = [row.waits_for] if row.waits_for else []
         return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
                        others=self.others + Counter(other))
 
 
-#: Of who may take all.
+#: The share of a conductor without limits.
 ALL = HostShare()
 
-_other, _any = actions.alias("other"), actions.alias("any")
-#: Statements that are made once: making one takes longer than executing it.
+
+def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
+    """Return the condition of actions that are in the queue, which the index of these needs beside any other condition
+    of their states. *of*: the table of actions, or an alias."""
+    return literal_column(f"{of.name}.{OPEN_ACTION}")
+
+
+_other, _any = actions.alias("other"), actions.alias("any_action")
+#: Statements, built once: building one takes longer than executing it.
 _NUMBER: BindParameter[int] = bindparam("number", type_=BigInteger)
 _MINE = (actions.c.id == _NUMBER, actions.c.holder == bindparam("by"))
 _HELD = select(actions.c.id).where(*_MINE, actions.c.state == "running").with_for_update()
 _ENDED = update(actions).where(*_MINE, actions.c.state == "running")
 _HAPPENED = insert(action_events)
-#: Inserts an event that has ended and the next one. SQLAlchemy does not cache statements with several VALUES.
+#: Insert an event that has ended and the next one. SQLAlchemy does not cache statements with several VALUES.
 _WENT_ON = insert(action_events).from_select(
     ["action_id", "event", "host", "start_time", "finish_time", "result"],
     select(_NUMBER, *(bindparam(name, type_=String) for name in ("ended", "by", "since", "moment")), literal(
@@ -89,96 +117,118 @@ _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 _CUT_OFF = update(action_events).where(
     action_events.c.action_id == _NUMBER, action_events.c.finish_time.is_(None)).values(
     result="Error", details="interrupted: the conductor ended, stood still, or could not write.")
+#: The argument's name.
+ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """Actions that were taken, in order, and whether the queue had more, which may become available when others end or
+    """Leased actions in order, and whether the queue has *more*: actions that may become available when others end or
     time passes."""
 
-    rows: list[Row]
+    rows: list[ActionRow]
     more: bool
 
 
-def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
-         share: HostShare = ALL) -> Batch:
-    """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) may run at a host at once.
-    *share*: how many of a host *holder* may have. *likely*: there was more at the last call, so it is not asked first
-    whether there is anything at all. Projects and hosts take turns, however much waits of one of them."""
-    asked = _statements(database.kind)
+def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
+                       share: HostShare = ALL) -> Batch:
+    """Lease up to *count* actions for *holder*. Projects and hosts take turns, however many actions of one of them
+    wait.
+
+    *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: how many actions of
+    a host *holder* may have. *likely*: the last call returned more, so skip the first check whether anything waits.
+    """
+    statements = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
-    with database.read() as connection:  # most looks find nothing, and reading locks nothing
-        if not likely and connection.execute(asked.any, moment).first() is None:
+    with database.read() as connection:  # usually there is nothing to do, and reading locks nothing
+        if not likely and statements.any.first(connection, moment) is None:
             return Batch([], more=False)
         most = count * LOOKED_AT
-        oldest = waiting = connection.execute(asked.waiting, {**moment, "most": most, "beyond": count + 1}).all()
+        found = statements.waiting.all(connection, {**moment, "most": most, "beyond": count + 1})
+        waiting = [QueuedAction(*row[:-1]) for row in found]
         if not waiting:
-            return Batch([], more=not likely or connection.execute(asked.any, moment).first() is not None)
-        # What runs matters for several projects, and for hosts with a limit.
+            return Batch([], more=not likely or statements.any.first(connection, moment) is not None)
+        # Running actions matter only with several projects, or with hosts that have a limit.
         deep = len(waiting) == most
         matters = deep or len({row.project_id for row in waiting}) > 1 or any(
             row.host and row.kind in limits for row in waiting)
-        running = connection.execute(asked.running, moment).all() if matters else ()
-        if deep:  # the oldest may all be one project's, or wait for one host
-            waiting = connection.execute(asked.each, {
+        running = [*map(RunningActions._make, connection.execute(statements.running, moment))] if matters else []
+        if deep:  # the oldest rows may all belong to one project, or wait for one host
+            waiting = [*map(QueuedAction._make, connection.execute(statements.each, {
                 **moment, "each": count, "most": most, "full": _full(running, limits),
-                "beyond_share": share.full(), "beyond_others": share.full_for_others()}).all()
+                "beyond_share": share.full(), "beyond_others": share.full_for_others()}))]
     chosen = _fair(waiting, running, count, limits, share)
     if not chosen:
         return Batch([], more=True)
     with database.write() as connection:
-        taken = connection.execute(asked.hold, {
-            **moment, "chosen": chosen, "by": holder, "moment": now(), **until}).all()
-    return Batch(sorted(taken, key=lambda row: chosen.index(row.id)), more=oldest[0].idle > len(taken))
+        taken = ActionRow.several(connection.execute(statements.hold, {
+            **moment, "chosen": chosen, "by": holder, "moment": utc_now(), **until}))
+    return Batch(sorted(taken, key=lambda row: chosen.index(row.id)), more=found[0].idle > len(taken))
 
 
-def room(database: Database, connection: Connection, places: Collection[str], kind: str,
-         limits: Limits) -> Counter[str]:
-    """How many more actions of *kind* the limits allow at each of these hosts."""
+def seconds_until_due(database: Database) -> float | None:
+    """Return the seconds until the delay of the next delayed action ends; ``None`` if there is none."""
+    with database.read() as connection:
+        due_at, now = connection.execute(_statements(database.kind).due_at, _own(database, "clock")).one()
+    return None if due_at is None else max(
+        0.0, (datetime.fromisoformat(due_at) - datetime.fromisoformat(now)).total_seconds())
+
+
+def free_action_slots(database: Database, connection: Connection, places: Collection[str], kind: str,
+                      limits: Limits) -> Counter[str]:
+    """Return how many more actions of *kind* the limits allow on each of the hosts *places*."""
     if kind not in limits:
         return Counter(dict.fromkeys(places, sys.maxsize))
     running = connection.execute(_statements(database.kind).at_hosts, {
         **_own(database, "clock"), "places": list(places), "kind": kind})
-    found = Counter(dict.fromkeys(places, limits[kind]))
-    found.subtract({row.host: row.running for row in running})
-    return found
+    slots = Counter(dict.fromkeys(places, limits[kind]))
+    slots.subtract({row.host: row.running for row in running})
+    return slots
 
 
-def begun(database: Database, connection: Connection, holder: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Row]:
-    """Insert actions that *holder* holds from the start, each of another server; returns their rows."""
+def insert_running_actions(database: Database, connection: Connection, holder: str,
+                           new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
+    """Insert actions that *holder* holds from the start, each of a different server; return their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
-    return written(connection, _statements(database.kind).begun, actions.c.server_id, [{**one, **mine} for one in new])
+    inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
+                                     [{**values, **mine} for values in new])
+    return [ActionRow.of_values(row._mapping) for row in inserted]  # noqa: SLF001 - SQLAlchemy's name
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """The parameter *name* of statements that need a moment, on SQLite, which has no clock of its own."""
+    """Return the current time as the statement parameter *name* on SQLite, which has no clock of its own; empty on
+    PostgreSQL."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Statements(NamedTuple):
-    """The statements of ``take``: whether there is anything; what can be taken, each row with the number of all that
-    wait; a few of each project, host and kind except for full hosts; what runs; and taking (returns rows). Those of
-    ``room`` and ``begun``."""
+    """The statements of ``lease_next_actions``, ``free_action_slots`` and ``insert_running_actions``.
 
-    any: Select[Any]
-    waiting: Select[Any]
+    *any*: whether anything waits. *waiting*: the actions that can be leased, each row with the number of all idle ones.
+    *each*: a few of each project, host and kind, without full hosts. *running*: the running actions. *hold*: lease
+    actions and return their rows. *at_hosts*, *begun*: of the other two functions. *due_at*: when the first delay
+    ends, and the present time.
+    """
+
+    any: PreparedQuery
+    waiting: PreparedQuery
     each: Select[Any]
     running: Select[Any]
     hold: ReturningUpdate[Any]
     at_hosts: Select[Any]
     begun: Insert
+    due_at: Select[Any]
 
 
 @cache
 def _statements(kind: str) -> Statements:
-    """Made once for each engine. SQLite gets the moment as a parameter, PostgreSQL uses its clock."""
+    """Return the statements for an engine, built once. SQLite gets the time as a parameter, PostgreSQL uses its
+    clock."""
     clock: Any = bindparam("clock", type_=String)
     until: Any = bindparam("until", type_=String)
     if kind == "postgresql":
-        clock, until = utc(), utc(LEASE)
+        clock, until = postgresql_now(), postgresql_now(LEASE)
 
-    def idle(table: Any) -> Any:
-        return or_(table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock))
-
+    idle = partial(_idle_condition, clock=clock)
     first = ~exists().where(_other.c.server_id == actions.c.server_id, _other.c.id != actions.c.id, or_(
         and_(_other.c.state == "running", _other.c.lease_until >= clock),
         and_(or_(_other.c.state == "queued", _other.c.state == "running"), _other.c.id < actions.c.id)))
@@ -186,62 +236,72 @@ def _statements(kind: str) -> Statements:
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
-    there = actions.c.waits_for
-    place = func.row_number().over(partition_by=(*by, there), order_by=actions.c.id)
-    groups = select(actions.c.id, *by, there, place.label("place")).where(
+    waits_for = actions.c.waits_for
+    place = func.row_number().over(partition_by=(*by, waits_for), order_by=actions.c.id)
+    groups = select(actions.c.id, *by, waits_for, place.label("place")).where(
         idle(actions), due, first, *_with_room()).subquery()
-    # Another conductor may have taken it since: lock and condition decide.
+    # Another conductor may have leased the action since: the lock and the condition decide.
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
-    runs = (actions.c.state == "running", actions.c.lease_until >= clock)
+    runs = (is_open_action(), actions.c.state == "running", actions.c.lease_until >= clock)
     return Statements(
-        select(actions.c.id).where(idle(actions)).limit(1),
-        select(actions.c.id, *by, there, count).where(
-            idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),
-        select(groups).where(groups.c.place <= bindparam("each", type_=Integer)).order_by(
+        PreparedQuery(select(actions.c.id).where(idle(actions)).limit(1)),
+        PreparedQuery(select(actions.c.id, *by, waits_for, count).where(
+            idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer))),
+        select(*groups.c[QueuedAction._fields]).where(groups.c.place <= bindparam("each", type_=Integer)).order_by(
             groups.c.place, groups.c.id).limit(bindparam("most", type_=Integer)),
         select(*by, func.count().label("running")).where(*runs).group_by(*by),
         update(actions).where(actions.c.id.in_(mine)).values(
             state="running", holder=bindparam("by"), lease_until=until, attempts=actions.c.attempts + 1,
-            updated_at=bindparam("moment")).returning(actions),
+            updated_at=bindparam("moment")).returning(*actions.c[ActionRow.columns]),
         select(actions.c.host, func.count().label("running")).where(
             *runs, actions.c.host.in_(bindparam("places", expanding=True)),
             actions.c.kind == bindparam("kind")).group_by(actions.c.host),
-        insert(actions).values(holder=bindparam("by"), lease_until=until))
+        insert(actions).values(holder=bindparam("by"), lease_until=until),
+        select(func.min(actions.c.not_before), clock).where(
+            is_open_action(), actions.c.state == "queued", actions.c.not_before > clock))
+
+
+def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
+    """Return the condition of actions that no conductor has in hand: they wait, or their lease has ended."""
+    return and_(is_open_action(table), or_(
+        table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock)))
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Conditions for actions whose hosts are not at a limit, and have a share left. The hosts that are not so are
+    """Yield conditions for actions whose hosts are below their limits and have a share left. The full hosts are
     parameters."""
     full: Any = bindparam("full", expanding=True)
-    rest: Any = bindparam("beyond_share", expanding=True)
-    others: Any = bindparam("beyond_others", expanding=True)
-    host, there = actions.c.host, actions.c.waits_for
-    yield or_(host.is_(None), and_(tuple_(host, actions.c.kind).not_in(full), host.not_in(rest)))
-    yield or_(there.is_(None), there.not_in(others))
+    hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
+    hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
+    host, waits_for = actions.c.host, actions.c.waits_for
+    yield or_(host.is_(None), and_(tuple_(host, actions.c.kind).not_in(full), host.not_in(hosts_beyond_share)))
+    yield or_(waits_for.is_(None), waits_for.not_in(hosts_beyond_others))
 
 
-def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
-    """How many of each kind run at each host."""
+def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
+    """Return how many actions of each kind run on each host."""
     busy: Counter[tuple[str | None, str]] = Counter()
     for row in running:
         busy[row.host, row.kind] += row.running
     return busy
 
 
-def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
-    """Hosts and kinds that are at their limit."""
+def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, str]]:
+    """Return the hosts and kinds that are at their limit."""
     return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
         kind, many + 1)]
 
 
-def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits, share: HostShare) -> list[int]:
-    """Ids of the actions to take: projects in turn, the one with the least running work first."""
+def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], count: int, limits: Limits,
+          share: HostShare) -> list[int]:
+    """Return the ids of the actions to lease: projects take turns, starting with the one with the least running
+    work."""
     busy = _busy(running)
     work: Counter[str] = Counter()
-    for row in running:
-        work[row.project_id] += row.running
-    queues: dict[str, list[Row]] = {}
+    for group in running:
+        work[group.project_id] += group.running
+    queues: dict[str, list[QueuedAction]] = {}
     for row in waiting:
         queues.setdefault(row.project_id, []).append(row)
     chosen: list[int] = []
@@ -260,10 +320,13 @@ def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Li
     return chosen
 
 
-def beat(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
-    """Renew the leases of *holder*; returns the ids of its actions that are to be cancelled. *numbers*: only these are
-    renewed. Actions that it has taken without knowing, since the answer was lost, are left to others."""
-    mine = [actions.c.holder == holder, actions.c.state == "running"]
+def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
+    """Renew the leases of *holder*; return the ids of its actions that were cancelled.
+
+    *numbers*: renew only these. The holder does not know the actions whose lease answer was lost; they are left to
+    others.
+    """
+    mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
         mine.append(actions.c.id.in_(numbers))
     with database.write() as connection:
@@ -271,91 +334,133 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
         return set(connection.execute(select(actions.c.id).where(*mine, actions.c.cancel.is_(True))).scalars())
 
 
-def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None,
-          args: str | None = None) -> bool:
-    """Mark the action as ended; ``False`` when another holder has it or it has ended already. *args*: what is kept of
-    its arguments, where that is less."""
-    told = {} if message is None else {"message": message}  # a warning from when it was asked for stays
-    told |= {} if args is None else {"args": args}
+def end_action_row(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None,
+                   args: str | None = None) -> bool:
+    """Mark the action as ended; return ``False`` when another holder has it or it has ended already.
+
+    *args*: the arguments to keep, where the action keeps fewer than it has.
+    """
+    changes = {} if message is None else {"message": message}  # keep the warning of the request
+    changes |= {} if args is None else {"args": args}
     done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "lease_until": None,
-                                       "updated_at": now(), **told})
+                                       "updated_at": utc_now(), **changes})
     return done.rowcount == 1
 
 
-def warned(connection: Connection, number: int, text: str) -> None:
-    """Add *text* to the action's message: a warning of what its host has done."""
+def append_action_warning(connection: Connection, number: int, text: str) -> None:
+    """Append *text* to the action's message: a warning about something that its host did."""
     connection.execute(update(actions).where(actions.c.id == number).values(
         message=func.coalesce(actions.c.message + " ", "") + text))
 
 
 def is_cancelled(connection: Connection, number: int) -> bool:
-    """Return whether the action was cancelled; its row was changed in this transaction, so that nobody cancels it
+    """Return whether the action was cancelled. This transaction has changed its row, so no client can cancel it
     meanwhile."""
     return bool(connection.execute(select(actions.c.cancel).where(actions.c.id == number)).scalar())
 
 
-def holds(connection: Connection, number: int, holder: str) -> bool:
-    """Whether *holder* still has the action; in a ``write`` nobody else takes it before the transaction ends."""
+def holds_action_lease(connection: Connection, number: int, holder: str) -> bool:
+    """Return whether *holder* still has the action. In a ``write``, no other holder takes it before the transaction
+    ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
-def put_back(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
-    """Put the action back into the queue, for not before a moment of the database's clock."""
+def requeue_action_row(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
+    """Put the action back into the queue. It is not leased again before *not_before*, by the database's clock."""
     connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
-        state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=now(), **values))
+        state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=utc_now(), **values))
 
 
-def let_go(database: Database, holder: str) -> None:
-    """Put all actions of *holder* back at once: the conductor ends."""
+def requeue_held_actions(database: Database, holder: str) -> None:
+    """Put all actions of *holder* back into the queue immediately, because the conductor stops."""
     with database.write() as connection:
-        connection.execute(update(actions).where(actions.c.holder == holder, actions.c.state == "running").values(
+        connection.execute(update(actions).where(
+            is_open_action(), actions.c.holder == holder, actions.c.state == "running").values(
             state="queued", holder=None, lease_until=None))
         database.ring(connection, "actions")
 
 
-def started(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """An event of an action begins; returns its id."""
-    found = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": now(), "host": host})
-    return int(found.inserted_primary_key[0])  # type: ignore[index]
+def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:
+    """Start an event of an action; return the event's id."""
+    inserted = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": utc_now(),
+                                              "host": host})
+    return int(inserted.inserted_primary_key[0])  # type: ignore[index]
 
 
-def went_on(connection: Connection, going: Mapping[int, str | None], before: Mapping[str, Any],
-            event: str) -> dict[int, int]:
-    """For each action, one event has ended well (*before*: its name, host and start_time) and another begins. *going*:
-    the host of the new event, by the action's id. Returns the ids of the new events, by the action's id."""
+def advance_event_rows(connection: Connection, going: Mapping[int, str | None], ended_event: Mapping[str, Any],
+                       event: str) -> dict[int, int]:
+    """End one event of each action successfully and start another.
+
+    *going*: the host of the new event, by the action's id. *ended_event*: event, host and start_time of the ended one.
+    *event*: the name of the new one. Return the ids of the new events, by the action's id.
+    """
     if not going:
         return {}
-    moment = now()
+    moment = utc_now()
     if len(going) == 1:
         [(number, host)] = going.items()
-        found = connection.execute(_WENT_ON, {
-            "number": number, "ended": before["event"], "by": before["host"], "since": before["start_time"],
+        event_ids = connection.execute(_WENT_ON, {
+            "number": number, "ended": ended_event["event"], "by": ended_event["host"],
+            "since": ended_event["start_time"],
             "moment": moment, "begun": event, "at_host": host}).scalars()
-        return {number: max(map(int, found))}
-    both = [{"action_id": number, **one} for number, host in going.items() for one in (
-        {**before, "finish_time": moment, "result": "Success"},
+        return {number: max(map(int, event_ids))}
+    both = [{"action_id": number, **values} for number, host in going.items() for values in (
+        {**ended_event, "finish_time": moment, "result": "Success"},
         {"event": event, "host": host, "start_time": moment, "finish_time": None, "result": None})]
-    return {row.action_id: row.id for row in written(connection, _HAPPENED, action_events.c.action_id, both)
+    return {row.action_id: row.id for row in insert_returning_rows(connection, _HAPPENED, action_events.c.action_id,
+                                                                   both)
             if row.finish_time is None}
 
 
-def happened(connection: Connection, number: int, event: str, host: str | None, start_time: str,
-             result: str = "Success", details: str | None = None) -> None:
-    """Insert an event that has ended already."""
+def insert_ended_event(connection: Connection, number: int, event: str, host: str | None, start_time: str,
+                       result: str = "Success", details: str | None = None) -> None:
+    """Insert an event that has already ended."""
     connection.execute(_HAPPENED, {
-        "action_id": number, "event": event, "start_time": start_time, "finish_time": now(), "host": host,
+        "action_id": number, "event": event, "start_time": start_time, "finish_time": utc_now(), "host": host,
         "result": result, "details": details})
 
 
-def cut_off(connection: Connection, number: int) -> None:
-    """Another attempt of an action begins, or none will: events of one that was cut off have ended."""
-    connection.execute(_CUT_OFF, {"number": number, "finish_time": now()})
+def interrupt_event_rows(connection: Connection, number: int) -> None:
+    """End the open events of an interrupted attempt of an action, before another attempt or instead of one."""
+    connection.execute(_CUT_OFF, {"number": number, "finish_time": utc_now()})
 
 
-def finished(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
-             traceback: str | None = None, finish_time: str | None = None) -> None:
-    """An event has ended (now, when no time is given). *result*: Success or Error."""
-    values = {"finish_time": finish_time or now(), "result": result, "details": details, "traceback": traceback}
+def end_event_row(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
+                  traceback: str | None = None, finish_time: str | None = None) -> None:
+    """End an event at *finish_time*, by default now. *result*: ``Success`` or ``Error``."""
+    values = {"finish_time": finish_time or utc_now(), "result": result, "details": details, "traceback": traceback}
     if host is not None:
         values["host"] = host
     connection.execute(_FINISHED, {"number": event, **values})
+
+
+def password_argument(password: str | None) -> Mapping[str, str]:
+    """Return the argument that carries a *password* for the guest; empty without one."""
+    return {ADMIN_PASS: password} if password else {}
+
+
+def strip_password_argument(args: str) -> str | None:
+    """Return the arguments of an action, JSON text, without its password; ``None`` when they contain none."""
+    if f'"{ADMIN_PASS}"' not in args:
+        return None
+    remaining: dict[str, Any] = {name: value for name, value in orjson.loads(args).items() if name != ADMIN_PASS}
+    return orjson.dumps(remaining).decode()
+
+
+def clear_action_delays(connection: Connection, server_id: str) -> None:
+    """Let the queued actions of a server be leased immediately. While an evacuation waits for its turn, they end when
+    their host does not answer."""
+    connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
+        not_before=None))
+
+
+def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
+    """Return whether an evacuation of the server waits for its turn."""
+    return connection.execute(select(actions.c.id).where(
+        actions.c.server_id == server_id, actions.c.action == "evacuate", actions.c.state == "queued").limit(
+        1)).first() is not None
+
+
+def update_evacuation_row(connection: Connection, number: int, **values: Any) -> None:
+    """Set columns of a running evacuation."""
+    connection.execute(update(actions).where(actions.c.id == number).values(updated_at=utc_now(), **values))

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-instance-actions: the action table as users read it, also of deleted servers."""
+"""The action table as users read it through os-instance-actions, including the actions of deleted servers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
 from magnetar_control.store.engine.tables import action_events, actions
 
+from .action_row import ActionEvent, ActionRow, ShownAction
 
-def page(connection: Connection, server_id: str, shown: Sequence[str], limit: int | None = None,
-         marker: str | None = None, since: str | None = None, before: str | None = None) -> Sequence[Row[Any]] | None:
-    """The rows of a server's actions with the keys *shown*, newest first; ``None`` when there is no such *marker* (a
-    request id). *since*, *before*: bounds of their last change."""
+_SHOWN, _WHOLE, _EVENTS = (row.selection(table) for row, table in (
+    (ShownAction, actions), (ActionRow, actions), (ActionEvent, action_events)))
+
+
+def fetch_action_rows(connection: Connection, server_id: str, shown: Sequence[str], limit: int | None = None,
+                      marker: str | None = None, changed_since: str | None = None,
+                      changed_before: str | None = None) -> list[ShownAction] | None:
+    """Return the rows of a server's actions whose keys are in *shown*, newest first, at most *limit*.
+
+    *marker*: a request id; rows start after it, and the result is ``None`` when no such action exists. *changed_since*,
+    *changed_before*: bounds of the last change.
+    """
     where = [actions.c.server_id == server_id, actions.c.action.in_(shown)]
     if marker is not None:
         at = connection.execute(select(actions.c.id).where(
@@ -22,34 +30,35 @@ def page(connection: Connection, server_id: str, shown: Sequence[str], limit: in
         if at is None:
             return None
         where.append(actions.c.id < at)
-    if since is not None:
-        where.append(actions.c.updated_at >= since)
-    if before is not None:
-        where.append(actions.c.updated_at <= before)
-    return connection.execute(select(actions).where(*where).order_by(actions.c.id.desc()).limit(limit)).all()
+    if changed_since is not None:
+        where.append(actions.c.updated_at >= changed_since)
+    if changed_before is not None:
+        where.append(actions.c.updated_at <= changed_before)
+    return ShownAction.several(connection.execute(
+        _SHOWN.where(*where).order_by(actions.c.id.desc()).limit(limit)))
 
 
-def one(connection: Connection, server_id: str, shown: Sequence[str], request_id: str) -> Row[Any] | None:
-    """The action that a request asked for, of those with the keys *shown*."""
-    return connection.execute(select(actions).where(
+def fetch_action_row(connection: Connection, server_id: str, shown: Sequence[str], request_id: str) -> ActionRow | None:
+    """Return the newest action of *request_id* among those whose keys are in *shown*; ``None`` when there is none."""
+    return ActionRow.optional(connection.execute(_WHOLE.where(
         actions.c.server_id == server_id, actions.c.request_id == request_id,
-        actions.c.action.in_(shown)).order_by(actions.c.id.desc()).limit(1)).one_or_none()
+        actions.c.action.in_(shown)).order_by(actions.c.id.desc()).limit(1)).one_or_none())
 
 
-def events(connection: Connection, action: int) -> Sequence[Row[Any]]:
-    """The events of an action, newest first."""
-    return connection.execute(select(action_events).where(action_events.c.action_id == action).order_by(
-        action_events.c.id.desc())).all()
+def fetch_event_rows(connection: Connection, action: int) -> list[ActionEvent]:
+    """Return the events of an action, newest first."""
+    return ActionEvent.several(connection.execute(_EVENTS.where(action_events.c.action_id == action).order_by(
+        action_events.c.id.desc())))
 
 
-def keys_of_request(connection: Connection, server_id: str, request_id: str) -> list[str]:
-    """The keys of all actions that a request has asked of a server, in order."""
+def fetch_action_keys(connection: Connection, server_id: str, request_id: str) -> list[str]:
+    """Return the keys of all actions that a request started on a server, in order."""
     return list(connection.execute(select(actions.c.action).where(
         actions.c.server_id == server_id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
 
 
-def times_begun(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """How often an event of an action has begun at a host."""
+def count_event_starts(connection: Connection, number: int, event: str, host: str | None) -> int:
+    """Return how often an event of an action has started on a host."""
     return int(connection.execute(select(func.count()).select_from(action_events).where(
         action_events.c.action_id == number, action_events.c.event == event,
         action_events.c.host == host)).scalar_one())

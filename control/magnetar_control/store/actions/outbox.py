@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notifications that wait for their receivers. They are written in the transaction of what they tell, and removed when
-the receiver has taken them. Conductors send them, by lease: one at a time for each receiver and database.
+"""Notifications that wait for their receivers.
 
-After a crash a notification may be sent again, with the same ``message_id``.
+A notification is written in the same transaction as the change that it reports, and removed when the receiver has
+accepted it. Conductors send notifications by lease: one conductor at a time for each receiver and database. After a
+crash a notification may be sent again, with the same ``message_id``.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, and_, delete, exists, func, or_, select, update
 
 from magnetar_control.store.engine import tables
-from magnetar_control.store.engine.database import Database, added, now
+from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
 
 #: Seconds that a conductor has a receiver for itself: longer than a batch and one receiver's silence may take.
 LEASE = 60.0
-#: Seconds until a receiver that has failed is tried again: after the first failure, and at most.
+#: Seconds until a failed receiver is tried again: after the first failure, and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-#: Seconds for which something waits for a receiver that a conductor's settings do not name: others may have been given
-#: new settings, and this one not yet.
+#: Seconds that notifications wait for a receiver that is missing in a conductor's settings: other conductors may have
+#: new settings already.
 UNNAMED = 3600.0
 Found = Any
 
 
 class Outbox(NamedTuple):
-    """The tables of one kind of database."""
+    """The two outbox tables of one kind of database."""
 
     waiting: Table
     receivers: Table
@@ -37,24 +38,26 @@ API = Outbox(tables.api_notifications, tables.api_notification_receivers)
 
 
 class Message(NamedTuple):
-    """A notification: its envelope as JSON text, and what is looked for in it."""
+    """A notification: its envelope as JSON text, and the fields that queries use."""
 
     message_id: str
     event_type: str
     text: str
 
 
-def add(connection: Connection, outbox: Outbox, receivers: Collection[str], messages: Sequence[Message]) -> None:
-    """Have *messages* sent to *receivers*, in this order, when the transaction is committed. One that waits already is
+def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: Collection[str],
+                             messages: Sequence[Message]) -> None:
+    """Queue *messages* for *receivers*, in this order; they are sent after the commit. A message that waits already is
     not added again."""
     for message in messages:
         for receiver in receivers:
-            added(connection, outbox.waiting, receiver=receiver, message_id=message.message_id,
-                  event_type=message.event_type, created_at=now(), message=message.text)
+            insert_if_absent(connection, outbox.waiting, receiver=receiver, message_id=message.message_id,
+                             event_type=message.event_type, created_at=utc_now(), message=message.text)
 
 
-def due(database: Database, connection: Connection, outbox: Outbox, receiver: str, holder: str) -> bool:
-    """Whether anything waits for *receiver* that *holder* might send now."""
+def has_due_notifications(database: Database, connection: Connection, outbox: Outbox, receiver: str,
+                          holder: str) -> bool:
+    """Return whether *holder* may have something to send to *receiver* now."""
     waiting, clock = outbox.waiting, database.clock()
     mine = outbox.receivers.c
     closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
@@ -63,11 +66,12 @@ def due(database: Database, connection: Connection, outbox: Outbox, receiver: st
         waiting.c.receiver == receiver, ~closed).limit(1)).first() is not None
 
 
-def hold(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:
-    """Whether *holder* may send to *receiver* now: nobody else does, and the pause after a failure is over."""
+def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:
+    """Lease *receiver* for *holder*; return whether that succeeded. It fails while another holder sends, or during the
+    pause after a failure."""
     mine, clock = outbox.receivers, database.clock()
     with database.write() as connection:
-        added(connection, mine, name=receiver, failures=0)
+        insert_if_absent(connection, mine, name=receiver, failures=0)
         return connection.execute(update(mine).where(
             mine.c.name == receiver, or_(mine.c.holder == holder, mine.c.lease_until.is_(None),
                                          mine.c.lease_until < clock),
@@ -75,34 +79,41 @@ def hold(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool
             holder=holder, lease_until=database.clock(LEASE))).rowcount == 1
 
 
-def batch(connection: Connection, outbox: Outbox, receiver: str, most: int) -> Sequence[Any]:
-    """The oldest notifications that wait for *receiver*: id, event_type, message."""
+def fetch_notification_rows(connection: Connection, outbox: Outbox, receiver: str, most: int) -> Sequence[Any]:
+    """Return the oldest notifications that wait for *receiver*: id, event_type, message."""
     waiting = outbox.waiting
     return connection.execute(select(waiting.c.id, waiting.c.event_type, waiting.c.message).where(
         waiting.c.receiver == receiver).order_by(waiting.c.id).limit(most)).all()
 
 
-def settle(database: Database, outbox: Outbox, receiver: str, holder: str, sent: Collection[int],
-           problem: str | None = None) -> None:
-    """Remove what was *sent* to *receiver*, and give it back to others. *problem*: why it has not taken the next one:
-    it is left alone for a while, longer with each failure since something was sent."""
+def complete_notification_batch(database: Database, outbox: Outbox, receiver: str, holder: str, sent: Collection[int],
+                                problem: str | None = None) -> None:
+    """Remove the *sent* notifications of *receiver* and release its lease.
+
+    *problem*: why the receiver did not accept the next one. It then gets a pause, longer with each failure since the
+    last success.
+    """
     mine = outbox.receivers
     with database.write() as connection:
         if sent:
             connection.execute(delete(outbox.waiting).where(outbox.waiting.c.id.in_(list(sent))))
         values: dict[str, Any] = {"failures": 0, "not_before": None, "problem": None}
         if problem is not None:
-            before = connection.execute(select(mine.c.failures).where(mine.c.name == receiver)).scalar() or 0
-            failures = 1 if sent else before + 1
+            earlier_failures = connection.execute(select(mine.c.failures).where(mine.c.name == receiver)).scalar() or 0
+            failures = 1 if sent else earlier_failures + 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 20))
             values = {"failures": failures, "not_before": database.clock(pause), "problem": problem[:500]}
         connection.execute(update(mine).where(mine.c.name == receiver, mine.c.holder == holder).values(
             holder=None, lease_until=None, **values))
 
 
-def drop(database: Database, outbox: Outbox, receivers: Collection[str], before: str, most: int) -> dict[str, int]:
-    """Drop what was written *before* a moment, what is more than *most* for one receiver (the oldest first), and what
-    waits for others than *receivers* for ``UNNAMED`` seconds; returns how many of whom."""
+def drop_stale_notifications(database: Database, outbox: Outbox, receivers: Collection[str], cutoff: str,
+                             most: int) -> dict[str, int]:
+    """Drop notifications; return how many by receiver.
+
+    Dropped are: those written before *cutoff*; the oldest ones above *most* for one receiver; and those for receivers
+    other than *receivers* that have waited ``UNNAMED`` seconds.
+    """
     waiting, dropped = outbox.waiting, dict[str, int]()
     with database.read() as connection:
         counts = {str(name): int(count) for name, count in connection.execute(
@@ -110,14 +121,14 @@ def drop(database: Database, outbox: Outbox, receivers: Collection[str], before:
     for receiver, count in counts.items():
         named = receiver in receivers
         mine, old = waiting.c.receiver == receiver, waiting.c.created_at < (
-            before if named else max(before, now(-UNNAMED)))
+            cutoff if named else max(cutoff, utc_now(-UNNAMED)))
         with database.write() as connection:
             last = connection.execute(select(waiting.c.id).where(mine).order_by(waiting.c.id.desc()).offset(
                 most).limit(1)).scalar() if count > most else None
-            gone = connection.execute(delete(waiting).where(
+            deleted_count = connection.execute(delete(waiting).where(
                 mine, old if last is None else or_(old, waiting.c.id <= last))).rowcount
-            if not named and gone == count:
+            if not named and deleted_count == count:
                 connection.execute(delete(outbox.receivers).where(outbox.receivers.c.name == receiver))
-        if gone:
-            dropped[receiver] = gone
+        if deleted_count:
+            dropped[receiver] = deleted_count
     return dropped

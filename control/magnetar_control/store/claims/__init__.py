@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Claims: resources that servers and migrations hold of hosts."""
+"""Claims: the resources that servers and migrations hold on hosts."""

@@ -1,42 +1,62 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Claims: what servers and migrations hold of hosts. Concurrent claims never over-commit a host.
+"""Claims: the resources that servers and migrations hold on hosts. Concurrent claims never over-commit a host.
 
 Every function takes the connection of a transaction of the API database (``database.write``) and is idempotent.
-``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional UPDATE raises it, and its row lock decides
-a race. Of each further resource class (``resources``) one more UPDATE does the same in ``inventories``. While a server
-moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
+``hosts.*_used`` is the sum of the host's ``allocations``. One conditional UPDATE raises it, and its row lock decides
+races. For each further resource class (``resources``) another UPDATE does the same in ``inventories``. While a server
+moves, the uuid of its migration is the consumer of the claims on the source.
 
-PCI devices have no counters: whoever claims more locks the host's row, and looks whether its devices are enough beside
-those that servers hold of them (``device_claims``). Of which card NICs have their bandwidth a claim decides, too
+PCI devices have no counters: a claim of more devices locks the host's row, and checks that they fit next to the devices
+that servers hold (``device_claims``). A claim also decides which card provides the bandwidth of NICs
 (``nic_bandwidth``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import (
+    CTE,
+    BindParameter,
+    Boolean,
+    Connection,
+    Executable,
+    RowMapping,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
-from magnetar_control.store.engine.database import INSERT, now
+from magnetar_control.store.engine.database import INSERT, TWICE, utc_now
+from magnetar_control.store.engine.rows import DocumentColumn, StoredRow
 from magnetar_control.store.engine.tables import (
+    HAS_DEVICES,
     allocations,
     hosts,
     server_group_members,
     server_groups,
     server_mappings,
 )
-from magnetar_control.store.engine.tables import inventories as inventory_table
 
 from . import device_claims, inventories, nic_bandwidth
 from .nic_bandwidth import Asking, SettledResources, WantedResources
 
 
 class Amounts(NamedTuple):
-    """An amount of each resource: shared CPUs, MiB, GiB, dedicated CPUs (Nova's class PCPU)."""
+    """An amount of each resource: shared CPUs, MiB of memory, GiB of disk, dedicated CPUs (Nova's class PCPU)."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -45,7 +65,7 @@ class Amounts(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """Allocation ratios; Nova's initial_*_allocation_ratio (spec row ALL-02)."""
+    """Allocation ratios. The defaults are Nova's initial_*_allocation_ratio."""
 
     vcpus: float = 16.0
     memory_mb: float = 1.5
@@ -62,27 +82,30 @@ class Group:
     hosts: Mapping[str, int] = field(default_factory=dict)
 
 
-class Difference(NamedTuple):
-    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each, or the
-    amount of a ``resource_class``."""
+class ClaimRow(StoredRow):
+    """A row of the table ``allocations``."""
 
-    host: str
-    counted: tuple[int, ...]
-    held: tuple[int, ...]
-    resource_class: str = ""
+    consumer_id: str
+    host_id: str
+    server_id: str
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+    pcpus: int
+    generation: int
 
-    @property
-    def text(self) -> str:
-        """What is wrong."""
-        what = f" of {self.resource_class}" if self.resource_class else ""
-        return f"host {self.host} counts {self.counted}{what}, its claims are {self.held}"
+    devices = DocumentColumn[Mapping[str, int]]()
+    resources = DocumentColumn[Mapping[str, int]]()
+    places = DocumentColumn[Mapping[str, str]]()
+    #: The type, project_id and user_id of a consumer that is neither server nor migration.
+    owner = DocumentColumn[Mapping[str, str] | None]()
 
 
 RESOURCES = Amounts._fields
-#: Those of which more may be promised than there is; a dedicated CPU is one server's.
+#: Resources that may be over-committed; a dedicated CPU belongs to one server.
 SHARED = Ratios._fields
 _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
-#: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
+#: The option makes SQLAlchemy preserve psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
 _HELD = select(*(allocations.c[name] for name in RESOURCES), *allocations.c["resources", "devices", "places"]).where(
@@ -95,94 +118,100 @@ _OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).jo
     allocations, hosts, hosts.c.id == allocations.c.host_id).where(
     allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
 _OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
-#: One conditional UPDATE of a host's counters, which no two that race can make true when there is room for one.
+#: One conditional UPDATE of a host's counters: when there is room for one claim, only one of two concurrent ones
+#: succeeds.
 RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
         hosts.c[f"{name}_used"] + bindparam(f"more_{name}") <= hosts.c[f"{name}_limit"]) for name in RESOURCES)).values(
     {f"{name}_used": hosts.c[f"{name}_used"] + bindparam(f"more_{name}") for name in RESOURCES}
     | {"servers": hosts.c.servers + bindparam("more_servers")})
-#: The last claim says which cell the server is in.
+#: The last claim decides the server's cell.
 MAPPINGS = {kind: (query := insert(server_mappings)).on_conflict_do_update(
     index_elements=["server_id"], set_={"cell_id": query.excluded.cell_id}) for kind, insert in INSERT.items()}
-#: Nova's defaults.
+#: Nova's default ratios.
 USUAL = Ratios()
-#: What plain servers claim of further resource classes.
+#: The further resource classes of a plain server.
 NONE: Mapping[str, int] = MappingProxyType({})
+_RAISED = RAISE.returning(hosts.c.id).cte("raised")
 
 
-def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
-    """What may be claimed of a host: (total - reserved) x ratio, rounded down. *ratios*: where the host has none of its
-    own."""
+def claimable_amounts(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
+    """Return the claimable amounts of a host: (total - reserved) x ratio, rounded down. *ratios*: for resources without
+    a ratio of the host's own."""
     def limit(name: str) -> int:
-        usual, own = getattr(ratios, name, 1.0), row[f"{name}_ratio"] if name in SHARED else None
-        return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if own is None else own)))
+        usual, host_ratio = getattr(ratios, name, 1.0), row[f"{name}_ratio"] if name in SHARED else None
+        return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if host_ratio is None else host_ratio)))
     return Amounts(*map(limit, RESOURCES))
 
 
-def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
-          devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
-          cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
-          owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None, isolate: bool = False) -> bool:
-    """Set what the consumer holds of the host to *amounts*, PCI *devices* by alias, and *resources* of classes in
-    ``inventories``; with *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which
-    does not count as one. *nics*, *isolate*: of ``nic_bandwidth.WantedResources``; their places are found, and stay as
-    they are where that is left out.
+def claim_host_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
+                         devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
+                         cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
+                         owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None,
+                         isolate: bool = False) -> bool:
+    """Set the resources that the consumer holds on the host: *amounts*, PCI *devices* by alias, and *resources* of
+    classes in ``inventories``. With *cell_id*, also map the server to that cell.
 
-    ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
-    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
-    there already is changed: a resize."""
+    *owner*: of a consumer that is no server; it does not count as a server. *nics*, *isolate*: see
+    ``nic_bandwidth.WantedResources``; NICs get their places here, and keep the present ones when *nics* is ``None``.
+    Return ``False``, with nothing changed, when the host has too little left or is gone, or when the group's policy
+    does not allow it; unless *anyway*, also when the host is disabled or forced down. A resize changes a claim."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    held = connection.execute(_HELD, me).one_or_none() if devices else None  # whoever locks both locks the host later
-    wanted = WantedResources(resources, devices, nics or (), isolate)
-    if (settled := nic_bandwidth.settle(connection, consumer_id, server_id, host_id, wanted)) is None:
+    # lock order: allocations before hosts
+    claim_row = connection.execute(_HELD, me).one_or_none() if devices else None
+    desired = WantedResources(resources, devices, nics or (), isolate)
+    if (settled := nic_bandwidth.resolve_claim_resources(connection, consumer_id, server_id, host_id, desired)) is None:
         return False
     mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
-    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
-           "owner": None if owner is None else inventories.text(owner)}
-    while held is None and not connection.execute(_HOLD[kind], row).rowcount:
-        held = connection.execute(_HELD, me).one_or_none()
-    if held is None:
+    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": utc_now(), **mine,
+           "owner": None if owner is None else inventories.canonical_json(owner)}
+    while claim_row is None and not connection.execute(_HOLD[kind], row).rowcount:
+        claim_row = connection.execute(_HELD, me).one_or_none()
+    if claim_row is None:
         more, servers, had = amounts, int(owner is None), NONE
     else:
-        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held, strict=False))), 0
-        had = orjson.loads(held.resources)
+        more, servers = Amounts(*(int(n) - int(previous) for n, previous in zip(amounts, claim_row, strict=False))), 0
+        had = orjson.loads(claim_row.resources)
     if not _take(connection, host_id, more, servers, _differing(settled.resources, had), anyway):
-        if held is None:
+        if claim_row is None:
             connection.execute(_DROP, me)
         return False
-    if held is not None and any(getattr(held, name) != value for name, value in mine.items()):
-        connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
+    if claim_row is not None and any(getattr(claim_row, name) != value for name, value in mine.items()):
+        connection.execute(_CHANGE, me | {**mine, "updated_at": utc_now()})
     if cell_id is not None:
         connection.execute(MAPPINGS[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
-                                            "created_at": now()})
+                                            "created_at": utc_now()})
     return True
 
 
-def set_resources(connection: Connection, consumer_id: str, host_id: str,
-                  wanted: Callable[[], WantedResources]) -> bool:
-    """Set what the server holds of the host's ``inventories`` and PCI devices. *wanted* says it when the row is locked:
-    of several the last one knows most. ``False``, and nothing changed, where too little is left, or nothing is held."""
+def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
+                          desired_resources: Callable[[], WantedResources]) -> bool:
+    """Set the classes of ``inventories`` and the PCI devices that the server holds on the host.
+
+    *desired_resources* is called after the row is locked, so that the last of several concurrent calls uses the newest
+    data. Return ``False``, with nothing changed, when too little is left or nothing is held.
+    """
     me = {"consumer": consumer_id, "host": host_id}
-    held = connection.execute(_HELD, me).one_or_none()
-    if held is None:
+    claim_row = connection.execute(_HELD, me).one_or_none()
+    if claim_row is None:
         return False
-    settled = nic_bandwidth.settle(connection, consumer_id, consumer_id, host_id, wanted())
+    settled = nic_bandwidth.resolve_claim_resources(connection, consumer_id, consumer_id, host_id, desired_resources())
     if settled is None:
         return False
-    if not _take(connection, host_id, Amounts(), 0, _differing(settled.resources, orjson.loads(held.resources))):
+    if not _take(connection, host_id, Amounts(), 0, _differing(settled.resources, orjson.loads(claim_row.resources))):
         return False
     mine = _texts(settled)
-    if any(getattr(held, name) != one for name, one in mine.items()):
-        connection.execute(_CHANGE, me | mine | {"updated_at": now()})
+    if any(getattr(claim_row, name) != text for name, text in mine.items()):
+        connection.execute(_CHANGE, me | mine | {"updated_at": utc_now()})
     return True
 
 
 def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Columns of what is settled; where NICs have their bandwidth, if they were *placed*."""
-    found = {name: inventories.text(one) for name, one in settled._asdict().items()}
-    return found if placed else {name: one for name, one in found.items() if name != "places"}
+    """Return the columns for settled resources; with *placed*, also the places of NICs."""
+    texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
+    return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
 
 class Claim(NamedTuple):
@@ -196,88 +225,91 @@ class Claim(NamedTuple):
     devices: Mapping[str, int] = NONE
 
 
-def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """As ``claim`` with a cell, for several servers that hold nothing yet, are in no group and need no further resource
-    classes, on hosts that take new servers. ``False`` when one of them does not fit: roll the transaction back then."""
-    kind, moment = connection.dialect.name, now()
-    held = connection.execute(_HOLD[kind], [{
-        "consumer_id": one.server_id, "host_id": one.host_id, "server_id": one.server_id, "created_at": moment,
-        "devices": inventories.text(one.devices), **one.amounts._asdict()} for one in claims])
-    if held.rowcount != len(claims):
+def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
+    """Claim as ``claim_host_resources`` with a cell does, for several servers that hold nothing yet, are in no group
+    and need no further resource classes, on hosts that accept new servers. Return ``False`` when one server does not
+    fit: roll the transaction back then."""
+    kind, moment = connection.dialect.name, utc_now()
+    inserted = connection.execute(_HOLD[kind], [{
+        "consumer_id": claim.server_id, "host_id": claim.host_id, "server_id": claim.server_id, "created_at": moment,
+        "devices": inventories.canonical_json(claim.devices), **claim.amounts._asdict()} for claim in claims])
+    if inserted.rowcount != len(claims):
         return False
     of_host: dict[str, list[Amounts]] = {}
-    for one in claims:
-        of_host.setdefault(one.host_id, []).append(one.amounts)
-    for host, amounts in sorted(of_host.items()):  # always in the same order, as in ``release``
+    for claim in claims:
+        of_host.setdefault(claim.host_id, []).append(claim.amounts)
+    for host, amounts in sorted(of_host.items()):  # always in the same order, as in ``release_consumer_claims``
         more = Amounts(*map(sum, zip(*amounts, strict=True)))
         if not _raise(connection, host, more, len(amounts), anyway=False):
             return False
     equipped: dict[str, dict[str, Mapping[str, int]]] = {}
-    for one in claims:
-        if one.devices:
-            equipped.setdefault(one.host_id, {})[one.server_id] = one.devices
-    if not all(device_claims.sufficed(connection, *one) for one in sorted(equipped.items(), key=lambda it: it[0])):
+    for claim in claims:
+        if claim.devices:
+            equipped.setdefault(claim.host_id, {})[claim.server_id] = claim.devices
+    if not all(device_claims.claimed_devices_suffice(connection, *host_devices)
+               for host_devices in sorted(equipped.items(), key=lambda it: it[0])):
         return False
-    connection.execute(MAPPINGS[kind], [{"server_id": one.server_id, "cell_id": one.cell_id,
-                                         "project_id": one.project_id, "created_at": moment} for one in claims])
+    connection.execute(MAPPINGS[kind], [{"server_id": claim.server_id, "cell_id": claim.cell_id,
+                                         "project_id": claim.project_id, "created_at": moment} for claim in claims])
     return True
 
 
-def held(connection: Connection, server_id: str) -> list[RowMapping]:
-    """The claims of a server and its migrations, oldest first: the columns of ``allocations``, ``host`` (name) and
-    ``cell_id``. A flow that is tried again looks here before it chooses a host."""
+def fetch_server_claims(connection: Connection, server_id: str) -> list[RowMapping]:
+    """Return the claims of a server and its migrations, oldest first: the columns of ``allocations``, ``host`` (name)
+    and ``cell_id``. A retried flow checks here before it chooses a host."""
     return list(connection.execute(_OF_SERVER, {"server": server_id}).mappings())
 
 
-def of_host(connection: Connection, host_id: str) -> Sequence[Row[Any]]:
-    """The allocations on a host, by consumer."""
-    return connection.execute(select(allocations).where(
-        allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)).all()
+def fetch_host_claims(connection: Connection, host_id: str) -> list[ClaimRow]:
+    """Return the allocations on a host, by consumer."""
+    return ClaimRow.several(connection.execute(select(allocations).where(
+        allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)))
 
 
-def equipped(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str, list[Row[Any]]]:
-    """The allocations that have PCI devices, by host: of some hosts, or of all."""
-    query = select(allocations).where(allocations.c.devices != "{}").order_by(allocations.c.consumer_id)
+def fetch_device_claims(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str, list[ClaimRow]]:
+    """Return the allocations with PCI devices by host, of these hosts or of all."""
+    query = select(allocations).where(literal_column(HAS_DEVICES)).order_by(allocations.c.consumer_id)
     if host_ids is not None:
         query = query.where(allocations.c.host_id.in_(list(host_ids)))
-    found: dict[str, list[Row[Any]]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.host_id, []).append(row)
-    return found
+    claims_by_host: dict[str, list[ClaimRow]] = {}
+    for row in ClaimRow.several(connection.execute(query)):
+        claims_by_host.setdefault(row.host_id, []).append(row)
+    return claims_by_host
 
 
-def of_consumer(connection: Connection, consumer_id: str, *, lock: bool = False) -> Sequence[Row[Any]]:
-    """The allocations of a consumer, by host; *lock* locks them until the transaction ends."""
+def fetch_consumer_claims(connection: Connection, consumer_id: str, *, lock: bool = False) -> list[ClaimRow]:
+    """Return the allocations of a consumer, by host; *lock* locks them until the transaction ends."""
     query = select(allocations).where(allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)
-    return connection.execute(query.with_for_update() if lock else query).all()
+    return ClaimRow.several(connection.execute(query.with_for_update() if lock else query))
 
 
-def of_project(connection: Connection, project_id: str) -> Sequence[Row[Any]]:
-    """The allocations of a project's servers and their migrations, and of its consumers that are neither."""
+def fetch_project_claims(connection: Connection, project_id: str) -> list[ClaimRow]:
+    """Return the allocations of a project's servers and their migrations, and of its other consumers."""
     servers = connection.execute(select(allocations).join_from(
         allocations, server_mappings, server_mappings.c.server_id == allocations.c.server_id).where(
-        server_mappings.c.project_id == project_id, allocations.c.owner.is_(None))).all()
-    others = connection.execute(select(allocations).where(allocations.c.owner.is_not(None))).all()
-    return [*servers, *(one for one in others if orjson.loads(one.owner)["project_id"] == project_id)]
+        server_mappings.c.project_id == project_id, allocations.c.owner.is_(None)))
+    others = ClaimRow.several(connection.execute(select(allocations).where(allocations.c.owner.is_not(None))))
+    return [*ClaimRow.several(servers),
+            *(claim for claim in others if claim.owner and claim.owner["project_id"] == project_id)]
 
 
-def set_consumer(connection: Connection, consumer_id: str, generation: int,
-                 owner: Mapping[str, str] | None = None) -> None:
-    """Set the generation of a consumer, on all its rows, and whose one is that is no server."""
-    values = {"generation": generation} | ({} if owner is None else {"owner": inventories.text(owner)})
+def update_consumer_rows(connection: Connection, consumer_id: str, generation: int,
+                         owner: Mapping[str, str] | None = None) -> None:
+    """Set the generation of a consumer on all its rows, and the *owner* of a consumer that is no server."""
+    values = {"generation": generation} | ({} if owner is None else {"owner": inventories.canonical_json(owner)})
     connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
 
-SERVER_TYPES = ("INSTANCE", "MIGRATION")  # of consumers: servers, and their migrations
+SERVER_TYPES = ("INSTANCE", "MIGRATION")  # types of consumers: servers, and their migrations
 
 
-def is_of_server(claim: Row[Any]) -> bool:
-    """Return whether an allocation's consumer is of a server's type."""
-    return claim.owner is None or orjson.loads(claim.owner)["type"] in SERVER_TYPES
+def is_server_claim(claim: ClaimRow) -> bool:
+    """Return whether an allocation's consumer is a server or a migration."""
+    return claim.owner is None or claim.owner["type"] in SERVER_TYPES
 
 
-def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
-    """Delete the claims of a consumer (only on *host_id*, when given); returns how many there were."""
+def release_consumer_claims(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
+    """Delete the claims of a consumer (only on *host_id*, when given); return how many there were."""
     query, values = _RELEASE, {"consumer": consumer_id}
     if host_id is not None:
         query, values = query.where(allocations.c.host_id == bindparam("host")), {**values, "host": host_id}
@@ -288,94 +320,51 @@ def release(connection: Connection, consumer_id: str, host_id: str | None = None
     return len(ended)
 
 
-def move(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
-    """Make the migration the consumer of the server's claims on the source *host_id*; returns whether it is.
+def move_claims_to_migration(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
+    """Make the migration the consumer of the server's claims on the source *host_id*; return whether it is.
 
-    To be called before the target is claimed for the server. A repeated call does nothing, so that a resize on the same
-    host is safe too.
+    Call this before the target is claimed for the server. A repeated call does nothing, which makes a resize on the
+    same host safe, too.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
     if connection.execute(theirs).first():
         return True
     query = update(allocations).where(allocations.c.consumer_id == server_id, allocations.c.host_id == host_id)
-    return bool(connection.execute(query.values(consumer_id=migration_id, updated_at=now())).rowcount)
+    return bool(connection.execute(query.values(consumer_id=migration_id, updated_at=utc_now())).rowcount)
 
 
-def revert(connection: Connection, server_id: str, migration_id: str) -> bool:
-    """Undo ``move``: delete the server's claims and make it the consumer of the migration's claims.
+def revert_claims_to_server(connection: Connection, server_id: str, migration_id: str) -> bool:
+    """Undo ``move_claims_to_migration``: delete the server's claims and make it the consumer of the migration's claims.
 
-    ``False``, and nothing changed, when the migration has no claims. After a move that succeeded, call
-    ``release(connection, migration_id)`` instead.
+    Return ``False``, with nothing changed, when the migration has no claims. After a successful move, call
+    ``release_consumer_claims(connection, migration_id)`` instead.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id).with_for_update()
     if not connection.execute(theirs).first():
         return False
-    release(connection, server_id)
+    release_consumer_claims(connection, server_id)
     query = update(allocations).where(allocations.c.consumer_id == migration_id)
-    connection.execute(query.values(consumer_id=server_id, updated_at=now()))
+    connection.execute(query.values(consumer_id=server_id, updated_at=utc_now()))
     return True
 
 
-def audit(connection: Connection, repair: bool = False) -> list[Difference]:
-    """Hosts whose counters are not the sum of their allocations; *repair* sets them to it.
-
-    For a ``write`` transaction: PostgreSQL locks the hosts' rows while it counts.
-    """
-    counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
-    rows = connection.execute(select(hosts.c.id, hosts.c.name, *counters).order_by(hosts.c.id).with_for_update()).all()
-    sums = [func.sum(allocations.c[name]) for name in RESOURCES]
-    query = select(allocations.c.host_id, *sums, func.count().filter(allocations.c.owner.is_(None))).group_by(
-        allocations.c.host_id)
-    found = _audit_classes(connection, {row.id: row.name for row in rows}, repair)
-    held = {host: tuple(int(n) for n in amounts) for host, *amounts in connection.execute(query)}
-    for id, name, *counted in rows:
-        difference = Difference(name, tuple(counted), held.get(id, (0,) * (len(RESOURCES) + 1)))
-        if difference.counted != difference.held:
-            found.append(difference)
-            if repair:
-                names = [*(f"{name}_used" for name in RESOURCES), "servers"]
-                connection.execute(update(hosts).where(hosts.c.id == id).values(
-                    dict(zip(names, difference.held, strict=True))))
-    return found
-
-
-def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool) -> list[Difference]:
-    """As ``audit``, for the classes in ``inventories``."""
-    rows = connection.execute(select(inventory_table).order_by(
-        inventory_table.c.host_id, inventory_table.c.resource_class).with_for_update()).all()
-    held: dict[tuple[str, str], int] = {}
-    for host, text in connection.execute(select(allocations.c.host_id, allocations.c.resources).where(
-            allocations.c.resources != "{}")):
-        for name, n in orjson.loads(text).items():
-            held[host, name] = held.get((host, name), 0) + n
-    found = []
-    for row in rows:
-        if row.used != (really := held.get((row.host_id, row.resource_class), 0)):
-            found.append(Difference(names[row.host_id], (row.used,), (really,), row.resource_class))
-            if repair:
-                connection.execute(update(inventory_table).where(
-                    inventory_table.c.host_id == row.host_id,
-                    inventory_table.c.resource_class == row.resource_class).values(used=really))
-    return found
-
-
 def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Of each class of which another amount is wanted than before: the amount, and how much more that is, by name."""
+    """Return the changed classes by name: the new amount, and the difference from *had*."""
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
             if (n := resources.get(name, 0) - had.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           anyway: bool = True) -> bool:
-    """Raise the host's counters, and those of *other* classes, each by its second number for a consumer that has the
-    first then. ``False``, and nothing changed, where one has not enough left."""
+    """Raise the host's counters, and the counters of *other* classes: (new amount of the consumer, increase). Return
+    ``False``, with nothing changed, when too little of one is left."""
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         return False
     done: list[tuple[str, int]] = []
     for name, (whole, n) in other.items():
-        if not inventories.take(connection, host_id, name, whole, n):
+        if not inventories.claim_inventory(connection, host_id, name, whole, n):
             for taken, amount in done:
-                inventories.take(connection, host_id, taken, 0, -amount)
+                inventories.claim_inventory(connection, host_id, taken, 0, -amount)
             if servers or any(more):
                 _raise(connection, host_id, Amounts(*(-n for n in more)), -servers)
             return False
@@ -384,24 +373,127 @@ def _take(connection: Connection, host_id: str, more: Amounts, servers: int, oth
 
 
 def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, anyway: bool = True) -> bool:
-    return connection.execute(RAISE, raised_by(host_id, more, servers, anyway)).rowcount == 1
+    return connection.execute(RAISE, raise_parameters(host_id, more, servers, anyway)).rowcount == 1
 
 
-def raised_by(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
-    """What ``RAISE`` takes."""
+def raise_parameters(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
+    """Return the parameters of ``RAISE``."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "anyway": anyway}
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
-    """Whether the group's policy allows the server on the host now. Claims of one group are serialised."""
+    """Return whether the group's policy allows the server on the host now. Claims of one group are serialised."""
     if group.policy not in ("affinity", "anti-affinity"):
         return True
     connection.execute(select(server_groups.c.id).where(server_groups.c.id == group.id).with_for_update())
     query = select(allocations.c.host_id, func.count(allocations.c.server_id.distinct())).join_from(
         server_group_members, allocations, allocations.c.server_id == server_group_members.c.server_id).where(
         server_group_members.c.group_id == group.id, allocations.c.server_id != server_id)
-    there: dict[str, int] = dict(connection.execute(query.group_by(allocations.c.host_id)).all())
+    members_by_host: dict[str, int] = dict(connection.execute(query.group_by(allocations.c.host_id)).all())
     if group.policy == "affinity":
-        return not there or host_id in there
-    return there.get(host_id, 0) < group.max_per_host
+        return not members_by_host or host_id in members_by_host
+    return members_by_host.get(host_id, 0) < group.max_per_host
+
+
+def join_migration_claims(connection: Connection, server_id: str, migration_id: str, host_id: str) -> None:
+    """Move the claims of the migration on the host to the server, and add them to the server's own.
+
+    Nothing else is claimed, so the host cannot refuse this, even when it has less to give now; nor can it refuse a
+    smaller claim afterwards. PCI devices in both claims are the same devices.
+    """
+    query = select(allocations).where(allocations.c.host_id == host_id, allocations.c.consumer_id.in_(
+        (server_id, migration_id))).order_by(allocations.c.consumer_id).with_for_update()
+    claims_by_consumer = {row.consumer_id: row for row in connection.execute(query)}
+    theirs, mine = claims_by_consumer.get(migration_id), claims_by_consumer.get(server_id)
+    if theirs is None:
+        return
+    values = {"consumer_id": server_id, "updated_at": utc_now()}
+    if mine is not None:
+        parts = [[orjson.loads(getattr(row, name)) for row in (theirs, mine)]
+                 for name in ("resources", "devices", "places")]
+        (a, b), (c, d), (old, new) = parts
+        values |= {name: getattr(theirs, name) + getattr(mine, name) for name in RESOURCES}
+        values |= {name: inventories.canonical_json(document) for name, document in (
+            ("resources", Counter(a) + Counter(b)), ("devices", Counter(c) | Counter(d)), ("places", old | new))}
+        connection.execute(delete(allocations).where(
+            allocations.c.consumer_id == server_id, allocations.c.host_id == host_id))
+        connection.execute(RAISE, raise_parameters(host_id, Amounts(), -1, anyway=True))
+    connection.execute(update(allocations).where(
+        allocations.c.consumer_id == migration_id, allocations.c.host_id == host_id).values(values))
+
+
+def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb: int) -> bool:
+    """Set the GiB of disk that a server holds on the host with this name; its other claims stay.
+
+    Return ``False``, with nothing changed, when the host has less left. A server without a claim, such as a server that
+    an operator has brought in, gets none here: the audit takes care of it. For a ``write`` transaction of the API
+    database.
+    """
+    mine = select(allocations.c.host_id, allocations.c.disk_gb).join_from(
+        allocations, hosts, hosts.c.id == allocations.c.host_id).where(
+        allocations.c.consumer_id == server_id, hosts.c.name == host).with_for_update(of=allocations)
+    claim_row = connection.execute(mine).one_or_none()
+    if claim_row is None or claim_row.disk_gb == disk_gb:
+        return True
+    more = Amounts(disk_gb=disk_gb - claim_row.disk_gb)
+    if not connection.execute(RAISE, raise_parameters(claim_row.host_id, more, 0, anyway=True)).rowcount:
+        return False
+    connection.execute(update(allocations).where(
+        allocations.c.consumer_id == server_id, allocations.c.host_id == claim_row.host_id).values(
+        disk_gb=disk_gb, generation=allocations.c.generation + 1, updated_at=utc_now()))
+    return True
+
+
+def _insert_values(table: Table, *names: str) -> dict[str, BindParameter[Any]]:
+    """Return the values of columns of *table*: parameters for *names*, and the defaults of other columns, which
+    SQLAlchemy does not fill in here. Parameters have a prefix because SQLAlchemy would also set columns of ``hosts``
+    with the same name."""
+    defaults = {column.name: column.default.arg for column in table.c
+                if isinstance(column.default, ScalarElementColumnDefault) and column.name not in names}
+    return {**{name: bindparam(f"own_{name}", type_=table.c[name].type) for name in names},
+            **{name: bindparam(None, value, type_=table.c[name].type) for name, value in defaults.items()}}
+
+
+def _mapped() -> CTE:
+    values = _insert_values(server_mappings, "server_id", "cell_id", "project_id", "created_at")
+    query = MAPPINGS["postgresql"].from_select(
+        list(values), select(*values.values()).select_from(_RAISED), include_defaults=False)
+    mapping: CTE = query.cte("mapped")
+    return mapping
+
+
+def _claimed() -> Executable:
+    values = _insert_values(allocations, "server_id", "created_at", *RESOURCES)
+    query = INSERT["postgresql"](allocations).from_select(
+        ["consumer_id", "host_id", *values], select(values["server_id"], _RAISED.c.id, *values.values()),
+        include_defaults=False)
+    made: Executable = query.add_cte(_mapped()).execution_options(preserve_rowcount=True)
+    return made
+
+
+_CLAIM = _claimed()
+_HELD_ANYWHERE = select(allocations.c.host_id).where(
+    allocations.c.consumer_id == bindparam("own_server_id"), allocations.c.host_id == bindparam("host"))
+
+
+def claim_by_single_statement(connection: Connection, claim: Claim, *, anyway: bool = False) -> bool | None:
+    """Claim as ``claim_host_resources`` with a cell does, by one statement on a connection of PostgreSQL's
+    ``Database.single``: one message instead of five, and the host's row is locked only while the statement commits.
+
+    The server must be in no group, and need no devices and no further resource classes. Return ``None``, with nothing
+    changed, when the server already holds resources of the host: ``claim_host_resources`` must decide then.
+    """
+    columns = {"server_id": claim.server_id, "cell_id": claim.cell_id, "project_id": claim.project_id,
+               "created_at": utc_now(), **claim.amounts._asdict()}
+    values = {f"own_{name}": column_value for name, column_value in columns.items()} | raise_parameters(
+        claim.host_id, claim.amounts, 1, anyway)
+    try:
+        if connection.execute(_CLAIM, values).rowcount:
+            return True
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlstate", None) != TWICE:
+            raise
+        return None
+    # The server may hold all that was left: an earlier claim whose answer was lost.
+    return None if connection.execute(_HELD_ANYWHERE, values).first() else False

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a host has PCI devices enough for a claim, beside those that servers hold of it. What a server and its
-migration hold of one host counts once: one after the other."""
+"""The check that a host has enough PCI devices for a claim, next to the devices that its servers hold. Devices of a
+server and its migration on one host count once: only one of the two uses them at a time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sqlalchemy import Connection, select
 from magnetar_control.store.engine.tables import allocations, hosts
 from magnetar_core.hardware import pci
 
-#: How many devices of each alias, by server.
+#: Number of devices of each alias, by server.
 Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The devices *there*, and what servers have *had* of them."""
+    """The devices of a host (*there*), and the devices that servers hold (*had*)."""
 
     there: Sequence[pci.DevicePool]
     had: Counts
 
 
-def read(connection: Connection, host_id: str, without: Sequence[str] = ()) -> DeviceRoom | None:
-    """The room of a host, ``None`` where that has gone. Locks its row. *without*: servers whose devices do not count.
-    """
+def lock_device_room(connection: Connection, host_id: str, without: Sequence[str] = ()) -> DeviceRoom | None:
+    """Lock the host's row and return its devices; ``None`` when the host is gone. *without*: servers whose devices do
+    not count."""
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
     if info is None:
         return None
@@ -36,19 +36,21 @@ def read(connection: Connection, host_id: str, without: Sequence[str] = ()) -> D
         if server not in without:
             of = had.setdefault(server, {})
             of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
-    return DeviceRoom(pci.pools(orjson.loads(info)), had)
+    return DeviceRoom(pci.device_pools(orjson.loads(info)), had)
 
 
-def suffices(room: DeviceRoom, wanted: Counts) -> bool:
-    """Whether there are enough for what is *wanted* by server. What a server has there is its own."""
+def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
+    """Return whether the host has enough devices for the servers in *requested*. Devices that a server already holds
+    there stay its own."""
     more = [{alias: count - room.had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
-            for server, devices in wanted.items()]
-    if not any(count > 0 for one in more for count in one.values()):
+            for server, devices in requested.items()]
+    if not any(count > 0 for counts in more for count in counts.values()):
         return True
-    return pci.suffice(room.there, [pool.total for pool in room.there], more, held=room.had.values())
+    return pci.pools_suffice(room.there, [pool.total for pool in room.there], more, occupied=room.had.values())
 
 
-def sufficed(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Whether the host has devices enough for what is *claimed* by server, and written already. Locks its row."""
-    room = read(connection, host_id, tuple(claimed))
-    return room is not None and suffices(room, claimed)
+def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
+    """Return whether the host has enough devices for the already written claims in *claimed*, by server. Locks the
+    host's row."""
+    room = lock_device_room(connection, host_id, tuple(claimed))
+    return room is not None and devices_suffice(room, claimed)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The doorbell of a database: it wakes whoever waits for a change of a table, on PostgreSQL in other processes too.
+"""The doorbell of a database: it wakes threads that wait for a change of a table. On PostgreSQL it also wakes other
+processes; on SQLite they watch the file (``file_watch``).
 
-A lost ring never matters: whoever waits looks again after a while (``Bell.wait``).
+A lost ring does no harm: a waiting thread checks again after a while (``Bell.wait``).
 """
 
 from __future__ import annotations
@@ -15,51 +16,57 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 log = logging.getLogger(__name__)
-#: Name of PostgreSQL's notifications.
+#: Name of the channel of PostgreSQL's notifications.
 CHANNEL = "magnetar"
 NOTIFY = text("SELECT pg_notify(:channel, :name)")
-#: Seconds between two notifications, in which more rings are collected. The first is sent at once.
+#: Seconds between two notifications, while more rings are collected. The first one is sent immediately.
 GATHER = 0.02
-#: Seconds in which a notifier sends what is left when it is stopped.
+#: Seconds that a stopped notifier has to send its remaining rings.
 STOP_WITHIN = 10.0
-#: Rung after a connection was lost: somebody may have rung meanwhile.
+#: Names that other processes may have rung unheard: while a connection was lost, or on SQLite before a commit.
 ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """Wakes those who wait for a name."""
+    """A bell that wakes threads waiting for a name."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
         self._lock = threading.Lock()
-        #: One for each name, so that a ring wakes no thread that waits for another.
+        #: A condition for each name, so that a ring wakes no thread that waits for another name.
         self._conditions: dict[str, threading.Condition] = {}
         self._rung: dict[str, int] = {}
 
     def count(self, name: str) -> int:
-        """How often *name* was rung; call it before reading the table, and give the number to ``wait``."""
+        """Return how often *name* was rung. Call it before reading the table, and pass the number to ``wait``."""
         with self._lock:
             return self._rung.get(name, 0)
 
     def ring(self, name: str) -> None:
-        """Wake those who wait for *name*."""
+        """Wake the threads that wait for *name*."""
         with self._lock:
             self._rung[name] = self._rung.get(name, 0) + 1
             if name in self._conditions:
                 self._conditions[name].notify_all()
 
-    def wait(self, name: str, seen: int, limit: float | None = None) -> None:
-        """Wait until *name* was rung more often than *seen*, or it is time to look again."""
-        limit = self.look_again if limit is None else min(limit, self.look_again)
+    def wait(self, name: str, known_count: int, limit: float | None = None) -> None:
+        """Wait until *name* was rung more often than *known_count*, for at most *limit* or ``look_again`` seconds."""
+        self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
+
+    def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
+        """Wait as ``wait`` does, for at most *limit* seconds: for names that only this process rings."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
-            condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
+            condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)
 
 
 class Notifier:
-    """Sends rings to other processes by NOTIFY, in a thread of its own. Not in the transaction that rings: PostgreSQL
-    commits transactions that notify one after the other, whichever database they are of. A notification that fails is
-    lost. *origin* tells our own notifications from others."""
+    """The sender of rings to other processes by NOTIFY, in its own thread.
+
+    It does not use the transaction that rings: PostgreSQL commits notifying transactions one after the other, across
+    all databases. A notification that fails is lost. *origin* distinguishes the process's own notifications from
+    others.
+    """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:
         self.name, self.reading, self.origin = name, reading, origin
@@ -69,7 +76,7 @@ class Notifier:
         self._over = False
 
     def ring(self, names: Collection[str]) -> None:
-        """Have *names* sent soon."""
+        """Send *names* soon."""
         with self._condition:
             self._names.update(names)
             if not self._thread and not self._over:
@@ -93,7 +100,7 @@ class Notifier:
             time.sleep(GATHER)
 
     def stop(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining names and stop."""
         with self._condition:
             thread, self._over = self._thread, True
             self._condition.notify()

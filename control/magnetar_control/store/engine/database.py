@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One database: SQLite (WAL) or PostgreSQL, the same statements on both, and its doorbell."""
+"""One database, SQLite (WAL) or PostgreSQL, with the same statements on both, and its doorbell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -38,26 +39,31 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from . import sqlite
 from .bell import Bell, Notifier
-from .timeouts import CircuitBreaker, fails_fast, hangs
+from .file_watch import FileWatch
+from .timeouts import CircuitBreaker, fails_fast, hanging_database_error
 
 if TYPE_CHECKING:
     from .postgresql import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds after which whoever waits for a bell looks again, by engine. On SQLite other processes cannot ring.
+#: Seconds after which a thread that waits for a bell checks again, by engine; and while a SQLite file is watched.
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
-#: How many threads of a process read and write at once, and for how many seconds the next waits for its turn; then it
-#: goes ahead. SQLite's own lock is polled every 0.1 s; whoever waits here is woken at once. More connections to
-#: PostgreSQL make nothing faster, since Python runs one thread at a time; but a query may hang.
+WATCHED = 2.0
+#: How many threads of a process read and write at the same time, and for how many seconds the next thread waits for its
+#: turn before it goes ahead. SQLite's own lock is polled every 0.1 s; a thread that waits here is woken immediately.
+#: More connections to PostgreSQL make nothing faster, because Python runs one thread at a time; but a query may hang.
 TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
-#: libpq parameters that notice a PostgreSQL whose machine is gone: seconds, the last one milliseconds. The URL's own
-#: come first.
+#: Connections to SQLite that stay open for the next reader: taking one from the pool, and giving it back, takes longer
+#: than a small query. PostgreSQL's are checked each time (``postgresql``).
+OPEN = 4
+#: libpq parameters that detect a PostgreSQL server whose machine is gone: seconds, the last one milliseconds.
+#: Parameters of the URL come first.
 NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3",
            "tcp_user_timeout": "20000"}
-#: How long a call is tried again while the database is away, in seconds.
+#: Seconds that a call is retried while the database is away.
 RETRY_FOR = 10.0
-#: PostgreSQL's words for a full disk, and for keys that are not there, or there already.
+#: PostgreSQL's error codes for a full disk, a missing referenced key, and a duplicate key.
 FULL, REFERRED, TWICE = "53100", "23503", "23505"
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
@@ -66,41 +72,42 @@ INSERT: dict[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_inse
 _LOCK = select(func.pg_advisory_xact_lock(bindparam("number", type_=BigInteger)))
 
 
-def now(plus: float = 0.0) -> str:
-    """The moment *plus* seconds from now as the tables keep it: UTC, microseconds, sortable as text."""
-    return stored(datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus))
+def utc_now(plus: float = 0.0) -> str:
+    """Return the time *plus* seconds from now as the tables store it: UTC, microseconds, sortable as text."""
+    return format_moment(datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus))
 
 
-def stored(when: datetime) -> str:
-    """A moment in UTC, without a zone, in the form of ``now``."""
+def format_moment(when: datetime) -> str:
+    """Return a UTC time without a zone in the form of ``utc_now``."""
     return when.isoformat(timespec="microseconds")
 
 
-def moment(text: str) -> str:
-    """A moment or day (ISO 8601, UTC unless it says otherwise) in the form of ``now``. Raises ``ValueError``."""
+def parse_moment(text: str) -> str:
+    """Return a time or day (ISO 8601, UTC unless it has a zone) in the form of ``utc_now``. Raises ``ValueError``."""
     try:
-        found = datetime.fromisoformat(text)
-        return stored(found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found)
+        parsed = datetime.fromisoformat(text)
+        return format_moment(parsed.astimezone(UTC).replace(tzinfo=None) if parsed.tzinfo else parsed)
     except OverflowError as error:
         raise ValueError(f"{text} is beyond the calendar in UTC") from error
 
 
-def utc(plus: float = 0.0) -> Any:
-    """PostgreSQL's own moment, *plus* seconds from now, in the form of ``now``."""
-    there = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
-    return func.to_char(there, 'YYYY-MM-DD"T"HH24:MI:SS.US')
+def postgresql_now(plus: float = 0.0) -> Any:
+    """Return PostgreSQL's own time, *plus* seconds from now, in the form of ``utc_now``."""
+    server_time = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
+    return func.to_char(server_time, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
 
 def advisory_lock(connection: Connection, *words: str) -> None:
-    """Wait for everybody else who holds the lock of these *words*, and hold it until the transaction ends: what is
-    counted under it stays true. SQLite needs none: only one transaction writes."""
+    """Wait for all other holders of the lock of these *words*, and hold it until the transaction ends, so that counts
+    under it stay true. Does nothing on SQLite, where only one transaction writes at a time."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
         connection.execute(_LOCK, {"number": number})
 
 
 class _Turn:
-    """Lets a few threads into its block at a time; see ``TURNS``. *places*: has an item for each that may come in."""
+    """A context manager that lets a few threads in at a time; see ``TURNS``. *places*: a queue with one item for each
+    thread that may enter."""
 
     __slots__ = ("mine", "patience", "places")
 
@@ -119,15 +126,15 @@ class _Turn:
 
 
 def _turns(count: int, patience: float) -> Callable[[], _Turn]:
-    places: SimpleQueue[None] = SimpleQueue()  # of the interpreter: a semaphore takes three times as long
+    places: SimpleQueue[None] = SimpleQueue()  # implemented in C: a semaphore takes three times as long
     for _place in range(count):
         places.put(None)
     return partial(_Turn, places, patience)
 
 
 class Database:
-    """A database by SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*: seconds
-    that a statement may take on PostgreSQL; 0 for no limit."""
+    """The database at the SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*:
+    seconds that a statement may take on PostgreSQL; 0 for no limit."""
 
     def __init__(self, url: str, name: str = "api", pool: int = 16, limit: float = LIMIT) -> None:
         self.name, self.url, self.limit = name, make_url(url), limit
@@ -136,33 +143,55 @@ class Database:
         if self.kind not in LOOK_AGAIN:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
-            self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
-        make: Callable[..., Engine] = sqlite.engine
+            self.url = self.url.update_query_dict({parameter: NOTICED[parameter]
+                                                   for parameter in NOTICED.keys() - self.url.query.keys()})
+        make: Callable[..., Engine] = sqlite.create_sqlite_engine
         if self.kind == "postgresql":
             from . import postgresql
-            make = partial(postgresql.engine, limit=limit, breaker=self.breaker)
-        #: One for transactions, one for single statements (autocommit): to change the isolation level of a connection
-        #: and back takes longer than a small query.
+            make = partial(postgresql.create_postgresql_engine, limit=limit, breaker=self.breaker)
+        #: ``engine`` is for transactions, ``reading`` for single statements (autocommit): changing the isolation level
+        #: of a connection and back takes longer than a small query.
         self.engine = make(self.url, pool)
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
+        self._open: deque[Connection] = deque()
         self._to_read, self._to_write = (_turns(count, patience) for count, patience in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
-        #: Marks our own notifications: what is rung here wakes waiters here at once.
+        #: Marks this process's notifications: its rings wake its own waiting threads directly.
         self.origin = uuid.uuid4().hex[:12]
-        self._listener: Listener | None = None
+        self._listener: Listener | FileWatch | None = None
         self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """A connection for reading; each statement is a transaction of its own."""
+        """Yield a connection for reading; each statement is its own transaction."""
         self._refuse()
-        with self.breaker, self._to_read(), self.reading.connect() as connection:
+        with self.breaker, self._to_read():
+            if self.kind == "postgresql":
+                with self.reading.connect() as connection:
+                    yield connection
+            else:
+                yield from self._read_again()
+
+    def _read_again(self) -> Iterator[Connection]:
+        """Yield a connection that was left open, or a new one. One whose reader failed is not left open."""
+        try:
+            connection = self._open.pop()
+        except IndexError:
+            connection = self.reading.connect()
+        try:
             yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if len(self._open) < OPEN:
+            self._open.append(connection)
+        else:
+            connection.close()
 
     @contextlib.contextmanager
     def single(self) -> Iterator[Connection]:
-        """A connection for one statement that writes, and is a transaction of its own; ``ring`` takes effect after
-        it."""
+        """Yield a connection for one writing statement, which is its own transaction; ``ring`` takes effect after the
+        statement."""
         self._refuse()
         rung: dict[str, bool] = {}
         with self.breaker, self._to_write(), self.reading.connect() as connection:
@@ -172,7 +201,8 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` in it takes effect after the commit."""
+        """Yield the connection of one transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` takes effect after the
+        commit."""
         self._refuse()
         with self.breaker, self._to_write(), self.engine.connect() as connection:
             rung: dict[str, bool] = {}
@@ -182,36 +212,37 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Ring these names, in other processes those that are true."""
+        """Ring these names locally, and in other processes if they map to true."""
         for name in rung:
             self.bell.ring(name)
-        if self._notifier and (told := [name for name, others in rung.items() if others]):
-            self._notifier.ring(told)
+        if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
+            self._notifier.ring(remote_names)
 
     def _refuse(self) -> None:
         """Raise ``OperationalError`` when the caller fails fast (``statement_timeout``) and the database hangs."""
         if fails_fast() and self.kind == "postgresql" and self.breaker.refuses():
-            raise hangs(self.name)
+            raise hanging_database_error(self.name)
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """Threads for queries of all cells: a database that hangs holds only its own threads."""
+        """Threads for queries to all cells: a database that hangs blocks only its own threads."""
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
-        """The moment *plus* seconds from now by the database's clock, for leases: clocks of machines may differ."""
-        return now(plus) if self.kind == "sqlite" else utc(plus)
+        """Return the time *plus* seconds from now by the database's clock, for leases: the clocks of machines may
+        differ."""
+        return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
-    def ring(self, connection: Connection, name: str, *, others: bool = True) -> None:
-        """Have *name* rung when the transaction of *connection* (from ``write``) is committed. *others*: in other
-        processes too."""
+    def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
+        """Ring *name* when the transaction of *connection* (from ``write``) is committed. *remote*: also in other
+        processes."""
         rung: dict[str, bool] = connection.info["rung"]
-        rung[name] = others or rung.get(name, False)
+        rung[name] = remote or rung.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
-        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide
-        (``passing``), or *when* says."""
-        again = when or passing
+        """Call *function* (idempotent) until it succeeds, for at most ``RETRY_FOR`` seconds. An error is retried when
+        *when* accepts it, by default when it is transient (``is_transient_error``)."""
+        again = when or is_transient_error
         deadline, pause = time.monotonic() + RETRY_FOR, 0.02
         while True:
             try:
@@ -224,10 +255,22 @@ class Database:
             pause = min(pause * 2, 1.0)
 
     def listen(self) -> None:
-        """Receive what other processes ring (PostgreSQL only)."""
-        if self.kind == "postgresql" and self._listener is None:
+        """Start receiving the rings of other processes: from PostgreSQL, or by watching the SQLite file."""
+        if self._listener is not None:
+            return
+        if self.kind == "postgresql":
             from .postgresql import Listener
             self._listener = Listener(self.name, self.url, self.bell, self.origin)
+        elif (path := self.url.database) and path != ":memory:":
+            try:
+                self._listener = FileWatch(self.name, path, self.bell)
+            except OSError as error:
+                log.warning("database %s: %s; changes by other processes are looked for every %g s. Raise "
+                            "fs.inotify.max_user_instances to have them reported", self.name, error,
+                            self.bell.look_again)
+                return
+            self.bell.look_again = WATCHED
+        if self._listener is not None:
             self._listener.start()
 
     def close(self) -> None:
@@ -238,71 +281,93 @@ class Database:
             self._notifier.stop()
         if "threads" in self.__dict__:
             self.threads.shutdown(wait=False, cancel_futures=True)
+        while self._open:
+            self._open.pop().close()
         self.reading.dispose()
         self.engine.dispose()
 
 
-def added(connection: Connection, table: Table, **row: Any) -> bool:
-    """Add *row* to *table*, unless that would break a unique constraint. On PostgreSQL this waits for a transaction
-    that adds the same, and then tells how it ended; so whoever races, one of them is told true."""
-    return connection.execute(_adding(connection.dialect.name, table), row).rowcount == 1
+class ChangeCheck:
+    """The question whether a database may have changed since it was last asked. On SQLite the times of the files answer
+    it; otherwise the answer is yes, as it is every *most* seconds. Ask before a read that may be spared."""
+
+    def __init__(self, database: Database, most: float) -> None:
+        self.database, self._most = database, most
+        self._mark: tuple[float, ...] | None = None
+        self._until = 0.0
+
+    def may_have_changed(self) -> bool:
+        """Return whether the database may have changed since the last call that returned true."""
+        path = self.database.url.database if self.database.kind == "sqlite" else None
+        mark = sqlite.commit_mark(path) if path else None
+        if mark is not None and mark == self._mark and time.monotonic() < self._until:
+            return False
+        self._mark, self._until = mark, time.monotonic() + self._most
+        return True
 
 
-def added_row(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
-    """As ``added``; returns the row as it is then, ``None`` when there was one."""
-    return connection.execute(returning(_adding(connection.dialect.name, table)), row).one_or_none()
+def insert_if_absent(connection: Connection, table: Table, **row: Any) -> bool:
+    """Insert *row* into *table* unless it violates a unique constraint; return whether it was inserted. PostgreSQL
+    waits for a concurrent transaction that inserts the same row, so exactly one of several competing callers gets
+    true."""
+    return connection.execute(_insert_statement(connection.dialect.name, table), row).rowcount == 1
 
 
-def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """*rows*, to be inserted, without the columns that are ``None`` in all of them. Of more than 50 parameters psycopg
-    keeps no statement: it reads the text anew each time, which takes longer than to send it."""
+def insert_if_absent_returning(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
+    """Insert as ``insert_if_absent`` does; return the inserted row, or ``None`` when the row existed."""
+    return connection.execute(returning_rows(_insert_statement(connection.dialect.name, table)), row).one_or_none()
+
+
+def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return *rows*, for an insert, without the columns that are ``None`` in all of them. psycopg caches no statement
+    with more than 50 parameters: it parses the text each time, which takes longer than sending it."""
     names = {name for row in rows for name, value in row.items() if value is not None}
     return [{name: value for name, value in row.items() if name in names} for row in rows]
 
 
-def written(connection: Connection, statement: Insert, key: Column[Any],
-            rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    """Add rows, and return all that there are then of the same *key*. Of several SQLAlchemy would make a RETURNING
-    anew each time, which takes longer than to ask for them."""
+def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
+                          rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
+    """Insert rows, and return all rows that then have the same *key*. For several rows SQLAlchemy would compile a
+    RETURNING clause each time, which takes longer than a query."""
     if len(rows) == 1:
-        return connection.execute(returning(statement), rows[0]).all()
+        return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)
-    return connection.execute(_of_keys(key), {"keys": [row[key.name] for row in rows]}).all()
+    return connection.execute(_select_by_keys(key), {"keys": [row[key.name] for row in rows]}).all()
 
 
 @cache
-def returning(statement: Insert | Update) -> Any:
-    """*statement*, made once, which returns the rows as they are then."""
+def returning_rows(statement: Insert | Update) -> Any:
+    """Return *statement*, built once, with a RETURNING clause for all columns."""
     return statement.returning(statement.table)
 
 
 @cache
-def _of_keys(key: Column[Any]) -> Any:
+def _select_by_keys(key: Column[Any]) -> Any:
     return select(key.table).where(key.in_(bindparam("keys", expanding=True)))
 
 
 @cache
-def _adding(kind: str, table: Table) -> Any:
-    """The statement of ``added``, made once. Without the option SQLAlchemy does not keep psycopg's count of an INSERT:
-    it would be -1."""
+def _insert_statement(kind: str, table: Table) -> Any:
+    """Return the statement of ``insert_if_absent``, built once. Without the option SQLAlchemy does not preserve
+    psycopg's row count of an INSERT: it would be -1."""
     return INSERT[kind](table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
-def passing(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
+def is_transient_error(error: DBAPIError) -> bool:
+    """Return whether the same transaction may succeed soon: no connection, a deadlock, a busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
-def collided(error: DBAPIError) -> bool:
-    """Whether PostgreSQL has ended the transaction because of another, so that nothing of it stays: both waited for
-    each other, or a row that one refers to went meanwhile, or the other has added the same."""
+def is_transaction_conflict(error: DBAPIError) -> bool:
+    """Return whether PostgreSQL rolled the transaction back because of another one: they waited for each other, a
+    referenced row was removed meanwhile, or the other one has inserted the same row."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return state[:2] == "40" or state in (REFERRED, TWICE)
 
 
-def full(error: BaseException) -> bool:
-    """Whether *error* says that a disk has no room left: that of a database, or another."""
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether *error* says that a disk is full: the disk of a database, or another one."""
     if isinstance(error, DBAPIError):
         cause = error.orig
         return getattr(cause, "sqlstate", None) == FULL or getattr(cause, "sqlite_errorcode", 0) in (
@@ -310,9 +375,9 @@ def full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def away(error: BaseException) -> bool:
-    """Whether *error* says that the database does not answer: it is gone, or so slow that no connection was free. What
-    it refuses is something else."""
+def is_database_unreachable(error: BaseException) -> bool:
+    """Return whether *error* says that the database does not answer: it is gone, or so slow that no connection was
+    free. A statement that the database refuses does not count."""
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-        return False  # SQLite understood the statement, and cannot do it
-    return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and passing(error))
+        return False  # SQLite understood the statement, and cannot execute it
+    return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and is_transient_error(error))

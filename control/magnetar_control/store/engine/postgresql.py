@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PostgreSQL by psycopg: its engine, connections with a time limit, and notifications. A process whose databases are
-SQLite's does not load it: psycopg takes 10 MiB."""
+"""PostgreSQL through psycopg: the engine, connections with a time limit, and notifications. A process that uses only
+SQLite does not import this module: psycopg takes 10 MiB."""
 
 from __future__ import annotations
 
@@ -22,46 +22,48 @@ from .timeouts import SILENT, CircuitBreaker, timeout_around
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: PostgreSQL ends a statement after its limit. When it does not, the client gives the connection up so many seconds
-#: later. Seconds of a transaction in which nothing is asked.
+#: ``MORE``: seconds after which the client drops the connection, when PostgreSQL does not end a statement at its limit.
+#: ``IDLE``: seconds that a transaction may stay idle.
 MORE, IDLE = 2.0, 60.0
 
 
 class Hangs(psycopg.OperationalError):
-    """The database has not answered in time."""
+    """The database has not answered within the time limit."""
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """Closes itself when a statement takes longer than its limit: a stopped server's kernel keeps connections alive."""
+    """A connection that closes itself when a statement exceeds its limit: the kernel of a stopped server keeps
+    connections alive."""
 
     limit = math.inf
     breaker: CircuitBreaker
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """See psycopg."""
+        """Wait as psycopg does, for as long as the limit of the connection or of ``statement_timeout`` allows."""
         seconds, refused = timeout_around(self.limit)
         return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """*gen*, which psycopg wakes every 0.1 s. With *refused*, stop waiting when the database hangs."""
+        """Run *gen*, which psycopg wakes every 0.1 s, for at most *seconds*. With *refused*, stop waiting when the
+        database hangs."""
         began = time.monotonic()
         try:
-            asked = next(gen)
+            awaited = next(gen)
             while True:
-                ready = yield asked
+                ready = yield awaited
                 waited = 0.0 if ready else time.monotonic() - began
                 if waited > seconds or (refused and waited > SILENT and self.breaker.hangs):
                     self.breaker.late()
                     gen.close()
                     self.pgconn.finish()
                     raise Hangs(f"no answer within {min(seconds, waited):.1f} s")
-                asked = gen.send(ready)
+                awaited = gen.send(ready)
         except StopIteration as end:
             return cast("T", end.value)
 
 
 class _Columns(Sequence[Any]):
-    """A cursor's description, made when it is read."""
+    """The description of a cursor, built only when it is read."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
         self._cursor = cursor
@@ -78,8 +80,8 @@ class _Columns(Sequence[Any]):
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """SQLAlchemy asks each result for its description and uses that of the first result of a statement only. Making it
-    takes a third of the time of reading a server."""
+    """A cursor whose description is built on demand. SQLAlchemy asks every result for its description, and uses only
+    the one of a statement's first result. Building it takes a third of the time of reading a server."""
 
     @property
     def description(self) -> Any:
@@ -87,19 +89,19 @@ class _Cursor(psycopg.Cursor[Any]):
         return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
 
 
-def engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
-    """The pool is LIFO: the connection that was used last has most statements prepared."""
+def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
+    """Create the engine. Its pool is LIFO: the connection that was used last has most statements prepared."""
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
                          hide_parameters=True,  # passwords and keys are among them, and errors are logged
                          connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
 
     @event.listens_for(made, "do_connect")
-    def connecting(_dialect: Any, _record: Any, given: Any, named: dict[str, Any]) -> Any:
-        if limit and "options" not in named:  # what the URL says itself goes before
+    def connecting(_dialect: Any, _record: Any, arguments: Any, named: dict[str, Any]) -> Any:
+        if limit and "options" not in named:  # options of the URL come first
             named["options"] = f"-c statement_timeout={limit * 1000:.0f} " \
                                f"-c idle_in_transaction_session_timeout={IDLE * 1000:.0f}"
         try:
-            connection = LimitedConnection.connect(*given, **named)
+            connection = LimitedConnection.connect(*arguments, **named)
         except psycopg.errors.ConnectionTimeout:
             breaker.late()
             raise
@@ -111,8 +113,11 @@ def engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: An
 
 
 def _still_there(raw: Any, record: Any, _proxy: Any) -> None:
-    """A server that has ended or restarted has closed its connections, or said why it will: then all of before are
-    given up, and a new one is made. To look costs a few millionths of a second, to ask the server a hundred."""
+    """Check that the server has not closed the connection; otherwise drop all pooled connections and open a new one.
+
+    A server that stops or restarts closes its connections, or says first why it will. Polling the socket costs a few
+    microseconds, a query a hundred.
+    """
     poll = record.info.get("poll")
     if poll is None:
         poll = record.info["poll"] = select.poll()
@@ -122,8 +127,8 @@ def _still_there(raw: Any, record: Any, _proxy: Any) -> None:
 
 
 class Listener(threading.Thread):
-    """Rings *bell* for PostgreSQL's notifications. It connects again after a lost connection, and rings everything
-    once then."""
+    """A thread that rings *bell* for PostgreSQL's notifications. After a lost connection it connects again, and rings
+    every name once."""
 
     def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)
@@ -151,5 +156,5 @@ class Listener(threading.Thread):
                         self.bell.ring(name)
 
     def stop(self) -> None:
-        """End within a second."""
+        """Stop the thread within a second."""
         self.over.set()

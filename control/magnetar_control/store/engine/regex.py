@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Regular expressions of filters: what PostgreSQL and this matcher understand alike.
+"""Regular expressions of filters: the subset that PostgreSQL and this matcher understand in the same way.
 
-SQLite has none of its own. Python's ``re`` backtracks, so a short expression can keep it busy for years, and PostgreSQL
-does not understand all of it. This matcher simulates all states at once (an NFA): its time is linear in the text.
+SQLite has no regular expressions of its own. Python's ``re`` backtracks, so that a short expression can keep it busy
+for years, and PostgreSQL does not understand all of its syntax. This matcher simulates all states together (an NFA):
+its time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -12,25 +13,29 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-#: Limits of an expression: characters, nested parentheses, and states when its repeats are expanded.
+#: Limits of an expression: characters, nested parentheses, and states after repeats are expanded.
 LONGEST, DEEPEST, PARTS = 255, 32, 500
-#: Most that a repeat may count to: PostgreSQL's limit.
+#: Highest count of a repeat: PostgreSQL's limit.
 COUNTS = 255
-#: Transitions that are cached for an expression.
+#: Number of transitions that are cached for an expression.
 KEPT = 4096
 SPECIAL = frozenset(r"\^$.|?*+()[{")
 KNOWN = r"letters and signs, . [a-z] [^a-z] (a|b) ^ $ * + ? {m,n} and \d \w \s"
+#: Parts of a wildcard pattern: any text, also an empty one, and any character.
+ANY_TEXT, ANY_CHAR = "any text", "any character"
 Fits = Callable[[str], bool]
 Tree = tuple[Any, ...]
 CLASSES: dict[str, Fits] = {"d": str.isdecimal, "s": str.isspace, "w": lambda char: char.isalnum() or char == "_"}
 
 
 class PatternRefused(ValueError):
-    """An expression that is wrong, too large, or not understood alike by both engines; the text says why."""
+    """An expression that is invalid, too large, or not understood in the same way by both engines; the message says
+    why."""
 
 
 class _Parser:
-    """Parses an expression to a tree: ``all`` or ``any`` of trees, ``repeat`` of one, ``char``, ``start``, ``end``."""
+    """A parser that turns an expression into a tree: ``all`` or ``any`` of trees, ``repeat`` of one tree, ``start``,
+    ``end``, ``char`` (what fits, and the character if it is only one)."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -50,31 +55,32 @@ class _Parser:
         return char
 
     def _any(self) -> Tree:
-        found = [self._all()]
+        branches = [self._all()]
         while self._here() == "|":
             self.at += 1
-            found.append(self._all())
-        return found[0] if len(found) == 1 else ("any", found)
+            branches.append(self._all())
+        return branches[0] if len(branches) == 1 else ("any", branches)
 
     def _all(self) -> Tree:
-        found: list[Tree] = []
+        parts: list[Tree] = []
         while self._here() and self._here() not in "|)":
-            found.append(self._repeated(self._one()))
-        return found[0] if len(found) == 1 else ("all", found)
+            parts.append(self._repeated(self._one()))
+        return parts[0] if len(parts) == 1 else ("all", parts)
 
     def _one(self) -> Tree:
         char = self._next()
         if char == "(":
             return self._group()
         if char == "[":
-            return ("char", self._bracket())
+            return ("char", self._bracket(), "")
         if char in "*+?{":
             raise PatternRefused(f"a {char} repeats nothing; write \\{char} for the sign itself")
         if char == "\\":
-            return ("char", self._escaped())
+            sign = self._here()
+            return ("char", self._escaped(), "" if sign.isalnum() else sign)
         if char in "^$":
             return ("start" if char == "^" else "end",)
-        return ("char", _any_char if char == "." else char.__eq__)
+        return ("char", _any_char, "") if char == "." else ("char", char.__eq__, char)
 
     def _group(self) -> Tree:
         self.depth += 1
@@ -94,7 +100,7 @@ class _Parser:
         char = self._next()
         if char.lower() in CLASSES:
             fits = CLASSES[char.lower()]
-            return fits if char.islower() else lambda one: not fits(one)
+            return fits if char.islower() else lambda candidate: not fits(candidate)
         if not char or char.isalnum():
             raise PatternRefused(f"\\{char} is not known")
         return char.__eq__
@@ -114,7 +120,7 @@ class _Parser:
                 raise PatternRefused("a - within [] stands first, last, or between two characters")
             first = False
             if char == "\\":
-                if self._here() in ("D", "S", "W"):  # not every PostgreSQL knows them there
+                if self._here() in ("D", "S", "W"):  # not every version of PostgreSQL accepts them there
                     raise PatternRefused(f"\\{self._here()} is not known within []")
                 fits.append(self._escaped())
             elif self._here() == "-" and self._here(2) != "-]":
@@ -122,7 +128,7 @@ class _Parser:
             else:
                 chars.add(char)
         self.at += 1
-        return lambda one: (one in chars or any(fit(one) for fit in fits)) is not negated
+        return lambda candidate: (candidate in chars or any(fit(candidate) for fit in fits)) is not negated
 
     def _range(self, low: str) -> Fits:
         self.at += 1
@@ -139,21 +145,21 @@ class _Parser:
             raise PatternRefused(f"a {char} repeats ^ or $")
         self.at += 1
         least, most = self._bounds() if char == "{" else {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
-        if self._here() == "?":  # the shortest: the same question
+        if self._here() == "?":  # non-greedy: whether the text matches stays the same
             self.at += 1
         if self._here() and self._here() in "*+?{":
             raise PatternRefused(f"a {self._here()} repeats a repeat; use parentheses")
         return ("repeat", tree, least, most)
 
     def _bounds(self) -> tuple[int, int | None]:
-        inner, closed, rest = self.text[self.at:].partition("}")
+        inner, closed, remainder = self.text[self.at:].partition("}")
         low, comma, high = inner.partition(",")
         if not (closed and _count(low) and (_count(high) or not high)):
             raise PatternRefused("a { begins {m}, {m,} or {m,n}; write \\{ for the sign itself")
         least, most = int(low), int(high) if high else None if comma else int(low)
         if max(least, most or 0) > COUNTS or (most is not None and most < least):
             raise PatternRefused(f"a repeat counts from a number to one that is as large, and {COUNTS} at most")
-        self.at = len(self.text) - len(rest)
+        self.at = len(self.text) - len(remainder)
         return least, most
 
 
@@ -170,12 +176,12 @@ State = frozenset[int]
 
 
 class Pattern:
-    """A regular expression; ``search`` says whether it matches somewhere in a text. Raises ``PatternRefused``."""
+    """A compiled regular expression. Raises ``PatternRefused``."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
             raise PatternRefused(f"it has more than {LONGEST} characters")
-        #: States: kind, which characters match (of CHAR), and the next states.
+        #: States: kind, the matching characters (for CHAR), and the next states.
         self._parts: list[tuple[int, Fits, list[int]]] = [(FOUND, _any_char, [])]
         self._size = 0
         self._entry = self._built(_Parser(text).parsed(), 0)
@@ -184,42 +190,42 @@ class Pattern:
         self._first = self._reached([self._entry], start=True)
 
     def search(self, text: str) -> bool:
-        """Whether it matches somewhere in *text*."""
+        """Return whether the expression matches somewhere in *text*."""
         state, steps = self._first, self._steps
         for char in text:
             if 0 in state:
                 return True
-            found = steps.get((state, char))
-            state = self._step(state, char) if found is None else found
+            next_state = steps.get((state, char))
+            state = self._step(state, char) if next_state is None else next_state
         return 0 in self._reached(state, start=not text, end=True)
 
     def _step(self, state: State, char: str) -> State:
-        found = self._anew | self._reached(to for kind, fits, after in map(self._parts.__getitem__, state)
-                                           if kind == CHAR and fits(char) for to in after)
+        next_state = self._anew | self._reached(to for kind, fits, successors in map(self._parts.__getitem__, state)
+                                                if kind == CHAR and fits(char) for to in successors)
         if len(self._steps) >= KEPT:
             self._steps.clear()
-        self._steps[state, char] = found
-        return found
+        self._steps[state, char] = next_state
+        return next_state
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """The states that are reached from these without a character."""
-        left, seen = list(numbers), set()
-        while left:
-            number = left.pop()
-            if number in seen:
+        """Return the states that can be reached from *numbers* without consuming a character."""
+        pending, reached = list(numbers), set()
+        while pending:
+            number = pending.pop()
+            if number in reached:
                 continue
-            seen.add(number)
-            kind, _fits, after = self._parts[number]
+            reached.add(number)
+            kind, _fits, successors = self._parts[number]
             if kind == FORK or (kind == START and start) or (kind == END and end):
-                left += after
-        return frozenset(number for number in seen if self._parts[number][0] in (CHAR, END, FOUND))
+                pending += successors
+        return frozenset(number for number in reached if self._parts[number][0] in (CHAR, END, FOUND))
 
-    def _part(self, kind: int, after: list[int], fits: Fits = _any_char) -> int:
-        self._parts.append((kind, fits, after))
+    def _part(self, kind: int, successors: list[int], fits: Fits = _any_char) -> int:
+        self._parts.append((kind, fits, successors))
         return len(self._parts) - 1
 
     def _built(self, tree: Tree, then: int) -> int:
-        """The state that *tree* begins with, when *then* follows."""
+        """Return the first state of *tree*, followed by the state *then*."""
         self._size += 1
         if self._size > PARTS:
             raise PatternRefused(f"it has more than {PARTS} parts when its repeats are written out")
@@ -227,20 +233,20 @@ class Pattern:
         if kind == "char":
             return self._part(CHAR, [then], tree[1])
         if kind == "all":
-            for one in reversed(tree[1]):
-                then = self._built(one, then)
+            for subtree in reversed(tree[1]):
+                then = self._built(subtree, then)
             return then
         if kind == "any":
-            return self._part(FORK, [self._built(one, then) for one in tree[1]])
+            return self._part(FORK, [self._built(subtree, then) for subtree in tree[1]])
         if kind == "repeat":
             return self._repeat(tree[1], tree[2], tree[3], then)
         return self._part(START if kind == "start" else END, [then])
 
     def _repeat(self, tree: Tree, least: int, most: int | None, then: int) -> int:
         if most is None:
-            after = [then]
-            then = self._part(FORK, after)
-            after.append(self._built(tree, then))
+            successors = [then]
+            then = self._part(FORK, successors)
+            successors.append(self._built(tree, then))
         else:
             out = then
             for _more in range(most - least):
@@ -250,14 +256,67 @@ class Pattern:
         return then
 
 
+def parse_wildcards(text: str) -> list[str] | None:
+    """Return the parts of a whole text that the expression *text* matches somewhere: ``ANY_TEXT``, ``ANY_CHAR`` and
+    characters. ``None`` for an expression that is more than characters, dots, ^ at its start and $ at its end."""
+    anchored, inner = text.startswith("^"), text.removeprefix("^")
+    parts, at, ended = [] if anchored else [ANY_TEXT], 0, False
+    while at < len(inner):
+        char = inner[at]
+        if char == "\\" and inner[at + 1:at + 2] and not inner[at + 1].isalnum():
+            at, char = at + 1, inner[at + 1]
+        elif char == "$" and at == len(inner) - 1:
+            ended, char = True, ""
+        elif char == ".":
+            char = ANY_CHAR
+        elif char in SPECIAL:
+            return None
+        parts += [char] if char else []
+        at += 1
+    return parts if ended else [*parts, ANY_TEXT]
+
+
 @lru_cache(maxsize=100)
-def search(text: str) -> Callable[[str], bool]:
-    """A function that says whether the expression *text* matches somewhere. Raises ``PatternRefused``."""
+def outline_wildcards(text: str) -> tuple[str, ...] | None:
+    """Return the parts of a wildcard pattern that accepts all texts in which the expression *text* matches, and others;
+    ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
+
+    Databases test it much faster than the expression, or find it in an index."""
+    tree = _Parser(text).parsed()
+    trees = tree[1] if tree[0] == "all" else [tree]
+    begins, ends = trees[0] == ("start",) if trees else False, trees[-1] == ("end",) if trees else False
+    parts = [] if begins else [ANY_TEXT]
+    for part in (part for subtree in trees for part in _outline(subtree)):
+        if part != ANY_TEXT or parts[-1:] != [ANY_TEXT]:
+            parts.append(part)
+    if not ends and parts[-1:] != [ANY_TEXT]:
+        parts.append(ANY_TEXT)
+    return tuple(parts) if any(part not in (ANY_TEXT, ANY_CHAR) for part in parts) and len(parts) <= LONGEST else None
+
+
+def _outline(tree: Tree) -> list[str]:
+    """Return the parts of texts that *tree* matches: any text for what is not the same in all of them."""
+    kind = tree[0]
+    if kind == "char":
+        return [tree[2] or ANY_CHAR]
+    if kind == "all":
+        return [part for subtree in tree[1] for part in _outline(subtree)]
+    if kind == "repeat":
+        _kind, subtree, least, most = tree
+        once = _outline(subtree)
+        return once * least + ([] if most == least else [ANY_TEXT]) if len(once) * least <= LONGEST else [ANY_TEXT]
+    return [ANY_TEXT] if kind == "any" else []
+
+
+@lru_cache(maxsize=100)
+def compile_search(text: str) -> Callable[[str], bool]:
+    """Return a function that says whether the expression *text* matches somewhere in its argument. Raises
+    ``PatternRefused``."""
     if SPECIAL.isdisjoint(text) and len(text) <= LONGEST:
         return lambda where: text in where
     return Pattern(text).search
 
 
-def regexp(pattern: str, value: Any) -> bool | None:
-    """SQLite's operator REGEXP."""
-    return None if value is None else search(pattern)(str(value))
+def sqlite_regexp(pattern: str, value: Any) -> bool | None:
+    """Implement SQLite's operator REGEXP; null matches nothing and gives null."""
+    return None if value is None else compile_search(pattern)(str(value))

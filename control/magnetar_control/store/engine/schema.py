@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tables of a database: made at once where there are none, else changed by Alembic's migrations in
+"""The schema of a database: created directly when the database is empty, otherwise changed by Alembic's migrations in
 ``migrations/{api,cell}``.
 
-Migrations go forward only (0001, 0002, …); all of an upgrade are one transaction. Any process may upgrade a database at
-any time: one does it, the others wait and find nothing to do.
+Migrations go forward only (0001, 0002, …), and all migrations of an upgrade are one transaction. Any process may
+upgrade a database at any time: one process does it, the others wait and find nothing to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import math
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     Column,
@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from .database import Database
-from .tables import API
+from .tables import API, CELL, OPTIONAL_INDEXES, create_usage_triggers
 from .timeouts import statement_timeout
 
 if TYPE_CHECKING:
@@ -42,91 +42,108 @@ FOLDER = Path(__file__).parents[1] / "migrations"
 LOCK = 0x6D61676E65746172
 
 
-def upgrade(database: Database, metadata: MetaData) -> bool:
-    """Upgrade the tables of *metadata* (``tables.API`` or ``tables.CELL``); returns whether there was anything to do.
+def upgrade_schema(database: Database, metadata: MetaData) -> bool:
+    """Upgrade the tables of *metadata* (``tables.API`` or ``tables.CELL``); return whether an upgrade was needed.
 
-    May be called by many processes at once, and again.
+    Many processes may call this at the same time, and repeatedly.
     """
-    kind = kind_of(metadata)
+    kind = database_kind(metadata)
     with database.read() as connection:
-        if version(connection, kind) == newest(kind):
+        if fetch_schema_version(connection, kind) == latest_schema_version(kind):
             return False
-    # Waiting for another upgrade, and changing a large table, takes time.
+    # Waiting for another upgrade and changing a large table take time.
     with statement_timeout(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
-        found = version(connection, kind)
-        if found == newest(kind):
+        present = fetch_schema_version(connection, kind)
+        if present == latest_schema_version(kind):
             return False
-        if found is None:
-            make(connection, metadata)
+        if present is None:
+            create_schema(connection, metadata)
         else:
-            migrate(connection, metadata)
-        log.info("database %s: tables of %s went from version %s to %s", database.name, kind, found, newest(kind))
+            run_schema_migrations(connection, metadata)
+        log.info("database %s: tables of %s went from version %s to %s", database.name, kind, present,
+                 latest_schema_version(kind))
     return True
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
-    """Make all tables of *metadata*: by a copy, since SQLAlchemy's tables keep what it works out for that."""
+    """Create all tables of *metadata* from a copy, because SQLAlchemy's tables keep the data that it computes for
+    this."""
     add_services()
     copy.deepcopy(metadata).create_all(connection, checkfirst=False)
 
 
 def add_services() -> None:
-    """Have the embedded services add their tables to ``API``."""
+    """Import the tables of the embedded services, which adds them to ``API``."""
     for service in ("identity", "image", "network", "volume"):
         import_module(f"magnetar_control.services.{service}.tables")
 
 
-def make(connection: Connection, metadata: MetaData) -> None:
-    """Make the tables and note their version, as the migrations would. Alembic is not needed for it: it takes half a
-    second, and 4 MiB for as long as the process lives."""
-    kind = kind_of(metadata)
+def is_compared(_object: Any, name: str | None, kind: str, _reflected: bool, _other: Any) -> bool:
+    """Return whether an object belongs to the comparison of a database with the tables: all except indexes that only
+    some databases have."""
+    return not (kind == "index" and name in OPTIONAL_INDEXES)
+
+
+def create_schema(connection: Connection, metadata: MetaData) -> None:
+    """Create the tables and record their version, as the migrations would. This avoids importing Alembic, which takes
+    half a second, and 4 MiB for as long as the process lives."""
+    kind = database_kind(metadata)
     name = version_table(kind)
     create_tables(connection, metadata)
+    create_triggers(connection, metadata)
     made = Table(name, MetaData(), Column("version_num", String(32), nullable=False),
                  PrimaryKeyConstraint("version_num", name=f"{name}_pkc"))
     made.create(connection)
-    connection.execute(insert(made).values(version_num=newest(kind)))
+    connection.execute(insert(made).values(version_num=latest_schema_version(kind)))
 
 
-def migrate(connection: Connection, metadata: MetaData) -> None:
-    """Run the migrations that a database lacks."""
+def run_schema_migrations(connection: Connection, metadata: MetaData) -> None:
+    """Run the migrations that a database is missing."""
     from alembic import command
 
-    command.upgrade(config(connection, metadata), "head")
+    command.upgrade(alembic_config(connection, metadata), "head")
+    create_triggers(connection, metadata)  # Alembic changes a table of SQLite by a copy, which has no triggers
 
 
-def kind_of(metadata: MetaData) -> str:
-    """``api`` or ``cell``."""
+def create_triggers(connection: Connection, metadata: MetaData) -> None:
+    """Create or replace the triggers of the tables of *metadata*. The copied tables of ``create_tables`` do not do
+    it."""
+    if metadata is CELL:
+        create_usage_triggers(connection)
+
+
+def database_kind(metadata: MetaData) -> str:
+    """Return ``api`` or ``cell``."""
     return "api" if metadata is API else "cell"
 
 
-def newest(kind: str) -> str:
-    """The version that this release wants."""
+def latest_schema_version(kind: str) -> str:
+    """Return the version that this release needs."""
     return max(path.name.partition("_")[0] for path in (FOLDER / kind / "versions").glob("[0-9]*.py"))
 
 
 def version_table(kind: str) -> str:
-    """The table with a database's version; tables of both kinds may be in one database."""
+    """Return the name of the table with a database's version. One database may contain the tables of both kinds."""
     return f"alembic_version_{kind}"
 
 
-def version(connection: Connection, kind: str) -> str | None:
-    """The version that a database has; ``None`` for one without tables."""
+def fetch_schema_version(connection: Connection, kind: str) -> str | None:
+    """Return the version of a database; ``None`` for one without tables."""
     name = version_table(kind)
     if not inspect(connection).has_table(name):
         return None
-    found: str | None = connection.execute(text(f"SELECT version_num FROM {name}")).scalar()  # noqa: S608 - our name
-    return found
+    stored_version: str | None = connection.execute(text(f"SELECT version_num FROM {name}")).scalar()  # noqa: S608 - our name
+    return stored_version
 
 
-def config(connection: Connection | None, metadata: MetaData) -> Config:
-    """The configuration of Alembic's commands."""
+def alembic_config(connection: Connection | None, metadata: MetaData) -> Config:
+    """Return the configuration of Alembic's commands."""
     from alembic.config import Config
 
-    kind = kind_of(metadata)
+    kind = database_kind(metadata)
     made = Config(attributes={"connection": connection, "metadata": metadata, "version_table": version_table(kind)})
     for name, value in (("script_location", str(FOLDER)), ("path_separator", "newline"),
                         ("version_locations", str(FOLDER / kind / "versions"))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""SQLAlchemy's engine for SQLite (WAL), as ``Database`` needs it; PostgreSQL's is in ``postgresql``."""
+"""SQLAlchemy's engine for SQLite (WAL), as ``Database`` needs it; the one for PostgreSQL is in ``postgresql``."""
 
 from __future__ import annotations
 
@@ -13,42 +13,60 @@ from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, create_en
 
 from . import regex
 
-#: Bytes that SQLite takes of a process for all its connections, of which there may be some hundred; each by itself may
-#: have 16 MB of pages. When there are more it uses pages again, which are in the kernel's cache.
-SQLITE_MEMORY = 64 << 20
-#: Milliseconds for which a statement waits for others, and for which ``empty_log`` keeps others waiting.
+#: Bytes that SQLite may use in a process for all its connections, of which some hundred may exist; each connection may
+#: have 16 MB of pages. Beyond the limit SQLite reuses pages, which are in the kernel's cache.
+SQLITE_MEMORY = 16 << 20
+#: Milliseconds that a statement waits for others, and that ``empty_log`` makes others wait.
 BUSY, EMPTY_WITHIN = 30000, 500
 SQLITE_PRAGMAS = ("synchronous=NORMAL", f"busy_timeout={BUSY}", "foreign_keys=ON", "cache_size=-16000",
                   f"soft_heap_limit={SQLITE_MEMORY}", "temp_store=MEMORY",
-                  "secure_delete=ON")  # zeros are written over what is deleted: passwords wait in actions
-#: Seconds for which the switch to WAL is tried.
+                  "secure_delete=ON")  # overwrites deleted data with zeros: actions contain passwords
+#: Seconds after a write to the files in which nothing follows from their times.
+UNCERTAIN = 2.0
+#: Seconds that the switch to WAL is tried.
 WAL_WITHIN = 10.0
 
 
-def engine(url: URL, pool: int, **how: Any) -> Engine:
+def create_sqlite_engine(url: URL, pool: int, **how: Any) -> Engine:
     path = url.database
     if path and path != ":memory:":
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # keys and hashes of passwords are in it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the file contains keys and password hashes
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, hide_parameters=True,
                          connect_args={"check_same_thread": False, "timeout": 30.0}, **how)
 
     @event.listens_for(made, "connect")
     def connected(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # transactions are begun by _begin
-        raw.create_function("regexp", 2, regex.regexp, deterministic=True)  # SQLAlchemy's is Python's
+        raw.isolation_level = None  # _begin starts transactions
+        raw.create_function("regexp", 2, regex.sqlite_regexp, deterministic=True)  # SQLAlchemy's own uses Python's re
         _with_log(raw)
         for pragma in SQLITE_PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
 
-    if "isolation_level" not in how:  # in the other engine each statement is a transaction
-        # No event of the engine: where it has one, SQLAlchemy looks for listeners at each step of each statement.
+    if "isolation_level" not in how:  # in the autocommit engine each statement is a transaction
+        # Not an event of the engine: with one, SQLAlchemy looks for listeners at each step of each statement.
         made.dialect.do_begin = _begin  # type: ignore[method-assign]
     return made
 
 
+def commit_mark(path: str) -> tuple[float, ...] | None:
+    """Return a value that differs after each further commit to the file at *path*; ``None`` if that is uncertain: a
+    write a moment ago may be a commit that nobody can read yet."""
+    marks: list[float] = []
+    for name in (path, f"{path}-wal"):
+        try:
+            status = Path(name).stat()
+        except OSError:
+            return None
+        if abs(time.time() - status.st_mtime) < UNCERTAIN:
+            return None
+        marks += (status.st_mtime_ns, status.st_size, status.st_ino)
+    return tuple(marks)
+
+
 def empty_log(connection: Connection) -> bool:
-    """Empty the write-ahead log, which still has what was deleted since; return whether nobody was in the way."""
+    """Truncate the write-ahead log, which still contains deleted data. Return whether that worked: another connection
+    may prevent it."""
     connection.exec_driver_sql(f"PRAGMA busy_timeout={EMPTY_WITHIN}")
     try:
         busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
@@ -58,13 +76,13 @@ def empty_log(connection: Connection) -> bool:
 
 
 def _begin(dbapi_connection: PoolProxiedConnection) -> None:
-    """Begin a transaction that may write; SQLAlchemy calls it, and turns errors into its own."""
+    """Begin a transaction that may write. SQLAlchemy calls this, and converts the errors."""
     raw: Any = dbapi_connection.dbapi_connection
     raw.execute("BEGIN IMMEDIATE")
 
 
 def _with_log(raw: Any) -> None:
-    """Switch the file to WAL. The first to do so locks the whole file, and SQLite does not wait for that lock."""
+    """Switch the file to WAL. The first switch locks the whole file, and SQLite does not wait for that lock."""
     deadline = time.monotonic() + WAL_WITHIN
     while True:
         try:

@@ -1,17 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tables: ``API`` of the one API database, ``CELL`` of each cell's (cell0 too).
+"""The tables: ``API`` for the API database, ``CELL`` for the database of each cell, including cell0.
 
-Times are text as ``database.now`` makes it, which sorts; documents are JSON text, so that an answer can hold them as
-they are. Rows of embedded services are in ``services/<name>/tables.py``, in ``API`` too.
+Times are text in the form of ``database.utc_now``, which sorts. Documents are JSON text, so that a response can contain
+them unchanged. The tables of embedded services are in ``services/<name>/tables.py``, and also belong to ``API``.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    event,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import ForeignKey, Index, UniqueConstraint
 
+from .quota_triggers import usage_triggers
+
+log = logging.getLogger(__name__)
+#: Indexes that a database has if it can, see ``create_trigrams``.
+OPTIONAL_INDEXES = frozenset(("servers_name_trigrams", "server_addresses_trigrams"))
 API = MetaData()
 CELL = MetaData()
 
@@ -20,19 +40,48 @@ NAME = String(255)
 TIME = String(26)
 #: JSON text.
 DOCUMENT = Text
-#: A number that counts up; 64 bits on PostgreSQL, SQLite's rowid.
+#: An increasing number: 64 bits on PostgreSQL, the rowid on SQLite.
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
 
-def stamped() -> tuple[Column[Any], ...]:
-    """When a row was made and last changed."""
+def timestamp_columns() -> tuple[Column[Any], ...]:
+    """Return the columns with the times of a row's creation and last change."""
     return Column("created_at", TIME, nullable=False), Column("updated_at", TIME)
 
 
-def outbox(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
-    """Tables of the notifications that wait for receivers: a row for each of these, in the order in which they are
-    sent; and of the receivers, with the conductor that sends (by lease) and how often it has failed since it went well.
-    """
+def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
+    """Return whether indexes of trigrams can be created: on PostgreSQL with its extension pg_trgm, which the owner of a
+    database may add if it is installed. Searches for a part of a name or address are slow without."""
+    if bind is None or bind.dialect.name != "postgresql":
+        return False
+    try:
+        with bind.begin_nested():
+            bind.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")
+    except DBAPIError:
+        log.warning("PostgreSQL has no extension pg_trgm: filters by name or IPv6 address will read all servers")
+        return False
+    return True
+
+
+def creation_time(context: Any) -> Any:
+    """Return the time of creation of the row that is inserted, as the time of its last change."""
+    return context.get_current_parameters()["created_at"]
+
+
+def define_partial_index(name: str, *columns: str, where: str, **options: Any) -> Index:
+    """Return an index of the rows that the condition *where* accepts. Queries use it when they have that condition."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where), **options)
+
+
+def column_defaults(table: Table) -> dict[str, Any]:
+    """Return the values that the columns of a new row have unless it sets them."""
+    return {column.name: None if callable(value := getattr(column.default, "arg", None)) else value
+            for column in table.c}
+
+
+def define_outbox_tables(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
+    """Define two tables. The notifications: one row for each receiver, sent in the order of their ids. The receivers:
+    the conductor that sends (by lease), and the failures since the last success."""
     waiting = Table(
         f"{prefix}notifications", metadata,
         Column("id", SERIAL, primary_key=True, autoincrement=True), Column("receiver", NAME, nullable=False),
@@ -51,9 +100,10 @@ cells = Table(
     "cells", API,
     Column("id", UUID, primary_key=True), Column("name", NAME, unique=True, nullable=False),
     Column("database_url", Text, nullable=False), Column("disabled", Boolean, nullable=False, default=False),
-    *stamped())
+    *timestamp_columns())
 
-#: A compute host: where its agent is, what it has, and what is claimed of it (the claims are in ``allocations``).
+#: A compute host: the endpoint of its agent, its resources, and the claimed amounts (the claims are in
+#: ``allocations``).
 hosts = Table(
     "hosts", API,
     Column("id", UUID, primary_key=True), Column("name", NAME, unique=True, nullable=False),
@@ -61,23 +111,25 @@ hosts = Table(
     Column("cell_id", UUID, ForeignKey("cells.id"), nullable=False), Column("endpoint", Text, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False), Column("disabled_reason", NAME),
     Column("forced_down", Boolean, nullable=False, default=False),
-    # What there is, what is kept from servers, and what is claimed; what may be claimed, of these and the ratio: kept
-    # beside them so that a claim is one comparison.
-    *(Column(name + what, Integer, nullable=False, default=0)
-      for what in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
-    # What operators have set for this host; null where settings and aggregates say it.
+    # Total, reserved, claimed, and claimable amounts. The claimable ones follow from total, reserved and ratio; they
+    # are stored so that a claim is one comparison.
+    *(Column(name + suffix, Integer, nullable=False, default=0)
+      for suffix in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
+    # Values that operators set for this host; null where settings and aggregates decide.
     Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
     *(Column(f"{name}_own_reserved", Integer) for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
-    Column("own_traits", DOCUMENT, nullable=False, default="[]"),  # beside those that the agent tells
+    Column("own_traits", DOCUMENT, nullable=False, default="[]"),  # in addition to the agent's
     Column("servers", Integer, nullable=False, default=0),
+    Column("disk_gb_free", Integer),  # as ``info`` has it, for sums over hosts
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
-    Column("pci_aliases", Text, nullable=False, default=""),  # names among it: between commas, and at both ends
-    # Placement's: another one when inventories, traits or aggregates are.
+    Column("pci_aliases", Text, nullable=False, default=""),  # names in ``info``, a comma before and after each
+    # Placement's generation: changes with inventories, traits and aggregates.
     Column("generation", Integer, nullable=False, default=0),
-    *stamped())
+    *timestamp_columns())
 
-#: What a host has of a resource class that is no column of ``hosts``. ``told``: the inventory that its agent tells;
-#: ``own``: what an operator has set (of one that is told: reserved, allocation_ratio). ``limit``: what may be claimed.
+#: A host's inventory of a resource class that has no column in ``hosts``. ``told``: the inventory that the agent
+#: reports. ``own``: fields set by an operator (for a reported inventory: reserved, allocation_ratio). ``limit``: the
+#: claimable amount.
 inventories = Table(
     "inventories", API,
     Column("host_id", UUID, ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True),
@@ -86,34 +138,39 @@ inventories = Table(
     Column("min_unit", Integer, nullable=False, default=1), Column("max_unit", Integer, nullable=False, default=1),
     Column("step_size", Integer, nullable=False, default=1), Index("inventories_class", "resource_class"))
 
-#: Resource classes and traits beside the standard ones.
-resource_classes = Table("resource_classes", API, Column("name", NAME, primary_key=True), *stamped())
-traits = Table("traits", API, Column("name", NAME, primary_key=True), *stamped())
+#: Resource classes and traits in addition to the standard ones.
+resource_classes = Table("resource_classes", API, Column("name", NAME, primary_key=True), *timestamp_columns())
+traits = Table("traits", API, Column("name", NAME, primary_key=True), *timestamp_columns())
 
-#: Which cell a server is in. A server that is in none is in cell0: it was not yet, or could not be, scheduled.
+#: The cell of each server. A server without a row is in cell0: it was not yet, or could not be, scheduled.
 server_mappings = Table(
     "server_mappings", API,
     Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
     Column("project_id", NAME, nullable=False), Column("created_at", TIME),
-    # Its row stays in the cell, and so does what is known of it here.
+    # Set when the server is deleted: its row in the cell stays, and so does this one.
     Column("deleted", Boolean, nullable=False, default=False),
     Index("server_mappings_project", "project_id"))
 
-#: What a server (or, while it moves, a migration) holds of a host.
+#: The condition of allocations with PCI devices. Its text stands in statements, as indexes of a part require.
+HAS_DEVICES = "devices <> '{}'"
+#: The resources that a server (or, while it moves, its migration) holds on a host.
 allocations = Table(
     "allocations", API,
     Column("consumer_id", UUID, primary_key=True), Column("host_id", UUID, primary_key=True),
     Column("server_id", UUID, nullable=False), Column("vcpus", Integer, nullable=False),
     Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False),
     Column("pcpus", Integer, nullable=False, default=0),
-    Column("devices", Text, nullable=False, default="{}"),  # PCI devices: how many by alias
-    Column("resources", DOCUMENT, nullable=False, default="{}"),  # amounts of classes that are in ``inventories``
-    Column("places", Text, nullable=False, default="{}"),  # port to where it has its bandwidth: ``nic_bandwidth``
-    Column("generation", Integer, nullable=False, default=1),  # Placement's of the consumer
-    Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is no server and no migration
-    *stamped(), Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
+    Column("devices", Text, nullable=False, default="{}"),  # the number of PCI devices by alias
+    Column("resources", DOCUMENT, nullable=False, default="{}"),  # amounts of the classes in ``inventories``
+    Column("places", Text, nullable=False, default="{}"),  # port to the place of its bandwidth, see ``nic_bandwidth``
+    Column("generation", Integer, nullable=False, default=1),  # Placement's generation of the consumer
+    Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is neither server nor migration
+    *timestamp_columns(), Index("allocations_host", "host_id"), Index("allocations_server", "server_id"),
+    define_partial_index("allocations_moves", "host_id", where="consumer_id <> server_id"),
+    define_partial_index("allocations_devices", "consumer_id", where=HAS_DEVICES),
+    define_partial_index("allocations_owned", "consumer_id", where="owner IS NOT NULL"))
 
-#: What hosts have of things of the cloud, see ``host_removals``. *noun*, *key*: as agents know it.
+#: Objects of the cloud on hosts, see ``host_removals``. *noun*, *key*: the agents' names for an object.
 host_removals = Table(
     "host_removals", API, Column("host", NAME, primary_key=True), Column("noun", String(32), primary_key=True),
     Column("key", NAME, primary_key=True), Column("due", Boolean, nullable=False, default=False),
@@ -127,25 +184,25 @@ flavors = Table(
     Column("disk", Integer, nullable=False, default=0), Column("ephemeral", Integer, nullable=False, default=0),
     Column("swap", Integer, nullable=False, default=0), Column("rxtx_factor", Float, nullable=False, default=1.0),
     Column("is_public", Boolean, nullable=False, default=True), Column("description", Text),
-    Column("extra_specs", DOCUMENT, nullable=False, default="{}"), *stamped())
+    Column("extra_specs", DOCUMENT, nullable=False, default="{}"), *timestamp_columns())
 
 flavor_projects = Table(
     "flavor_projects", API,
     Column("flavor_number", SERIAL, ForeignKey("flavors.number", ondelete="CASCADE"), primary_key=True),
-    Column("project_id", NAME, primary_key=True))
+    Column("project_id", NAME, primary_key=True), Index("flavor_projects_project", "project_id"))
 
 keypairs = Table(
     "keypairs", API,
     Column("number", SERIAL, primary_key=True, autoincrement=True), Column("user_id", NAME, nullable=False),
     Column("name", NAME, nullable=False), Column("type", String(16), nullable=False, default="ssh"),
-    Column("fingerprint", NAME, nullable=False), Column("public_key", Text, nullable=False), *stamped(),
+    Column("fingerprint", NAME, nullable=False), Column("public_key", Text, nullable=False), *timestamp_columns(),
     UniqueConstraint("user_id", "name"))
 
 aggregates = Table(
     "aggregates", API,
     Column("id", Integer, primary_key=True, autoincrement=True), Column("uuid", UUID, unique=True, nullable=False),
     Column("name", NAME, unique=True, nullable=False), Column("metadata", DOCUMENT, nullable=False, default="{}"),
-    *stamped())
+    *timestamp_columns())
 
 aggregate_hosts = Table(
     "aggregate_hosts", API,
@@ -157,7 +214,9 @@ server_groups = Table(
     Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False),
     Column("project_id", NAME, nullable=False), Column("user_id", NAME, nullable=False),
     Column("policy", String(32), nullable=False),
-    Column("rules", DOCUMENT, nullable=False, default="{}"), *stamped(), Index("server_groups_project", "project_id"))
+    Column("rules", DOCUMENT, nullable=False, default="{}"), *timestamp_columns(),
+    Index("server_groups_project", "project_id", "created_at", "id"),
+    Index("server_groups_created", "created_at", "id"))
 
 server_group_members = Table(
     "server_group_members", API,
@@ -170,7 +229,7 @@ quotas = Table(
     Column("project_id", NAME, primary_key=True), Column("resource", NAME, primary_key=True),
     Column("limit", Integer, nullable=False))
 
-api_notifications, api_notification_receivers = outbox(API, "api_")
+api_notifications, api_notification_receivers = define_outbox_tables(API, "api_")
 
 # Cell databases -------------------------------------------------------------------------------------------------
 servers = Table(
@@ -194,45 +253,114 @@ servers = Table(
     Column("interfaces", DOCUMENT, nullable=False, default="[]"),
     # As Nova shows them: {network: [{addr, version, OS-EXT-IPS:type, OS-EXT-IPS-MAC:mac_addr}]}
     Column("addresses", DOCUMENT, nullable=False, default="{}"),
-    # Of volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination.
+    # A list of objects: volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination.
     Column("volumes", DOCUMENT, nullable=False, default="[]"),
-    # Of uuid, share_id, share (its name on hosts), tag, status (attaching, inactive, detaching, error), location.
+    # A list of objects: uuid, share_id, share (its name on hosts), tag, status (attaching, inactive, detaching, error),
+    # location.
     Column("shares", DOCUMENT, nullable=False, default="[]"),
-    # The request as it came, for what is done later: networks, block devices, hints, requested host, injected key.
+    # The original request, for later steps: networks, block devices, hints, requested host, injected key.
     Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),
-    # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.
+    # When the server was shelved, and the image of its root disk, set when the shelving is requested.
     Column("shelved_at", TIME), Column("shelved_image_id", UUID),
     Column("soft_deleted_at", TIME),
-    # GiB of the disk that it was rescued with last, which counts while it is rescued.
+    # GiB of the disk of the last rescue; they count while the server is rescued.
     Column("rescue_gb", Integer),
-    # What the guest has left, encrypted for its user; the SHA-256 of what was cleared, until the host has, too.
+    # The password that the guest left, encrypted for its user; the SHA-256 of a cleared one, until the host clears it,
+    # too.
     Column("password", Text), Column("cleared_password", String(64)),
-    # Counts changes of what the guest may ask for; due: its host is to be told of them.
+    # The number of changes to data that the guest can request; ``due``: the host must still be told about them.
     Column("guest_revision", Integer, nullable=False, default=0, server_default="0"),
     Column("guest_data_due", Boolean),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
-    # The cell to which it goes: nothing changes the row here any more (store.cell_moves). How often it has gone.
+    # The target cell of a server that leaves: nothing changes the row here any more (store.cell_moves). ``cell_moves``:
+    # how often the server has moved.
     Column("leaving", UUID), Column("cell_moves", Integer, nullable=False, default=0, server_default="0"),
-    Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
-    Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),
-    Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"),
-    Index("servers_soft_deleted", "soft_deleted_at"), Index("servers_guest_data_due", "guest_data_due", "host"))
+    Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME),
+    Column("created_at", TIME, nullable=False), Column("updated_at", TIME, nullable=False, default=creation_time),
+    define_partial_index("servers_guest_data_due", "host", where="guest_data_due IS NOT NULL"),
+    define_partial_index("servers_task", "task_state", where="task_state IS NOT NULL"),
+    define_partial_index("servers_leaving", "project_id", "leaving", where="leaving IS NOT NULL"),
+    define_partial_index("servers_soft_deleted", "soft_deleted_at", where="soft_deleted_at IS NOT NULL"),
+    # Pages of lists, see ``servers.server_list``. Deleted servers have indexes of their own: a list never reads past
+    # them. With ``deleted_at``, and further columns of filters, SQLite tests servers without reading their rows.
+    # ``servers_host`` also counts the servers that run on each host, see ``usage``.
+    *(index for suffix, where in (("", "deleted_at IS NULL"), ("_gone", "deleted_at IS NOT NULL")) for index in (
+        define_partial_index(f"servers_host{suffix}", "host", "launched_at", "terminated_at", "deleted_at",
+                             where=where),
+        define_partial_index(f"servers_project{suffix}", "project_id", "created_at", "id", "name", "vm_state",
+                             "deleted_at", where=where),
+        define_partial_index(f"servers_created{suffix}", "created_at", "id", where=where),
+        define_partial_index(f"servers_changed{suffix}", "updated_at", "created_at", "id", "project_id",
+                             "deleted_at", where=where))),
+    define_partial_index("servers_state", "vm_state", "created_at", "id", where="deleted_at IS NULL"),
+    define_partial_index("servers_name", "name", "created_at", "id", "deleted_at", where="deleted_at IS NULL",
+                         postgresql_ops={"name": 'COLLATE "C"'}),  # the order of all engines and of Python
+    define_partial_index("servers_name_trigrams", "name", where="deleted_at IS NULL", postgresql_using="gin",
+                         postgresql_ops={"name": "gin_trgm_ops"}).ddl_if(callable_=create_trigrams),
+    # Usage: the ended servers by their end, and the servers of a project by uuid.
+    define_partial_index("servers_ended", "terminated_at", "launched_at", "host", where="terminated_at IS NOT NULL"),
+    Index("servers_usage", "project_id", "id", postgresql_ops={"project_id": 'COLLATE "C"'}))
 
-#: What was asked of servers: the durable queue, and what os-instance-actions shows.
+#: The tags of servers that have some, as rows for filters. The column ``servers.tags`` has them in their order.
+server_tags = Table(
+    "server_tags", CELL,
+    Column("tag", String(60), primary_key=True),
+    Column("server_id", UUID, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
+    Index("server_tags_server", "server_id"), sqlite_with_rowid=False)
+
+#: The addresses of servers, as rows for filters: those that a server has, and perhaps some that it had before.
+server_addresses = Table(
+    "server_addresses", CELL,
+    Column("version", Integer, primary_key=True, autoincrement=False),  # 4 or 6
+    Column("address", String(45), primary_key=True),
+    Column("server_id", UUID, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
+    Index("server_addresses_server", "server_id"),
+    define_partial_index("server_addresses_trigrams", "address", where="version = 6", postgresql_using="gin",
+                         postgresql_ops={"address": "gin_trgm_ops"}).ddl_if(callable_=create_trigrams),
+    sqlite_with_rowid=False)  # the primary key has the rows: a write changes two trees instead of three
+
+#: The resources that the servers of a project's user use, except servers that leave the cell. Triggers keep it; see
+#: ``quota_triggers``. Usage is the sum over the slots.
+quota_usage = Table(
+    "quota_usage", CELL,
+    Column("project_id", NAME, primary_key=True), Column("user_id", NAME, primary_key=True),
+    Column("slot", BigInteger, primary_key=True, autoincrement=False),
+    Column("instances", BigInteger, nullable=False), Column("cores", BigInteger, nullable=False),
+    Column("ram", BigInteger, nullable=False))
+servers.add_is_dependent_on(quota_usage)  # its triggers write there
+
+
+def create_usage_triggers(connection: Connection) -> None:
+    """Create the triggers that keep ``quota_usage``, or replace them."""
+    for statement in usage_triggers(connection.dialect.name):
+        connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
+@event.listens_for(servers, "after_create")
+def _create_servers(_table: Table, connection: Connection, **_how: Any) -> None:
+    create_usage_triggers(connection)
+
+
+#: The condition of the actions that are in the queue. Its text stands in statements, as indexes of a part require.
+OPEN_ACTION = "state IN ('queued', 'running')"
+#: Actions on servers: the durable queue, and the source of os-instance-actions.
 actions = Table(
     "actions", CELL,
     Column("id", SERIAL, primary_key=True, autoincrement=True), Column("request_id", NAME, nullable=False),
     Column("server_id", UUID, nullable=False), Column("action", String(64), nullable=False),
     Column("project_id", NAME, nullable=False), Column("user_id", NAME, nullable=False),
     Column("start_time", TIME, nullable=False), Column("updated_at", TIME), Column("message", Text),
-    # The queue. state: queued, running, done, failed. Shown only is what a synchronous change leaves (done at once).
+    # The queue. state: queued, running, done, failed. Rows of synchronous changes are done from the start: they are
+    # only shown.
     Column("state", String(8), nullable=False), Column("args", DOCUMENT, nullable=False, default="{}"),
-    Column("host", NAME),  # whose limits it counts against
-    Column("waits_for", NAME),  # another host, which it had to ask when it was put back: its share counts too
-    Column("kind", String(8), nullable=False, default="act"),  # which limit: build, live, act
+    Column("host", NAME),  # the host whose limits count
+    Column("waits_for", NAME),  # another host that the action waited for when it was requeued: its share counts, too
+    Column("kind", String(8), nullable=False, default="act"),  # the limit that counts: build, live, act
     Column("holder", NAME), Column("lease_until", TIME), Column("not_before", TIME),
     Column("attempts", Integer, nullable=False, default=0), Column("cancel", Boolean, nullable=False, default=False),
-    UniqueConstraint("server_id", "request_id", "action"), Index("actions_queue", "state", "id"),
+    UniqueConstraint("server_id", "request_id", "action"),
+    # The queue: without the ended actions, which are nearly all. A statement finds it by ``is_open_action``.
+    define_partial_index("actions_open", "id", where=OPEN_ACTION),
     Index("actions_server", "server_id", "id"))
 
 action_events = Table(
@@ -249,18 +377,21 @@ migrations = Table(
     Column("server_id", UUID, nullable=False), Column("project_id", NAME, nullable=False),
     Column("user_id", NAME, nullable=False), Column("type", String(16), nullable=False),
     Column("status", String(32), nullable=False), Column("source", NAME, nullable=False), Column("target", NAME),
-    Column("old_flavor", DOCUMENT), Column("new_flavor", DOCUMENT), Column("progress", DOCUMENT), *stamped(),
-    Column("old_vm_state", String(32)),  # what the server is again after a move that keeps it waiting for a word
-    Column("asked", String(16)),  # of a live migration under way: abort, force_complete
-    Index("migrations_server", "server_id", "id"), Index("migrations_status", "status"))
+    Column("old_flavor", DOCUMENT), Column("new_flavor", DOCUMENT), Column("progress", DOCUMENT), *timestamp_columns(),
+    Column("old_vm_state", String(32)),  # restored after a move that waits for confirm or revert
+    Column("asked", String(16)),  # a request to a running live migration: abort, force_complete
+    Index("migrations_server", "server_id", "id"), Index("migrations_created", "created_at", "id", "uuid"),
+    Index("migrations_status", "status", "created_at", "id", "uuid"), Index("migrations_source", "source"),
+    Index("migrations_target", "target"))
 
-#: Images that hosts are to have ahead of any server, until they have them.
+#: Images to be cached on hosts before any server needs them. A row stays until its host has the image.
 image_requests = Table(
     "image_requests", CELL,
     Column("host", NAME, primary_key=True), Column("image_id", UUID, primary_key=True),
-    Column("attempts", Integer, nullable=False, default=0, server_default="0"), *stamped())
-#: Leave to open a console of a server, once, at the host where it was when it was given. The token is not kept.
-#: *channels*: of a SPICE console whose main channel is open, how many further ones its client may open.
+    Column("attempts", Integer, nullable=False, default=0, server_default="0"), *timestamp_columns())
+#: A permission to open a server's console once, on the host that the server was on when the token was issued. Only the
+#: hash of the token is stored. *channels*: for a SPICE console with an open main channel, how many more channels its
+#: client may open.
 console_tokens = Table(
     "console_tokens", CELL,
     Column("number", SERIAL, primary_key=True, autoincrement=True),
@@ -271,24 +402,31 @@ console_tokens = Table(
     Index("console_tokens_server", "server_id", "number"),
     Index("console_tokens_expires", "expires_at"))
 
-#: What the watcher of a host last heard from its agent; one watcher at a time, by lease.
+#: The last heartbeat of each host's agent, as its watcher heard it; one watcher at a time, by lease.
 host_states = Table(
     "host_states", CELL,
     Column("host", NAME, primary_key=True), Column("watcher", NAME), Column("lease_until", TIME),
     Column("seen_at", TIME), Column("problem", Text),
-    Column("told", DOCUMENT))  # metrics and images of the last heartbeat, where weighers or filters look at them
+    Column("told", DOCUMENT))  # metrics and images of the last heartbeat, where weighers or filters use them
 
-#: The conductors of the cell. Two of one name are two holders, each with a row.
+#: The conductors of the cell. Two conductors of the same name are two holders, each with its own row.
 conductors = Table(
     "conductors", CELL,
     Column("holder", NAME, primary_key=True), Column("name", NAME, nullable=False), Column("started_at", TIME),
     Column("seen_at", TIME, nullable=False))
 
-notifications, notification_receivers = outbox(CELL)
+notifications, notification_receivers = define_outbox_tables(CELL)
 
-#: How far notifications have told which servers there were in the audit period that ended at *period_end*:
-#: up to the uuid *after*, or to the last of them. One row.
+#: The progress of the notifications about the servers of the audit period that ended at *period_end*: up to the uuid
+#: *after*, or complete. One row.
 usage_audits = Table(
     "usage_audits", CELL,
     Column("name", NAME, primary_key=True), Column("period_end", TIME, nullable=False, default=""),
     Column("after", NAME, nullable=False, default=""), Column("done", Boolean, nullable=False, default=False))
+
+#: The progress of the audit, in one row: the position in the slow pass over the cell, and the last action whose server
+#: was read as changed.
+audit_marks = Table(
+    "audit_marks", CELL,
+    Column("name", NAME, primary_key=True), Column("position", NAME, nullable=False, default=""),
+    Column("action_id", BigInteger, nullable=False, default=0))

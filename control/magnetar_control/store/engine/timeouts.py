@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Time limits for databases that hang: the machine answers on the network, the database does not.
+"""Time limits for databases that hang: the machine answers on the network, but the database does not.
 
-``statement_timeout`` limits what a caller waits for. A ``CircuitBreaker`` per database remembers that it hangs, so that
-callers who fail fast need not wait at all.
+``statement_timeout`` limits how long a caller waits. A ``CircuitBreaker`` for each database remembers that it hangs, so
+that callers that fail fast do not wait at all.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextvars import ContextVar
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-#: A database hangs when so many statements of a process wait for it and it has answered none for so many seconds.
-#: Seconds between two statements that are tried nevertheless, while few and while many wait.
+#: A database hangs when ``MANY`` statements of a process wait and none was answered for ``SILENT`` seconds. ``AGAIN``:
+#: seconds between two statements that are tried nevertheless, while few and while many wait.
 MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
-#: Seconds for each statement, and whether a database that hangs is not asked at all.
+#: Seconds for each statement, and whether to fail without asking a database that hangs.
 _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout", default=None)
 
 
 class _Timeout:
-    """Sets the context variable within its block."""
+    """A context manager that sets the context variable."""
 
     __slots__ = ("token", "value")
 
@@ -37,31 +37,33 @@ class _Timeout:
 
 
 def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
-    """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail at once where
-    the database hangs."""
+    """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail immediately
+    when the database hangs."""
     return _Timeout(seconds, refused)
 
 
 def timeout_around(usual: float) -> tuple[float, bool]:
-    """The seconds of the ``statement_timeout`` around the caller, *usual* without one; and whether the caller wants an
-    error at once when the database hangs."""
+    """Return the seconds of the ``statement_timeout`` around the caller, or *usual* without one; and whether the caller
+    fails immediately when the database hangs."""
     return _TIMEOUT.get() or (usual, False)
 
 
 def current_timeout(usual: float) -> float:
-    """The first of ``timeout_around``."""
+    """Return the seconds of the ``statement_timeout`` around the caller, or *usual* without one."""
     return timeout_around(usual)[0]
 
 
 def fails_fast() -> bool:
-    """The second of ``timeout_around``."""
+    """Return whether the caller fails immediately when the database hangs."""
     return timeout_around(0.0)[1]
 
 
 class CircuitBreaker:
-    """Whether a database hangs: a caller waited for it in vain and nobody was answered since, or many wait and none was
-    answered lately. Then one statement is let through from time to time; its answer closes the circuit. In the ``with``
-    block of it the database is asked."""
+    """The memory of whether a database hangs. Its ``with`` block surrounds each query.
+
+    A database hangs when a caller has timed out and no caller was answered since, or when many callers wait and none
+    was answered recently. Then one statement is let through from time to time; its answer closes the circuit.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,15 +72,15 @@ class CircuitBreaker:
 
     @property
     def hangs(self) -> bool:
-        """Whether to wait for an answer would be in vain."""
+        """Whether waiting for an answer is useless."""
         return self._late or (self._waiting >= MANY and time.monotonic() - self._answered > SILENT)
 
     def late(self) -> None:
-        """A caller has waited for as long as it could."""
+        """Record that a caller has timed out."""
         self._late, self._tried = True, time.monotonic()
 
     def refuses(self) -> bool:
-        """Whether no further statement may be tried now."""
+        """Return whether no further statement may be tried now."""
         with self._lock:
             if not self.hangs:
                 return False
@@ -100,6 +102,6 @@ class CircuitBreaker:
                 self._late, self._answered = False, time.monotonic()
 
 
-def hangs(name: str) -> OperationalError:
-    """The error for a database that hangs and is not asked."""
+def hanging_database_error(name: str) -> OperationalError:
+    """Return the error for a database that hangs and is not asked."""
     return OperationalError("", {}, TimeoutError(f"database {name} does not answer, and is asked again in a moment"))

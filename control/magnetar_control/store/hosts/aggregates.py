@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Host aggregates and their metadata, of which ``availability_zone`` is seen by users."""
+"""Host aggregates and their metadata; users see only ``availability_zone``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from magnetar_control.store.engine.database import added_row, now
+from magnetar_control.store.engine.database import insert_if_absent_returning, utc_now
 from magnetar_control.store.engine.tables import aggregate_hosts, aggregates, hosts
-from magnetar_control.store.servers.servers import text
+from magnetar_control.store.servers.servers import json_text
 
 ZONE = "availability_zone"
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A row with the names of its hosts."""
+    """A row of an aggregate with the names of its hosts."""
 
     id: int
     uuid: str
@@ -32,7 +32,7 @@ class Aggregate:
 
     @property
     def zone(self) -> str | None:
-        """Its availability zone."""
+        """The availability zone."""
         return self.metadata.get(ZONE)
 
 
@@ -41,13 +41,14 @@ _MEMBERS = select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
     aggregate_hosts.c.aggregate_id.in_(bindparam("ids", expanding=True))).order_by(aggregate_hosts.c.host)
 
 
-def every(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
-    """All, by creation; *lock* locks them until the transaction ends. Two queries, one where there are none."""
+def fetch_aggregate_rows(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
+    """Return all aggregates by id; *lock* locks them until the transaction ends. Uses two queries, one when there are
+    none."""
     return _made(connection, _EVERY.with_for_update() if lock else _EVERY)
 
 
-def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
-    """One; *lock* locks it until the transaction ends."""
+def fetch_aggregate_row(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
+    """Return an aggregate; *lock* locks it until the transaction ends."""
     question = select(aggregates).where(aggregates.c.id == id)
     return next(iter(_made(connection, question.with_for_update() if lock else question)), None)
 
@@ -61,38 +62,38 @@ def _made(connection: Connection, question: Any) -> list[Aggregate]:
                       members.get(row.id, [])) for row in rows]
 
 
-def named(connection: Connection, name: str) -> int | None:
-    """The id of the aggregate of that name."""
+def fetch_aggregate_id(connection: Connection, name: str) -> int | None:
+    """Return the id of the aggregate with this name; ``None`` when there is none."""
     return connection.execute(select(aggregates.c.id).where(aggregates.c.name == name)).scalar()
 
 
-def make(connection: Connection, name: str, metadata: Mapping[str, str]) -> int | None:
-    """Insert an aggregate; ``None`` when there is one of that name."""
-    row = added_row(connection, aggregates, uuid=str(uuid.uuid4()), name=name, metadata=text(metadata),
-                    created_at=now())
+def insert_aggregate_row(connection: Connection, name: str, metadata: Mapping[str, str]) -> int | None:
+    """Insert an aggregate; return its id, or ``None`` when the name is taken."""
+    row = insert_if_absent_returning(connection, aggregates, uuid=str(uuid.uuid4()), name=name,
+                                     metadata=json_text(metadata), created_at=utc_now())
     return None if row is None else int(row.id)
 
 
-def change(connection: Connection, id: int, **values: Any) -> None:
-    """Set the name, the metadata."""
+def update_aggregate_row(connection: Connection, id: int, **values: Any) -> None:
+    """Set the name or the metadata."""
     if "metadata" in values:
-        values["metadata"] = text(values["metadata"])
-    connection.execute(update(aggregates).where(aggregates.c.id == id).values(updated_at=now(), **values))
+        values["metadata"] = json_text(values["metadata"])
+    connection.execute(update(aggregates).where(aggregates.c.id == id).values(updated_at=utc_now(), **values))
 
 
-def remove(connection: Connection, id: int) -> None:
-    """Delete it."""
+def remove_aggregate_row(connection: Connection, id: int) -> None:
+    """Delete the aggregate."""
     connection.execute(delete(aggregates).where(aggregates.c.id == id))
 
 
-def put(connection: Connection, id: int, host: str) -> None:
-    """Add a host."""
+def insert_aggregate_host_row(connection: Connection, id: int, host: str) -> None:
+    """Add a host to the aggregate."""
     connection.execute(insert(aggregate_hosts).values(aggregate_id=id, host=host))
     _risen(connection, host)
 
 
-def take(connection: Connection, id: int | None, host: str) -> None:
-    """Remove a host; without *id*, from all aggregates."""
+def remove_aggregate_host_row(connection: Connection, id: int | None, host: str) -> None:
+    """Remove a host from the aggregate *id*, or from all aggregates when *id* is ``None``."""
     where = [aggregate_hosts.c.host == host]
     if id is not None:
         where.append(aggregate_hosts.c.aggregate_id == id)
@@ -101,22 +102,23 @@ def take(connection: Connection, id: int | None, host: str) -> None:
 
 
 def _risen(connection: Connection, host: str) -> None:
-    """The host is in other aggregates than before: another generation of its provider."""
+    """Raise the generation of the host's resource provider, because its aggregates changed."""
     connection.execute(update(hosts).where(hosts.c.name == host).values(generation=hosts.c.generation + 1))
 
 
-def zones(connection: Connection, hosts: Iterable[str] | None = None, but: int | None = None) -> dict[str, str]:
-    """The zone of each of *hosts* (of all when left out) that is in an aggregate with one; aggregate *but* is
-    ignored."""
+def fetch_host_zones(connection: Connection, hosts: Iterable[str] | None = None,
+                     excluded_id: int | None = None) -> dict[str, str]:
+    """Return the availability zone of each of *hosts* (default: all) that is in an aggregate with a zone. Ignores the
+    aggregate *excluded_id*."""
     question = select(aggregate_hosts.c.host, aggregates.c.metadata).join(
         aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).order_by(aggregates.c.id)
     if hosts is not None:
         question = question.where(aggregate_hosts.c.host.in_(list(hosts)))
-    if but is not None:
-        question = question.where(aggregates.c.id != but)
-    found = {}
+    if excluded_id is not None:
+        question = question.where(aggregates.c.id != excluded_id)
+    zones_by_host = {}
     for host, metadata in connection.execute(question).all():
         zone = orjson.loads(metadata).get(ZONE)
         if zone:
-            found[host] = zone
-    return found
+            zones_by_host[host] = zone
+    return zones_by_host

@@ -1,45 +1,75 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the scheduler reads of a cell's hosts: which are up, what they told with their last heartbeat, how busy they
-are."""
+"""The state of a cell's hosts for the scheduler: which are up, the facts of their last heartbeat, how busy they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import Connection, func, or_, select
 
 from magnetar_control.store.engine.database import Database
-from magnetar_control.store.engine.tables import host_states
+from magnetar_control.store.engine.tables import host_states, servers
+from magnetar_control.store.servers.servers import MAPPING, NETWORKING, SPAWNING
+from magnetar_core.power import REBUILD
 
-from .host_servers import flavor_names, io_ops
+from .host_leases import NOT_REFUSED
 
 
 class CellLook(NamedTuple):
-    """*up*: the hosts of a cell that sent a heartbeat lately, with what they told then: ``metrics``, ``images``.
-    *io_ops*: see ``servers.io_ops``. *flavors*: see ``servers.flavor_names``; ``None`` where nobody looks at it."""
+    """The hosts of a cell. *up*: the hosts with a recent heartbeat, and its ``metrics`` and ``images``. *io_ops*: see
+    ``io_ops``. *flavors*: see ``flavor_names``; ``None`` when no caller needs them. *refused*: the hosts that are
+    refused."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]
     flavors: Mapping[str, set[str]] | None = None
+    refused: Collection[str] = ()
 
 
-#: Of a cell that does not answer: its hosts are down, as far as anybody can tell.
+#: The state of a cell that does not answer: all its hosts count as down.
 NOTHING = CellLook({}, {})
+#: The task_states in which a server keeps the disks of its host busy: Nova's, and those of a build, which Nova detects
+#: by vm_state; task_state has an index.
+HEAVY = ("scheduling", NETWORKING, MAPPING, SPAWNING, "resize_prep", "resize_migrating", *REBUILD, "rescuing",
+         "unshelving", "image_snapshot", "image_backup")
+_IO_OPS = select(servers.c.host, func.count()).where(
+    servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)
+).group_by(servers.c.host)
+_FLAVORS = select(servers.c.host, servers.c.flavor).where(
+    servers.c.host.is_not(None), servers.c.deleted_at.is_(None)).distinct()
 
 
-def heard_hosts(seconds: float, database: Database) -> frozenset[str]:
-    """Return the hosts that sent a heartbeat within so many *seconds*, by the database's clock."""
+def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
+    """Return the hosts that sent a heartbeat within the last *seconds*, by the database's clock."""
     with database.read() as connection:
         return frozenset(connection.execute(select(host_states.c.host).where(
-            host_states.c.seen_at > database.clock(-seconds))).scalars())
+            host_states.c.seen_at > database.clock(-seconds), NOT_REFUSED)).scalars())
 
 
-def look(silence: float, flavors: bool, database: Database) -> CellLook:
-    """*silence*: seconds without a heartbeat, by the database's clock, after which a host is down."""
+def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLook:
+    """Return the state of a cell's hosts. A host is down after *silence* seconds without a heartbeat, by the database's
+    clock. *flavors*: also read the names of flavors."""
     with database.read() as connection:
         late = database.clock(-silence)
-        query = select(host_states.c.host, host_states.c.told).where(host_states.c.seen_at > late)
-        up = {host: orjson.loads(told) if told else {} for host, told in connection.execute(query)}
-        return CellLook(up, io_ops(connection), flavor_names(connection) if flavors else None)
+        query = select(host_states.c.host, host_states.c.told, NOT_REFUSED).where(
+            or_(host_states.c.seen_at > late, ~NOT_REFUSED))
+        rows = connection.execute(query).all()
+        up = {host: orjson.loads(heartbeat) if heartbeat else {} for host, heartbeat, accepted in rows if accepted}
+        refused = frozenset(host for host, _heartbeat, accepted in rows if not accepted)
+        return CellLook(up, io_ops(connection), flavor_names(connection) if flavors else None, refused)
+
+
+def io_ops(connection: Connection) -> dict[str, int]:
+    """Return the number of servers with a ``HEAVY`` task_state on each host of a cell; hosts without such servers are
+    absent."""
+    return dict(connection.execute(_IO_OPS).all())
+
+
+def flavor_names(connection: Connection) -> dict[str, set[str]]:
+    """Return the names of the flavors of the servers on each host of a cell; hosts without servers are absent."""
+    names_by_host: dict[str, set[str]] = {}
+    for host, flavor in connection.execute(_FLAVORS):
+        names_by_host.setdefault(host, set()).add(str(orjson.loads(flavor)["name"]))
+    return names_by_host

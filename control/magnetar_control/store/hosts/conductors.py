@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The conductors of a cell, by heartbeat. A conductor that ends in order removes its row."""
+"""The conductors of a cell and their heartbeats. A conductor that stops normally removes its row."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from sqlalchemy import Connection, delete, func, select
 from magnetar_control.store.engine.database import INSERT, Database
 from magnetar_control.store.engine.tables import conductors
 
-#: Seconds after which the row of a dead conductor is removed when another of its name is up: it was restarted.
+#: Seconds after which the row of a dead conductor is removed, when another one of the same name is up: it was
+#: restarted.
 FORGOTTEN = 60.0
 
 
-def present(database: Database, holder: str, name: str) -> None:
-    """Write a heartbeat."""
+def write_conductor_heartbeat(database: Database, holder: str, name: str) -> None:
+    """Write a heartbeat, and remove the rows of dead conductors with the same name."""
     with database.write() as connection:
         query = INSERT[database.kind](conductors).values(
             holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())
@@ -27,18 +28,18 @@ def present(database: Database, holder: str, name: str) -> None:
             conductors.c.seen_at < database.clock(-FORGOTTEN)))
 
 
-def gone(database: Database, holder: str) -> None:
-    """Remove the row of a conductor that ends."""
+def remove_conductor_row(database: Database, holder: str) -> None:
+    """Remove the row of a conductor that stops."""
     with database.write() as connection:
         connection.execute(delete(conductors).where(conductors.c.holder == holder))
 
 
-def every(connection: Connection) -> Sequence[Any]:
-    """Rows (name, seen_at of the last heartbeat), by name."""
+def fetch_conductor_rows(connection: Connection) -> Sequence[Any]:
+    """Return rows (name, seen_at of the last heartbeat), by name."""
     return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
         conductors.c.name).order_by(conductors.c.name)).all()
 
 
-def forget(connection: Connection, name: str) -> int:
-    """Remove the rows of a name; those that are up come back with their next heartbeat."""
+def remove_conductors_named(connection: Connection, name: str) -> int:
+    """Remove the rows of a name; return how many. Running conductors come back with their next heartbeat."""
     return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount

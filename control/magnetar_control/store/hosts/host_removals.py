@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts have of things of the cloud, and what of it they must remove: networks, exports of volumes.
+"""Objects of the cloud that hosts have, and must remove after their deletion: networks, exports of volumes.
 
-A row says that a host has the thing, from before it is put there. The transaction that deletes the thing sets ``due``;
-a conductor then removes it from the host (``conductor.hosts.host_removals``), or does so when the host is back.
+A row is inserted before the object is put on the host. The transaction that deletes the object sets ``due``; a
+conductor then removes it from the host (``conductor.hosts.host_removals``), or does so when the host is back.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select, update
 
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_control.store.engine.tables import host_removals as table
 
-#: Things of one host that are removed in one go.
+#: Objects of one host that are removed in one batch.
 AT_ONCE = 100
 
 
-def note(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Note that *host* has the thing *key* of the agents' kind *noun*. *due*: it must be removed there."""
-    if not added(connection, table, host=host, noun=noun, key=key, due=due) and due:
+def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
+    """Record that *host* has the object *key* of the agents' kind *noun*. *due*: the host must remove it."""
+    if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
 
 
-def begin(connection: Connection, noun: str, key: str) -> None:
-    """The thing is deleted: every host that has it must remove it."""
+def mark_removals_due(connection: Connection, noun: str, key: str) -> None:
+    """Mark a deleted object for removal from every host that has it."""
     connection.execute(update(table).where(table.c.noun == noun, table.c.key == key).values(due=True))
 
 
-def hosts(connection: Connection) -> list[str]:
-    """Return the hosts that must remove something."""
+def fetch_removal_hosts(connection: Connection) -> list[str]:
+    """Return the hosts that must remove objects."""
     return list(connection.execute(select(table.c.host).where(table.c.due).distinct()).scalars())
 
 
-def due(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return nouns and keys of the first things that *host* must remove."""
+def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
+    """Return nouns and keys of the first objects that *host* must remove."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
 
 
-def done(connection: Connection, host: str, noun: str, key: str) -> None:
-    """*host* has the thing no longer."""
+def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
+    """Record that *host* no longer has the object."""
     connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
 
 
-def forget(connection: Connection, host: str) -> None:
-    """Remove the rows of a host that is removed."""
+def remove_host_removals(connection: Connection, host: str) -> None:
+    """Remove all rows of a host that is itself removed."""
     connection.execute(delete(table).where(table.c.host == host))

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts, and the hosts of servers and groups: what the scheduler reads from the API database.
+"""Hosts, and the hosts of servers and groups: the scheduler's view of the API database.
 
-A row here is the columns of ``tables.hosts`` and ``cell_disabled``.
+``host_row`` has a class of rows for each selection of columns.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
+from sqlalchemy import Connection, Select, bindparam, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.store.claims import inventories
-from magnetar_control.store.claims.allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
-from magnetar_control.store.engine.database import INSERT, now
+from magnetar_control.store.claims.allocations import RESOURCES, SHARED, USUAL, Group, Ratios, claimable_amounts
+from magnetar_control.store.engine.database import INSERT, utc_now
+from magnetar_control.store.engine.rows import SelectedRow
 from magnetar_control.store.engine.tables import (
     allocations,
     cells,
@@ -25,95 +27,166 @@ from magnetar_control.store.engine.tables import (
     server_groups,
     server_mappings,
 )
+from magnetar_control.store.servers.server_groups import ServerGroupRow
 from magnetar_core import bandwidth
 from magnetar_core.hardware import numa_providers
-from magnetar_core.hardware.pci import network_of
+from magnetar_core.hardware.pci import network_of_devices
 
-#: Columns that operators may set; limits follow from these.
+from .host_row import HostRow, HostSummary, ResourceSums, ServiceHost
+
+Selected = TypeVar("Selected", bound=SelectedRow)
+ServiceRow = TypeVar("ServiceRow", bound=ServiceHost)
+#: Columns that operators may set; the limits follow from them.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", "own_traits", *(
-    f"{name}_ratio" for name in SHARED), *(f"{name}{own}_reserved" for name in RESOURCES for own in ("", "_own"))})
+    f"{name}_ratio" for name in SHARED), *(f"{name}{infix}_reserved" for name in RESOURCES for infix in ("", "_own"))})
+
+
+_SUMS = select(func.count().label("hosts"), *(
+    func.coalesce(func.sum(hosts.c[name]), 0).label(name) for name in ResourceSums._fields[1:])).where(
+    hosts.c.disabled.is_(False))
+_DISABLED = select(hosts.c.name).where(hosts.c.disabled.is_(True))
+_MOVES = select(func.count()).select_from(allocations).where(
+    allocations.c.consumer_id != allocations.c.server_id, allocations.c.owner.is_(None),
+    allocations.c.host_id.not_in(select(hosts.c.id).where(hosts.c.disabled.is_(True))))
 
 
 def _rows(*where: ColumnElement[bool]) -> Select[Any]:
-    return select(hosts, cells.c.disabled.label("cell_disabled")).join_from(
+    return HostRow.selection(hosts, cell_disabled=cells.c.disabled).join_from(
         hosts, cells, cells.c.id == hosts.c.cell_id).where(*where).order_by(hosts.c.name)
 
 
 _EVERY = _rows()
-#: The host of a name or id; made once, which takes longer than to ask it.
+_SUMMARIES = select(*(cells.c.disabled if name == "cell_disabled" else hosts.c[name]
+                      for name in HostSummary._fields)).join_from(hosts, cells, cells.c.id == hosts.c.cell_id)
+#: The query for a host by name or id. Built once: building it takes longer than executing it.
 _NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("host")))
 
 
-def every(connection: Connection, cell_id: str | None = None, ids: Collection[str] | None = None) -> list[RowMapping]:
-    """All hosts (of one cell, of these uuids), by name."""
+def fetch_host_rows(connection: Connection, cell_id: str | None = None,
+                    ids: Collection[str] | None = None) -> list[HostRow]:
+    """Return all hosts by name. *cell_id*, *ids*: only the hosts of this cell, only these uuids."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
     where += [] if ids is None else [hosts.c.id.in_(list(ids))]
-    return list(connection.execute(_rows(*where) if where else _EVERY).mappings())
+    return HostRow.several(connection.execute(_rows(*where) if where else _EVERY))
 
 
-def show(connection: Connection, name: str, *, lock: bool = False) -> RowMapping | None:
-    """The host of that name or id; *lock* locks it until the transaction ends."""
+def fetch_host_summaries(connection: Connection) -> list[HostSummary]:
+    """Return the summaries of all hosts."""
+    return list(map(HostSummary._make, connection.execute(_SUMMARIES)))
+
+
+def fetch_every_host(connection: Connection, row_class: type[Selected]) -> list[Selected]:
+    """Return all hosts by number, with the columns of *row_class*."""
+    return row_class.several(connection.execute(_selection(row_class.columns)))
+
+
+@cache
+def _selection(columns: tuple[str, ...]) -> Select[Any]:
+    return select(*hosts.c[columns]).order_by(hosts.c.number)
+
+
+def fetch_host_page(connection: Connection, row_class: type[ServiceRow], *, limit: int | None = None,
+                    after: int | None = None, column: str | None = None,
+                    values: Collection[Any] = ()) -> list[ServiceRow]:
+    """Return at most *limit* hosts by number, after the number *after*, with the columns of *row_class*. *column*,
+    *values*: only hosts with one of these values there."""
+    parameters = {"after": after, "values": list(values)}
+    query = _page(row_class.columns, after is not None, column).limit(limit)
+    return row_class.several(connection.execute(query, parameters))
+
+
+@cache
+def _page(columns: tuple[str, ...], continued: bool, column: str | None) -> Select[Any]:
+    query = _selection(columns)
+    if continued:
+        query = query.where(hosts.c.number > bindparam("after"))
+    return query if column is None else query.where(hosts.c[column].in_(bindparam("values", expanding=True)))
+
+
+def sum_host_resources(connection: Connection) -> ResourceSums:
+    """Return the number of the hosts that are not disabled, and sums of their columns."""
+    return ResourceSums._make(connection.execute(_SUMS).one())
+
+
+def fetch_disabled_hosts(connection: Connection) -> set[str]:
+    """Return the names of the disabled hosts."""
+    return set(connection.execute(_DISABLED).scalars())
+
+
+def count_move_claims(connection: Connection) -> int:
+    """Return how many servers that move hold a second host, which is not disabled. ``servers`` of that host counts
+    them, too."""
+    return int(connection.execute(_MOVES).scalar_one())
+
+
+def fetch_host_row(connection: Connection, name: str, *, lock: bool = False) -> HostRow | None:
+    """Return the host with this name or id; *lock* locks it until the transaction ends."""
     query = _NAMED.with_for_update(of=hosts) if lock else _NAMED
-    return connection.execute(query, {"host": name}).mappings().one_or_none()
+    return HostRow.optional(connection.execute(query, {"host": name}).one_or_none())
 
 
-def lock(connection: Connection, ids: Collection[str]) -> None:
-    """Lock hosts, by uuid, until the transaction ends; always in the same order, against deadlocks."""
+def lock_host_rows(connection: Connection, ids: Collection[str]) -> None:
+    """Lock hosts, by uuid, until the transaction ends. The order is always the same, which avoids deadlocks."""
     connection.execute(select(hosts.c.id).where(hosts.c.id.in_(list(ids))).order_by(hosts.c.id).with_for_update()).all()
 
 
-def child_id(host_id: str, name: str) -> str:
-    """The uuid of the resource provider of that name below a host: always the same, and noted nowhere."""
+def child_provider_id(host_id: str, name: str) -> str:
+    """Return the uuid of the resource provider *name* below a host. It is derived from both, and stored nowhere."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Names as a column has them, such as ``own_traits``."""
+    """Return names in the form of a column such as ``own_traits``."""
     return orjson.dumps(sorted(names)).decode()
 
 
-def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
-    """Insert a host, or change its cell and endpoint; returns its id. ``inventory`` saves what it has."""
-    # Numbers are consecutive: registrations wait here for each other.
+def upsert_host_row(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
+    """Insert a host, or change its cell and endpoint; return its id. ``save_host_inventory`` saves its resources."""
+    # Numbers are consecutive, so concurrent registrations wait here.
     connection.execute(select(cells.c.id).order_by(cells.c.id).with_for_update()).all()
     number = select(func.coalesce(func.max(hosts.c.number), 0) + 1).scalar_subquery()
     query = INSERT[connection.dialect.name](hosts).values(
-        id=str(uuid.uuid4()), name=name, number=number, cell_id=cell_id, endpoint=endpoint, created_at=now())
+        id=str(uuid.uuid4()), name=name, number=number, cell_id=cell_id, endpoint=endpoint, created_at=utc_now())
     connection.execute(query.on_conflict_do_update(
-        index_elements=["name"], set_={"endpoint": endpoint, "cell_id": cell_id, "updated_at": now()}))
+        index_elements=["name"], set_={"endpoint": endpoint, "cell_id": cell_id, "updated_at": utc_now()}))
     return str(connection.execute(select(hosts.c.id).where(hosts.c.name == name)).scalar_one())
 
 
-def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL,
-              reserved: Mapping[str, int] | None = None) -> bool:
-    """Save the agent's ``host`` resource and the limits that follow; returns whether totals or limits have changed.
-    *ratios*: where the host has none of its own. *reserved*: what is kept from servers, as columns (``…_reserved``),
-    when it is to change; what an operator has set for the host comes before it. An agent without libvirt knows a part
-    only: the rest is what it told before; where it never told of its CPUs, memory or disk, nothing is saved."""
-    row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
-    if info.get("connected") is False or _lacks(info):  # libvirt may go while the agent answers
-        info = {**orjson.loads(row["info"]), **{key: value for key, value in info.items() if value is not None}}
+def save_host_inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL,
+                        reserved: Mapping[str, int] | None = None) -> bool:
+    """Save the agent's ``host`` resource and the resulting limits; return whether totals or limits have changed.
+
+    *ratios*: for resources without a ratio of the host's own. *reserved*: new reserved amounts, as columns
+    (``…_reserved``); an operator's value for the host has precedence. An agent without libvirt knows only a part of its
+    resources: the rest is kept from its earlier replies. Nothing is saved when it has never reported CPUs, memory or
+    disk.
+    """
+    row = HostRow(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one())
+    if info.get("connected") is False or _lacks(info):  # libvirt may stop while the agent answers
+        info = {**row.info, **{key: value for key, value in info.items() if value is not None}}
         if _lacks(info):
             return False
     totals = {**{resource: int(info[resource]) for resource in SHARED}, "pcpus": int(info.get("pcpus") or 0),
               **(reserved or {})}
-    totals |= {f"{resource}_reserved": own for resource in RESOURCES
-               if (own := row[f"{resource}_own_reserved"]) is not None}
+    totals |= {f"{resource}_reserved": own_reserved for resource in RESOURCES
+               if (own_reserved := row.own_reserved(resource)) is not None}
     _reserve_images(totals, info)
-    may = limits({**row, **totals}, ratios)
+    had = row.column_values()
+    may = claimable_amounts({**had, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
-    changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
-    changed |= inventories.hear(connection, row["id"], {
-        **(info.get("resources") or {}), **bandwidth.inventories(info.get("bandwidths") or {})})
-    kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}.difference(
+    changed, info_text = any(had[key] != value for key, value in values.items()), orjson.dumps(info).decode()
+    changed |= inventories.save_agent_inventories(connection, row.id, {
+        **(info.get("resources") or {}), **bandwidth.bandwidth_inventories(info.get("bandwidths") or {})})
+    kinds = {kind for provider in info.get("providers") or () for kind in provider["inventories"]}.difference(
         numa_providers.CLASSES)
-    for kind in sorted(kinds.difference(inventories.classes(connection))) if kinds else ():
-        inventories.add_class(connection, kind)
-    if changed or text != row["info"]:
-        risen = changed or _shape(info) != _shape(orjson.loads(row["info"]))
-        names = [name for name in info.get("pci_devices") or () if not network_of(name)]
+    for kind in sorted(kinds.difference(inventories.fetch_resource_classes(connection))) if kinds else ():
+        inventories.insert_resource_class(connection, kind)
+    if changed or info_text != had["info"]:
+        risen = changed or _shape(info) != _shape(row.info)
+        names = [name for name in info.get("pci_devices") or () if not network_of_devices(name)]
         connection.execute(update(hosts).where(hosts.c.name == name).values(
-            **values, info=text, generation=row["generation"] + risen, updated_at=now(),
+            **values, info=info_text, disk_gb_free=info.get("disk_gb_free"), generation=row.generation + risen,
+            updated_at=utc_now(),
             pci_aliases=f",{','.join(sorted(names))}," if names else ""))
     return changed
 
@@ -123,68 +196,68 @@ def _lacks(info: Mapping[str, Any]) -> bool:
 
 
 def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an agent tells of traits, and of providers below its host, but for what is held there."""
-    return info.get("traits"), [{**one, "held": None} for one in info.get("providers") or ()]
+    """Return the traits that an agent reports, and the providers below its host, without the amounts held there."""
+    return info.get("traits"), [{**provider, "held": None} for provider in info.get("providers") or ()]
 
 
 def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
-    """Reserve, besides what *values* reserve of the disk, what the host's images take (spec row IMC-05)."""
+    """Add the disk space of the host's image cache to the reserved disk of *values*."""
     if "disk_gb_reserved" in values:
         values["disk_gb_reserved"] += int(info.get("image_cache_gb") or 0)
 
 
-def pci_aliases(connection: Connection) -> set[str]:
-    """The aliases of PCI devices that some host knows, whether it has such devices or not."""
-    found = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
-    return {name for text in found for name in text.strip(",").split(",")}
+def fetch_pci_aliases(connection: Connection) -> set[str]:
+    """Return the aliases of PCI devices that at least one host knows, whether or not it has such devices."""
+    alias_texts = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
+    return {name for text in alias_texts for name in text.strip(",").split(",")}
 
 
-def classes_below(connection: Connection) -> set[str]:
-    """The resource classes of providers below hosts."""
+def fetch_child_classes(connection: Connection) -> set[str]:
+    """Return the resource classes of providers below hosts."""
     return {name for text in connection.execute(select(hosts.c.info)).scalars()
-            for one in orjson.loads(text).get("providers") or () for name in one["inventories"]}
+            for provider in orjson.loads(text).get("providers") or () for name in provider["inventories"]}
 
 
-def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set columns of ``SETTABLE``, and the limits that follow; ``False`` when there is no such host."""
+def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
+    """Set columns of ``SETTABLE`` and the resulting limits; return ``False`` when there is no such host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
-    row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one_or_none()
+    row = HostRow.optional(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one_or_none())
     if row is None:
         return False
-    _reserve_images(values, orjson.loads(row["info"]))
+    _reserve_images(values, row.info)
     if any(key.endswith(("_ratio", "_reserved")) for key in values):
-        may = limits({**row, **values}, ratios)
+        may = claimable_amounts({**row.column_values(), **values}, ratios)
         values |= {f"{resource}_limit": n for resource, n in may._asdict().items()}
     connection.execute(update(hosts).where(hosts.c.name == name).values(
-        **values, generation=hosts.c.generation + 1, updated_at=now()))
+        **values, generation=hosts.c.generation + 1, updated_at=utc_now()))
     return True
 
 
-def of_servers(connection: Connection, project_id: str, server_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Names of the hosts on which servers of a project hold claims, by server; servers without a host are absent, and
-    so are those of other projects."""
+def fetch_hosts_of_servers(connection: Connection, project_id: str, server_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the hosts where servers of a project hold claims, by server. Servers without a host and
+    servers of other projects are absent."""
     query = select(allocations.c.server_id, hosts.c.name).distinct().join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(
             allocations.c.server_id.in_(list(server_ids)), allocations.c.server_id.in_(
                 select(server_mappings.c.server_id).where(server_mappings.c.project_id == project_id)))
-    found: dict[str, list[str]] = {}
+    hosts_by_server: dict[str, list[str]] = {}
     for server, host in connection.execute(query.order_by(hosts.c.name)):
-        found.setdefault(server, []).append(host)
-    return found
+        hosts_by_server.setdefault(server, []).append(host)
+    return hosts_by_server
 
 
-def group_of(connection: Connection, server_id: str, id: str | None = None) -> Group | None:
-    """The server group *id*, or the one that a server is in, with the hosts of its members other than the server;
+def fetch_scheduling_group(connection: Connection, server_id: str, id: str | None = None) -> Group | None:
+    """Return the server group *id*, or the group of the server, with the hosts of its members other than the server;
     ``None`` when there is none."""
     which = server_groups.c.id == id if id is not None else server_groups.c.id.in_(
         select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id))
-    row = connection.execute(select(server_groups).where(which)).mappings().first()
+    row = ServerGroupRow.optional(connection.execute(select(server_groups).where(which)).first())
     if row is None:
         return None
     query = select(hosts.c.name, func.count(allocations.c.server_id.distinct())).join_from(
         server_group_members, allocations, allocations.c.server_id == server_group_members.c.server_id).join(
         hosts, hosts.c.id == allocations.c.host_id).where(
-        server_group_members.c.group_id == row["id"], allocations.c.server_id != server_id).group_by(hosts.c.name)
-    most = orjson.loads(row["rules"]).get("max_server_per_host", 1)
-    return Group(row["id"], row["policy"], int(most), dict(connection.execute(query).all()))
+        server_group_members.c.group_id == row.id, allocations.c.server_id != server_id).group_by(hosts.c.name)
+    most = row.rules.get("max_server_per_host", 1)
+    return Group(row.id, row.policy, int(most), dict(connection.execute(query).all()))

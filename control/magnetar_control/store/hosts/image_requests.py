@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images that hosts of a cell are to have ahead of any server."""
+"""Images to be cached on hosts of a cell before any server needs them."""
 
 from __future__ import annotations
 
@@ -8,39 +8,46 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from magnetar_control.store.engine.database import INSERT, now
+from magnetar_control.store.engine.database import INSERT, utc_now
 from magnetar_control.store.engine.tables import image_requests
 
+_ANY = select(image_requests.c.host).limit(1)
 
-def ask(connection: Connection, hosts: Collection[str], images: Collection[str]) -> None:
-    """Note that these hosts are to have these images. What is asked for again is tried anew."""
-    rows = [{"host": host, "image_id": image, "created_at": now()} for host in hosts for image in images]
+
+def upsert_image_requests(connection: Connection, hosts: Collection[str], images: Collection[str]) -> None:
+    """Request that *hosts* cache *images*. A repeated request resets its failed attempts."""
+    rows = [{"host": host, "image_id": image, "created_at": utc_now()} for host in hosts for image in images]
     if rows:
         new = INSERT[connection.dialect.name](image_requests)
         connection.execute(new.on_conflict_do_update(
-            index_elements=["host", "image_id"], set_={"attempts": 0, "created_at": now()}), rows)
+            index_elements=["host", "image_id"], set_={"attempts": 0, "created_at": utc_now()}), rows)
 
 
-def waiting(connection: Connection, hosts: Collection[str], limit: int) -> Sequence[Row[Any]]:
-    """What these hosts are to have, in the order in which it is tried; *limit* at most."""
+def has_image_requests(connection: Connection) -> bool:
+    """Return whether there are any requests."""
+    return connection.execute(_ANY).first() is not None
+
+
+def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: int) -> Sequence[Row[Any]]:
+    """Return the requests of these hosts in the order of their attempts, at most *limit*."""
     return connection.execute(select(image_requests).where(image_requests.c.host.in_(hosts)).order_by(
         image_requests.c.attempts, image_requests.c.created_at, image_requests.c.image_id,
         image_requests.c.host).limit(limit)).all()
 
 
-def done(connection: Connection, host: str, image: str) -> None:
-    """It is there, or nobody tries it any more."""
+def remove_image_request(connection: Connection, host: str, image: str) -> None:
+    """Remove a request: the host has the image, or no conductor will try again."""
     connection.execute(delete(image_requests).where(
         image_requests.c.host == host, image_requests.c.image_id == image))
 
 
-def failed(connection: Connection, host: str, image: str) -> None:
-    """It is tried again, after the others."""
+def defer_image_request(connection: Connection, host: str, image: str) -> None:
+    """Count a failed attempt, so that the request is tried again after the others."""
     connection.execute(update(image_requests).where(
         image_requests.c.host == host, image_requests.c.image_id == image).values(
-        attempts=image_requests.c.attempts + 1, updated_at=now()))
+        attempts=image_requests.c.attempts + 1, updated_at=utc_now()))
 
 
-def forget(connection: Connection, before: str) -> None:
-    """Remove what was asked for before a moment: those hosts have been down since."""
-    connection.execute(delete(image_requests).where(image_requests.c.created_at < before))
+def expire_image_requests(connection: Connection, cutoff: str) -> None:
+    """Remove the requests from before *cutoff*: their hosts have been down since."""
+    connection.execute(delete(image_requests).where(image_requests.c.created_at < cutoff))

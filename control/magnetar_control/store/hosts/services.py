@@ -1,40 +1,51 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-services: the agents of compute hosts and the conductors, and when each was last seen."""
+"""os-services: the agents of compute hosts and the conductors, with the time each was last seen."""
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, RowMapping, func, or_, select
+from sqlalchemy import Connection, Row, bindparam, func, literal_column, or_, select
 
 from magnetar_control.store.engine.database import INSERT, Database
 from magnetar_control.store.engine.tables import host_states, migrations, servers
-from magnetar_control.store.scatter_gather import rows_of_cells, scatter_gather
+from magnetar_control.store.scatter_gather import rows_of_cells, scatter_gather, scatter_gather_cells
 from magnetar_control.store.servers.migrations import DONE, ENDED, EVACUATION
 from magnetar_control.store.store import Store
 
 from . import aggregates, conductors, hosts
+from .host_leases import REFUSED
+from .host_row import ServiceHost
 
 COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
-#: The zone of conductors.
+#: The availability zone of conductors.
 INTERNAL = "internal"
+#: When hosts were last seen. Built once: building a statement takes longer than executing it.
+_SEEN = select(host_states.c.host, host_states.c.seen_at, host_states.c.problem)
+_SEEN_OF = _SEEN.where(host_states.c.host.in_(bindparam("names", expanding=True)))
+_HOST = func.coalesce(servers.c.host, literal_column("''"))
+_BUSY: Any = select(_HOST, func.count()).where(
+    servers.c.task_state > "", servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)).group_by(_HOST)
 
 
 @dataclass(frozen=True)
 class LastSeen:
-    """From one cell: when each host, and each conductor by name, was last seen, and whether it is up."""
+    """From one cell: when each host, and each conductor by name, was last seen, and whether it is up. *refused*: why
+    hosts are refused."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
+    refused: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Service:
-    """A service. *reachable*: whether its cell's database answers."""
+    """A service of os-services. *reachable*: whether the database of its cell answers."""
 
     id: str
     number: int
@@ -44,55 +55,91 @@ class Service:
     cell_id: str
     up: bool
     disabled: bool = False
+    #: An operator's reason, otherwise why the host is refused.
     disabled_reason: str | None = None
     forced_down: bool = False
     seen_at: str | None = None
     reachable: bool = True
-    #: The row of a compute host.
-    row: RowMapping | None = field(default=None, compare=False)
+    #: When a compute host was added; ``None`` for conductors.
+    created_at: str | None = None
+
+
+def _late_time(database: Database, connection: Connection, silence: float) -> str:
+    """Return the time before which a service was last seen that is down now, by the database's clock."""
+    late: str = connection.execute(select(database.clock(-silence))).scalar_one() \
+        if database.kind == "postgresql" else database.clock(-silence)
+    return late
 
 
 def _last_seen(database: Database, silence: float) -> LastSeen:
-    """*silence*: seconds without a heartbeat after which a service is down."""
+    """Read from a cell when its services were last seen. A service is down after *silence* seconds without a
+    heartbeat."""
     with database.read() as connection:
-        late = connection.execute(select(database.clock(-silence))).scalar_one() \
-            if database.kind == "postgresql" else database.clock(-silence)
-        seen = connection.execute(select(host_states.c.host, host_states.c.seen_at)).all()
-        working = conductors.every(connection)
-    return LastSeen({name: (at, (at or "") > late) for name, at in seen},
-                 {name: (at, at > late) for name, at in working})
+        late = _late_time(database, connection, silence)
+        host_rows = connection.execute(_SEEN).all()
+        working = conductors.fetch_conductor_rows(connection)
+    return _last_seen_of(host_rows, late, {name: (at, at > late) for name, at in working})
 
 
-def every(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """All services: compute hosts by number, then conductors by name."""
+def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -> LastSeen:
+    """Read as ``_last_seen`` does, for the hosts *names* only."""
+    with database.read() as connection:
+        late = _late_time(database, connection, silence)
+        host_rows = connection.execute(_SEEN_OF, {"names": names}).all()
+    return _last_seen_of(host_rows, late, {})
+
+
+def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
+                  working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
+    """Return what the *rows* of ``_SEEN`` and the conductors *working* say. A refused host is down."""
+    refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
+    return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
+                    working, refused)
+
+
+def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[Service]:
+    """Return all services: compute hosts by number, then conductors by name."""
     with store.api.read() as connection:
-        rows = hosts.every(connection)
-        zones = aggregates.zones(connection)
-    told = scatter_gather(store, lambda database: _last_seen(database, silence))
-    found = [_compute(row, zones.get(row["name"], default_zone), told.get(row["cell_id"])) for row in rows]
-    found.sort(key=lambda service: service.number)
-    for cell_id, cell in told.items():
+        rows = hosts.fetch_every_host(connection, ServiceHost)
+        zones = aggregates.fetch_host_zones(connection)
+    last_seen_by_cell = scatter_gather(store, lambda database: _last_seen(database, silence))
+    services = [_compute(row, zones.get(row.name, default_zone), last_seen_by_cell.get(row.cell_id))
+                for row in rows]
+    for cell_id, cell in last_seen_by_cell.items():
         for name, (seen_at, up) in (cell.conductors if cell else {}).items():
-            found.append(_conductor(cell_id, name, seen_at, up=up))
-    return found
+            services.append(_conductor(cell_id, name, seen_at, up=up))
+    return services
 
 
-def _compute(row: RowMapping, zone: str, cell: LastSeen | None) -> Service:
-    seen_at, lively = cell.hosts.get(row["name"], (None, False)) if cell else (None, False)
-    return Service(row["id"], row["number"], COMPUTE, row["name"], zone, row["cell_id"],
-                   lively and not row["forced_down"], row["disabled"], row["disabled_reason"], row["forced_down"],
-                   seen_at, cell is not None, row)
+def fetch_compute_services(store: Store, silence: float, rows: Sequence[ServiceHost]) -> list[Service]:
+    """Return the compute services of the hosts *rows*, without their zones. Uses one query for each cell that has one
+    of these hosts."""
+    names_by_cell: dict[str, list[str]] = {}
+    for row in rows:
+        names_by_cell.setdefault(row.cell_id, []).append(row.name)
+    cells = [(cell, database) for cell, database in store.databases() if cell.id in names_by_cell]
+    names_by_database = {database: names_by_cell[cell.id] for cell, database in cells}
+    last_seen_by_cell = scatter_gather_cells(
+        cells, lambda database: _hosts_last_seen(database, silence, names_by_database[database]))
+    return [_compute(row, "", last_seen_by_cell.get(row.cell_id)) for row in rows]
+
+
+def _compute(row: ServiceHost, zone: str, cell: LastSeen | None) -> Service:
+    seen_at, lively = cell.hosts.get(row.name, (None, False)) if cell else (None, False)
+    reason = row.disabled_reason or (cell.refused.get(row.name) if cell else None)
+    return Service(row.id, row.number, COMPUTE, row.name, zone, row.cell_id, lively and not row.forced_down,
+                   row.disabled, reason, row.forced_down, seen_at, cell is not None, row.created_at)
 
 
 def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
-    """A conductor has no row of its own: its ids are derived from cell and name."""
+    """Return a conductor as a service. It has no row of its own, so its ids are derived from cell and name."""
     id = uuid.uuid5(uuid.UUID(cell_id), name)
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 
 
-def heard_lately(database: Database, connection: Connection, host: str, silence: float, *, lock: bool = False) -> bool:
-    """Whether the agent of a cell's host was heard in the last *silence* seconds. *lock*: who has heard it now waits
-    with saying so until the transaction ends."""
+def is_host_heard(database: Database, connection: Connection, host: str, silence: float, *, lock: bool = False) -> bool:
+    """Return whether the agent of a cell's host sent a heartbeat in the last *silence* seconds. *lock*: block new
+    heartbeats of the host until the transaction ends."""
     if lock:
         connection.execute(INSERT[database.kind](host_states).values(host=host).on_conflict_do_nothing())
         connection.execute(select(host_states.c.host).where(host_states.c.host == host).with_for_update()).all()
@@ -100,52 +147,74 @@ def heard_lately(database: Database, connection: Connection, host: str, silence:
         host_states.c.host == host, host_states.c.seen_at > database.clock(-silence))).first() is not None
 
 
-def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
-    """The servers (host, id, name, task_state) of each of these hosts; one query for each cell that answers. A server
-    that goes to another cell is there once."""
-    wanted = list(names)
-    question = select(servers.c.host, servers.c.id, servers.c.name, servers.c.task_state).where(
-        servers.c.host.in_(wanted), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
-    found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for row in {row.id: row for row in _rows(rows_of_cells(store, question))}.values():
-        found[row.host].append(row)
-    return found
+class ServerOnHost(NamedTuple):
+    """A server, and its host."""
+
+    host: str
+    id: str
+    name: str
 
 
-def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """For each of these hosts, the number of servers and of servers with a task_state, but for one that goes to another
-    cell and is not there yet."""
+_ON_HOSTS = select(*(servers.c[name] for name in ServerOnHost._fields))
+
+
+def fetch_servers_on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[ServerOnHost]]:
+    """Return the servers of each of the hosts *names*, with one query for each cell that answers. A server that moves
+    to another cell appears once."""
+    host_names = list(names)
+    question = _ON_HOSTS.where(
+        servers.c.host.in_(host_names), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
+    servers_by_host: dict[str, list[ServerOnHost]] = {name: [] for name in host_names}
+    for row in {row.id: row for row in map(ServerOnHost._make, _rows(rows_of_cells(store, question)))}.values():
+        servers_by_host[row.host].append(row)
+    return servers_by_host
+
+
+def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the number of servers, and of servers with a task_state, for each of these hosts. A server that moves to
+    another cell counts only when it has arrived."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)
     ).group_by(servers.c.host)
-    found: dict[str, tuple[int, int]] = {}
+    workloads_by_host: dict[str, tuple[int, int]] = {}
     for row in _rows(rows_of_cells(store, question)):
-        count, busy = found.get(row.host, (0, 0))
-        found[row.host] = count + row.all, busy + row.busy
-    return found
+        count, busy = workloads_by_host.get(row.host, (0, 0))
+        workloads_by_host[row.host] = count + row.all, busy + row.busy
+    return workloads_by_host
 
 
-def sizes_by_project(database: Database, host: str) -> dict[str, dict[str, int]]:
-    """What the servers of each project on a host may use by their flavors: vcpus, memory_mb, disk_gb."""
-    found: dict[str, dict[str, int]] = {}
+def count_busy_servers(store: Store) -> dict[str, int]:
+    """Return the number of servers with a task_state of each host that has some; of servers without a host under
+    ``""``. A server that moves to another cell counts only when it has arrived."""
+    busy: Counter[str] = Counter()
+    for host, count in _rows(rows_of_cells(store, _BUSY)):
+        busy[host] += count
+    return busy
+
+
+def fetch_sizes_by_project(database: Database, host: str) -> dict[str, dict[str, int]]:
+    """Return the vcpus, memory_mb and disk_gb of the flavors of a host's servers, summed for each project."""
+    project_sizes: dict[str, dict[str, int]] = {}
     with database.read() as connection:
         rows = connection.execute(select(servers.c.project_id, servers.c.flavor).where(
             servers.c.host == host, servers.c.deleted_at.is_(None)).order_by(servers.c.project_id)).all()
     for project, text in rows:
-        flavor, sizes = orjson.loads(text), found.setdefault(project, {"vcpus": 0, "memory_mb": 0, "disk_gb": 0})
+        flavor, sizes = orjson.loads(text), project_sizes.setdefault(project,
+                                                                     {"vcpus": 0, "memory_mb": 0, "disk_gb": 0})
         sizes["vcpus"] += flavor["vcpus"]
         sizes["memory_mb"] += flavor["ram"]
         sizes["disk_gb"] += flavor["disk"] + flavor.get("ephemeral", 0)
-    return found
+    return project_sizes
 
 
-def occupied(store: Store, names: Iterable[str]) -> set[str]:
-    """Which of these hosts have servers. While a cell does not answer: all of them, to be safe."""
-    wanted = list(names)
-    question = select(servers.c.host).distinct().where(servers.c.host.in_(wanted), servers.c.deleted_at.is_(None))
+def hosts_with_servers(store: Store, names: Iterable[str]) -> set[str]:
+    """Return the hosts among *names* that have servers. While a cell does not answer, return all of them, to be
+    safe."""
+    host_names = list(names)
+    question = select(servers.c.host).distinct().where(servers.c.host.in_(host_names), servers.c.deleted_at.is_(None))
     answers = rows_of_cells(store, question)
     if None in answers:
-        return set(wanted)
+        return set(host_names)
     return {row.host for row in _rows(answers)}
 
 
@@ -153,16 +222,16 @@ def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
     return [row for rows in answers for row in rows or ()]
 
 
-def moving(store: Store, host: str) -> bool:
-    """Whether there are open migrations from or to a host, in its cell or another; while a cell does not answer: yes,
-    to be safe."""
+def host_has_migrations(store: Store, host: str) -> bool:
+    """Return whether open migrations from or to a host exist in any cell. While a cell does not answer, return true, to
+    be safe."""
     answers = rows_of_cells(store, select(migrations.c.id).where(
         (migrations.c.source == host) | (migrations.c.target == host), migrations.c.status.not_in(ENDED)).limit(1))
     return None in answers or any(answers)
 
 
-def evacuating(database: Database, host: str) -> bool:
-    """Whether evacuations from a host of a cell are open, or wait for clean-up."""
+def host_has_evacuations(database: Database, host: str) -> bool:
+    """Return whether evacuations from a host of a cell are open or wait for cleanup."""
     question = select(migrations.c.id).where(
         migrations.c.source == host, migrations.c.type == EVACUATION,
         or_(migrations.c.status == DONE, migrations.c.status.not_in(ENDED))).limit(1)

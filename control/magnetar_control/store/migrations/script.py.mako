@@ -11,5 +11,5 @@ down_revision = ${repr(down_revision)}
 
 
 def upgrade() -> None:
-    """Make it so."""
+    """Apply the changes."""
     ${upgrades}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of servers, and of what belongs to them."""
+"""Rows of servers, and of objects that belong to servers."""

@@ -1,31 +1,105 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which servers are deleted, by what all databases say."""
+"""Deleted servers: which they are, across all databases, and their final removal with actions, events, migrations and
+mappings, in small batches.
+
+A mapping is removed before the rows in the cell, which are found again when a process dies in between. Archived rows
+are on disk before they are removed: after a crash they may be in the archive twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, func, select
+from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.engine.tables import server_mappings, servers
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.tables import action_events, actions, migrations, server_mappings, servers
 from magnetar_control.store.store import Store
 
+#: Servers in a batch. Each batch is a transaction, which must not block others for long.
+BATCH = 200
+#: The archived rows, by the name of the file.
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_ROWS: dict[str, Select[Any]] = {
+    "servers": select(servers).where(servers.c.id.in_(_IDS)),
+    "actions": select(actions).where(actions.c.server_id.in_(_IDS)),
+    "action_events": select(action_events).join(actions).where(actions.c.server_id.in_(_IDS)),
+    "migrations": select(migrations).where(migrations.c.server_id.in_(_IDS))}
 
-def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
-    """Of servers without a live row: the deleted ones, and the cell of those that are mapped and not known to be
-    deleted. A server is deleted when its row in its cell says so or, where the cell answers, its mapping. *silent*:
-    cells that are not asked."""
-    some, silent, rows = list(ids), set(silent), []
+
+def _deleted(cutoff: str) -> Select[Any]:
+    return select(servers.c.id).where(servers.c.deleted_at < cutoff, servers.c.task_state.is_(None))
+
+
+def count_purgeable_servers(database: Database, cutoff: str) -> int:
+    """Return how many servers ``purge_deleted_servers`` would remove."""
+    with database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(_deleted(cutoff).subquery())).scalar_one())
+
+
+def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive: Path | None = None,
+                          over: Callable[[], bool] = lambda: False) -> int:
+    """Remove the servers of *database* (a cell's) that were deleted before *cutoff*; return how many. *archive*: the
+    folder of files with one JSON object per line, to append them to. *over*: whether to stop early."""
+    removed = 0
+    while not over():
+        with database.read() as connection:
+            ids = list(connection.execute(_deleted(cutoff).limit(BATCH)).scalars())
+            if archive is not None and ids:
+                _archive_rows(connection, ids, archive)
+        if not ids:
+            break
+        with store.api.write() as connection:
+            connection.execute(delete(server_mappings).where(server_mappings.c.server_id.in_(ids)))
+        with database.write() as connection:
+            for table in (actions, migrations):  # events are deleted with their actions
+                connection.execute(delete(table).where(table.c.server_id.in_(ids)))
+            connection.execute(delete(servers).where(servers.c.id.in_(ids)))
+        removed += len(ids)
+    return removed
+
+
+def _archive_rows(connection: Connection, ids: list[str], folder: Path) -> None:
+    """Append the rows of these servers to the files of the archive, which only their owner may read."""
+    for name, rows in _ROWS.items():
+        file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(file, "w", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(dict(row), default=str) + "\n"
+                             for row in connection.execute(rows, {"ids": ids}).mappings())
+            lines.flush()
+            os.fsync(lines.fileno())
+
+
+def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
+                                                                                             dict[str, str]]:
+    """Return the deleted servers among *ids*, and the cell of each server that has a mapping and is not known to be
+    deleted.
+
+    *ids*: servers without a live row. A server is deleted when its row in its cell says so or, if the cell answers, its
+    mapping. *silent*: cells that are not queried; cells that do not answer are added. Without it they raise.
+    """
+    some, rows = list(ids), []
     with store.api.read() as connection:
         mapped = {row.server_id: row for row in connection.execute(
             select(server_mappings).where(server_mappings.c.server_id.in_(some)))}
     for cell, database in store.databases():
-        if cell.id not in silent:
+        if silent is not None and cell.id in silent:
+            continue
+        try:
             with database.read() as connection:
                 rows += [(row.id, row.deleted_at, cell.id) for row in connection.execute(
                     select(servers.c.id, servers.c.deleted_at).where(servers.c.id.in_(some)))]
+        except DBAPIError:
+            if silent is None:
+                raise
+            silent.add(cell.id)
     live = {id for id, deleted_at, _cell in rows if deleted_at is None}
-    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in silent}
+    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in (silent or ())}
     deleted |= {id for id, deleted_at, cell in rows if deleted_at and (id not in mapped or mapped[id].cell_id == cell)}
     deleted -= live
     return deleted, {id: mapping.cell_id for id, mapping in mapped.items() if id not in deleted | live}

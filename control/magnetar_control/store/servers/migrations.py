@@ -7,152 +7,191 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, insert, or_, select, update
 
-from magnetar_control.store.engine.database import now
-from magnetar_control.store.engine.paging import beyond
+from magnetar_control.documents import FlavorOfServer
+from magnetar_control.store.engine.conditions import keyset_condition
+from magnetar_control.store.engine.database import utc_now
+from magnetar_control.store.engine.rows import DocumentColumn, StoredRow
 from magnetar_control.store.engine.tables import actions, migrations, servers
-from magnetar_control.store.engine.timeouts import hangs
+from magnetar_control.store.engine.timeouts import hanging_database_error
 from magnetar_control.store.scatter_gather import rows_of_cells
 from magnetar_control.store.store import Store
 
-from .servers import text
+from .server_row import ServerRow
+from .servers import json_text
 
-Found = Row[Any]
+
+class MigrationRow(StoredRow):
+    """A row of the table ``migrations``."""
+
+    id: int
+    uuid: str
+    server_id: str
+    project_id: str
+    user_id: str
+    type: str
+    status: str
+    source: str
+    target: Any
+    created_at: str
+    updated_at: str | None
+    old_vm_state: str | None
+    asked: str | None
+
+    old_flavor = DocumentColumn[FlavorOfServer]()
+    new_flavor = DocumentColumn[FlavorOfServer]()
+    progress = DocumentColumn[Mapping[str, Any] | None]()
+
+
 RESIZE, MIGRATION, LIVE, EVACUATION = "resize", "migration", "live-migration", "evacuation"
 #: Final statuses.
 ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
-#: Statuses that wait for confirmResize or revertResize, also after one of these was interrupted.
+#: Statuses that wait for confirmResize or revertResize, also after an interrupted confirm or revert.
 KEPT = ("finished", "confirming", "reverting")
-#: Of an evacuation, since its source has lost the server; and until what is left on the source is removed.
+#: Statuses of an evacuation: from the moment that the source has lost the server, and until the source is cleaned up.
 LOST, DONE = "pre-migrating", "done"
-#: What may be asked of a running live migration.
+#: Requests to a running live migration.
 ABORT, FORCE = "abort", "force_complete"
 
 
-def begin(connection: Connection, action: Found, args: Mapping[str, Any], server: Found, **values: Any) -> str:
-    """Insert the migration of an action and note its uuid in the action's args, in one transaction; returns the
+def insert_action_migration(connection: Connection, action: Any, args: Mapping[str, Any], server: ServerRow,
+                            **values: Any) -> str:
+    """Insert the migration of an action and record its uuid in the action's args, in one transaction; return the
     uuid."""
     drawn = str(uuid.uuid4())
-    make(connection, server, drawn, user_id=action.user_id, **values)
+    insert_migration_row(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(
-        args=text({**args, "migration": drawn})))
+        args=json_text({**args, "migration": drawn})))
     return drawn
 
 
-def make(connection: Connection, server: Found, id: str, **values: Any) -> None:
-    """Insert a migration of a server, with its present host and flavor as source."""
+def insert_migration_row(connection: Connection, server: ServerRow, id: str, **values: Any) -> None:
+    """Insert a migration of a server, with its current host and flavor as the source."""
     connection.execute(insert(migrations).values(**{
         "uuid": id, "server_id": server.id, "project_id": server.project_id, "source": server.host,
-        "old_flavor": server.flavor, "new_flavor": server.flavor, "old_vm_state": server.vm_state, "created_at": now(),
+        "old_flavor": server.stored.flavor, "new_flavor": server.stored.flavor, "old_vm_state": server.vm_state,
+        "created_at": utc_now(),
         **values}))
 
 
-def drop(connection: Connection, found: Found) -> bool:
-    """Cancel a live migration that no conductor has taken yet; returns whether it was still waiting."""
+def cancel_queued_migration(connection: Connection, migration: MigrationRow) -> bool:
+    """Cancel a live migration that no conductor has started yet; return whether it was still queued."""
     waits = connection.execute(update(actions).where(
-        actions.c.server_id == found.server_id, actions.c.action == "os-migrateLive", actions.c.state == "queued",
-        actions.c.attempts == 0).values(state="done", updated_at=now())).rowcount
+        actions.c.server_id == migration.server_id, actions.c.action == "os-migrateLive", actions.c.state == "queued",
+        actions.c.attempts == 0).values(state="done", updated_at=utc_now())).rowcount
     if waits:
-        change(connection, found.uuid, status="cancelled")
-        connection.execute(update(servers).where(servers.c.id == found.server_id).values(
-            task_state=None, updated_at=now()))
+        update_migration_row(connection, migration.uuid, status="cancelled")
+        connection.execute(update(servers).where(servers.c.id == migration.server_id).values(
+            task_state=None, updated_at=utc_now()))
     return bool(waits)
 
 
-def find(connection: Connection, id: str) -> Found | None:
-    """The migration of that uuid."""
-    return connection.execute(select(migrations).where(migrations.c.uuid == id)).one_or_none()
+def fetch_migration_row(connection: Connection, id: str) -> MigrationRow | None:
+    """Return the migration with this uuid."""
+    return MigrationRow.optional(connection.execute(select(migrations).where(migrations.c.uuid == id)).one_or_none())
 
 
-def of_server(connection: Connection, server_id: str, number: int) -> Found | None:
-    """The migration of that number, if it is one of the server's."""
-    return connection.execute(select(migrations).where(
-        migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none()
+def reload_migration_row(connection: Connection, id: str) -> MigrationRow:
+    """Return the migration with this uuid, which exists."""
+    return MigrationRow(connection.execute(select(migrations).where(migrations.c.uuid == id)).one())
 
 
-def change(connection: Connection, id: str, was: str | None = None, **values: Any) -> bool:
-    """Set columns; ``False``, and nothing changed, when the status is not *was*, where that is given, any more."""
-    where = [migrations.c.uuid == id] if was is None else [migrations.c.uuid == id, migrations.c.status == was]
-    return connection.execute(update(migrations).where(*where).values(updated_at=now(), **values)).rowcount == 1
+def fetch_server_migration(connection: Connection, server_id: str, number: int) -> MigrationRow | None:
+    """Return the migration with this number, if it belongs to the server."""
+    return MigrationRow.optional(connection.execute(select(migrations).where(
+        migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none())
 
 
-def asked(connection: Connection, id: str) -> str | None:
-    """What is asked of a live migration."""
+def update_migration_row(connection: Connection, id: str, expected_status: str | None = None, **values: Any) -> bool:
+    """Set columns. Return ``False``, with nothing changed, when the status is no longer *expected_status*."""
+    where = [migrations.c.uuid == id] if expected_status is None else [migrations.c.uuid == id,
+                                                                       migrations.c.status == expected_status]
+    return connection.execute(update(migrations).where(*where).values(updated_at=utc_now(), **values)).rowcount == 1
+
+
+def fetch_migration_request(connection: Connection, id: str) -> str | None:
+    """Return the request to a live migration: ``ABORT``, ``FORCE`` or ``None``."""
     return connection.execute(select(migrations.c.asked).where(migrations.c.uuid == id)).scalar()
 
 
-def open_ones(connection: Connection, server_id: str, type: str | None = None) -> Sequence[Found]:
-    """Migrations of a server that have not ended, oldest first."""
+def fetch_open_migrations(connection: Connection, server_id: str, type: str | None = None) -> Sequence[MigrationRow]:
+    """Return the migrations of a server that have not ended, oldest first. *type*: only of this type."""
     where = [migrations.c.server_id == server_id, migrations.c.status.not_in(ENDED)]
     if type is not None:
         where.append(migrations.c.type == type)
-    return connection.execute(select(migrations).where(*where).order_by(migrations.c.id)).all()
+    return MigrationRow.several(connection.execute(select(migrations).where(*where).order_by(migrations.c.id)))
 
 
-def any_at(found: Iterable[Found], host: str) -> bool:
-    """Whether one of these migrations has to do with the *host*, as far as is known yet."""
-    return any(host in (one.source, one.target) or one.target is None for one in found)
+def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:
+    """Return whether one of these migrations involves the *host*, or may involve it because its target is not known
+    yet."""
+    return any(host in (migration.source, migration.target) or migration.target is None for migration in migration_rows)
 
 
-def evacuated(connection: Connection, host: str) -> Sequence[Found]:
-    """Evacuations of servers that a host has lost, and of which it may have something still."""
-    return connection.execute(select(migrations).where(
+def fetch_evacuation_rows(connection: Connection, host: str) -> Sequence[MigrationRow]:
+    """Return the evacuations of servers that a host has lost, and may still have parts of."""
+    return MigrationRow.several(connection.execute(select(migrations).where(
         migrations.c.source == host, migrations.c.type == EVACUATION, migrations.c.status.in_((LOST, DONE))).order_by(
-        migrations.c.id)).all()
+        migrations.c.id)))
 
 
-def kept(connection: Connection, server_id: str) -> Found | None:
-    """The resize or cold migration of a server that waits for confirm or revert."""
-    return connection.execute(select(migrations).where(
+def fetch_unconfirmed_migration(connection: Connection, server_id: str) -> MigrationRow | None:
+    """Return the resize or cold migration of a server that waits for confirm or revert."""
+    return MigrationRow.optional(connection.execute(select(migrations).where(
         migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
-        migrations.c.id.desc()).limit(1)).one_or_none()
+        migrations.c.id.desc()).limit(1)).one_or_none())
 
 
-def late(connection: Connection, before: str) -> Sequence[Found]:
-    """Servers without an action that have waited for confirm or revert since *before*."""
+def fetch_unconfirmed_servers(connection: Connection, cutoff: str) -> list[ServerRow]:
+    """Return the servers without an action that have waited for confirm or revert since *cutoff*."""
     waiting = select(migrations.c.server_id).where(migrations.c.status == "finished", or_(
-        migrations.c.updated_at < before, migrations.c.updated_at.is_(None)))
-    return connection.execute(select(servers).where(
+        migrations.c.updated_at < cutoff, migrations.c.updated_at.is_(None)))
+    return ServerRow.several(connection.execute(select(servers).where(
         servers.c.id.in_(waiting), servers.c.vm_state == "resized", servers.c.task_state.is_(None),
-        servers.c.deleted_at.is_(None))).all()
+        servers.c.deleted_at.is_(None))))
 
 
-def listed(store: Store, equal: Mapping[str, Any], host: str | None, since: str | None, before: str | None, *,
-           newest: bool, limit: int, marker: str | None) -> tuple[Sequence[Found], bool]:
-    """Migrations of all cells, *newest* or oldest first, and whether there are more. *equal*: values of columns.
-    *host*: source or target. Raises ``KeyError`` for an unknown *marker*, a uuid. Cells that do not answer are left
-    out."""
-    after = None
+def fetch_migration_rows(store: Store, equal: Mapping[str, Any], host: str | None, changed_since: str | None,
+                         changed_before: str | None, *,
+                         newest: bool, limit: int, marker: str | None) -> tuple[Sequence[MigrationRow], bool]:
+    """Return migrations of all cells, and whether there are more.
+
+    *equal*: values of columns. *host*: source or target. *newest*: newest first, otherwise oldest first. Raises
+    ``KeyError`` for an unknown *marker* (a uuid). Cells that do not answer are left out.
+    """
+    marker_row = None
     if marker is not None:
         marked = rows_of_cells(store, select(migrations).where(migrations.c.uuid == marker), cell0=True)
-        after = next((row for part in marked for row in part or ()), None)
-        if after is None and None in marked:
-            raise hangs("of a cell")  # which may have it
-        if after is None:
+        marker_row = next((row for part in marked for row in part or ()), None)
+        if marker_row is None and None in marked:
+            raise hanging_database_error("of a cell")  # the silent cell may have the marker
+        if marker_row is None:
             raise KeyError(marker)
-    where = _conditions(equal, host, since, before)
+    where = _conditions(equal, host, changed_since, changed_before)
     order = [(column, newest) for column in (migrations.c.created_at, migrations.c.id, migrations.c.uuid)]
-    if after is not None:
-        where.append(beyond(order, _place(after)))
+    if marker_row is not None:
+        where.append(keyset_condition(order, _place(marker_row)))
     question = select(migrations).where(*where).order_by(
         *(column.desc() if newest else column.asc() for column, _down in order)).limit(limit + 1)
     rows = [row for part in rows_of_cells(store, question, cell0=True) for row in part or ()]
-    rows.sort(key=lambda row: row.updated_at or "")  # of a server that goes to another cell, what was changed last
+    rows.sort(key=lambda row: row.updated_at or "")  # for a server that moves to another cell, the newest row counts
     rows = sorted({row.uuid: row for row in rows}.values(), key=_place, reverse=newest)
-    return rows[:limit], len(rows) > limit
+    return MigrationRow.several(rows[:limit]), len(rows) > limit
 
 
-def _place(row: Found) -> tuple[Any, ...]:
+def _place(row: Any) -> tuple[Any, ...]:
     return row.created_at, row.id, row.uuid
 
 
-def _conditions(equal: Mapping[str, Any], host: str | None, since: str | None, before: str | None) -> list[Any]:
+def _conditions(equal: Mapping[str, Any], host: str | None, changed_since: str | None,
+                changed_before: str | None) -> list[Any]:
     table, where = migrations.c, [migrations.c[name] == value for name, value in equal.items()]
-    if since:
-        where.append(or_(table.updated_at >= since, table.created_at >= since))
-    if before:
-        where.append(or_(table.updated_at <= before, table.updated_at.is_(None) & (table.created_at <= before)))
+    if changed_since:
+        where.append(or_(table.updated_at >= changed_since, table.created_at >= changed_since))
+    if changed_before:
+        where.append(or_(table.updated_at <= changed_before, table.updated_at.is_(None) & (
+            table.created_at <= changed_before)))
     if host:
         where.append(or_(table.source == host, table.target == host))
     return where

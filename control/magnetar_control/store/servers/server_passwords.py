@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Passwords that guests leave for their users (os-server-password), encrypted with the users' keys.
+"""Passwords that guests store for their users (os-server-password), encrypted with the users' keys.
 
-A host tells its conductors what a guest has left, again and again. What was cleared is remembered by its digest, so
-that a host that has not heard of it does not bring it back.
+A host reports the guest's password to its conductors repeatedly. The digest of a cleared password is kept, so that a
+host that does not know about the clearing does not restore it.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, or_, select, update
 
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import servers
 
-#: Told of servers that may have another password, or none: made once, since hosts tell often.
+#: Servers whose password on the host may differ. Built once, because hosts report often.
 _TOLD = select(servers.c.id, servers.c.password, servers.c.cleared_password).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.deleted_at.is_(None))
 
 
-def digest(password: str) -> str:
-    """By which a password that was cleared is known again."""
+def password_digest(password: str) -> str:
+    """Return the digest that identifies a cleared password."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
-def differing(connection: Connection, host: str, told: Mapping[str, str]) -> list[tuple[Any, bool]]:
-    """Of the servers of *host* that have passwords there (by uuid): the rows of which we know another, and whether it
-    was cleared here."""
-    rows = connection.execute(_TOLD, {"ids": list(told), "at": host}).all() if told else []
-    return [(row, row.cleared_password == digest(told[row.id])) for row in rows if row.password != told[row.id]]
+def fetch_differing_passwords(connection: Connection, host: str,
+                              host_passwords: Mapping[str, str]) -> list[tuple[Any, bool]]:
+    """Return the rows of the servers whose stored password differs from the one in *host_passwords* (by uuid), and
+    whether that one was cleared here."""
+    rows = connection.execute(_TOLD, {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
+    return [(row, row.cleared_password == password_digest(host_passwords[row.id])) for row in rows
+            if row.password != host_passwords[row.id]]
 
 
-def keep(connection: Connection, host: str, id: str, password: str) -> None:
-    """Note what the guest has left, unless it was cleared meanwhile."""
+def save_password_column(connection: Connection, host: str, id: str, password: str) -> None:
+    """Store the password that the guest left, unless it was cleared meanwhile."""
     connection.execute(update(servers).where(
         servers.c.id == id, servers.c.host == host, servers.c.deleted_at.is_(None),
-        or_(servers.c.cleared_password.is_(None), servers.c.cleared_password != digest(password)),
-    ).values(password=password, cleared_password=None, updated_at=now()))
+        or_(servers.c.cleared_password.is_(None), servers.c.cleared_password != password_digest(password)),
+    ).values(password=password, cleared_password=None, updated_at=utc_now()))
 
 
-def clear(connection: Connection, id: str, password: str) -> None:
-    """Forget the *password* that a server has."""
+def clear_password_columns(connection: Connection, id: str, password: str) -> None:
+    """Clear the *password* of a server."""
     connection.execute(update(servers).where(servers.c.id == id, servers.c.password == password).values(
-        password=None, cleared_password=digest(password), updated_at=now()))
+        password=None, cleared_password=password_digest(password), updated_at=utc_now()))

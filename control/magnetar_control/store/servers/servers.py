@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers: in which database they are, and changes in one transaction with the action they belong to."""
+"""Servers: their databases, and changes in the same transaction as the action that causes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 from sqlalchemy import (
@@ -25,38 +25,49 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.expression import BindParameter
 
-from magnetar_control.store.actions.stopped_actions import overtake
-from magnetar_control.store.engine.database import Database, added, added_row, filled, now, returning, written
+from magnetar_control.store.actions.action_row import ActionRow, StoppedAction
+from magnetar_control.store.actions.stopped_actions import overtake_server_actions
+from magnetar_control.store.engine.database import (
+    Database,
+    drop_null_columns,
+    insert_if_absent,
+    insert_if_absent_returning,
+    insert_returning_rows,
+    returning_rows,
+    utc_now,
+)
+from magnetar_control.store.engine.prepared import PreparedQuery
 from magnetar_control.store.engine.tables import actions, server_mappings, servers
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import CELL0, Store
 from magnetar_core.actions import ACTIONS, ANY
+from magnetar_core.hardware import merge
 from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
-from . import consoles, server_columns
+from . import consoles
+from .filter_rows import insert_filter_rows, save_filter_rows
+from .server_row import ServerRow
 
-Found = Row[Any]
-#: The column of a server without shares.
+#: The value of ``shares`` of a server without shares.
 NO_SHARES = "[]"
-#: The task_states of servers that are to be deleted, for good or not, and of one that its host builds.
+#: The task_states of servers that are being deleted, for good or not, and of a server that its host builds.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
-#: Those of a new server with volumes while its ports are made, and then its volumes (C1.4).
+#: The task_states of a new server with volumes while its ports are created, and then its volumes.
 NETWORKING, MAPPING = "networking", "block_device_mapping"
-#: The task_state of a soft-deleted server that is to be active again. Quotas count it.
-RESTORING = "restoring"
-#: Statements that are made once: making one takes longer than executing it.
+#: Statements, built once: building one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")
-_AT: BindParameter[str] = bindparam("at")  # in updates, where no parameter may have a column's name
+_AT: BindParameter[str] = bindparam("at")  # for updates, where no parameter may have the name of a column
 _WHOLE = select(servers).where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
-_ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
+_ANY, _ALIVE = PreparedQuery(_WHOLE), PreparedQuery(_WHOLE.where(servers.c.deleted_at.is_(None)))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT, servers.c.leaving.is_(None))
-#: Columns of which guests are told while they run, and the change of one.
+#: Columns whose changes are reported to running guests, and the statement for such a change.
 TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
 _TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
-#: The task_states of deletions and evacuations, and of actions that come over others: what ends leaves them there.
+#: The task_states of deletions, evacuations, and actions that overtake others: the end of another action leaves them in
+#: place.
 _COMING = {DELETING, SOFT_DELETING, *ACTIONS["evacuate"].tasks[:1]}.union(
     *(action.tasks for action in ACTIONS.values() if action.over))
 _PROGRESSED = _CHANGED.values(task_state=case(
@@ -67,56 +78,65 @@ _STAMPS = select(
     servers.c.id, servers.c.updated_at, servers.c.vm_state, servers.c.task_state,
     select(func.max(actions.c.updated_at)).where(actions.c.server_id == servers.c.id).scalar_subquery()).where(
     servers.c.id.in_(_IDS), servers.c.deleted_at.is_(None))
-#: Events go with their actions.
+#: Events are deleted with their actions (CASCADE).
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
-#: Actions in hand of those that are done alone.
+#: Queued or running actions that are exclusive (``alone``).
 _OTHERS = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.alone]),
     actions.c.state.in_(("queued", "running"))).limit(1)
-#: Actions that wait to come over another one.
+#: Queued actions that overtake other ones.
 _NEXT = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.over]),
     actions.c.state == "queued").limit(1)
-#: The bell that conductors of a cell listen to, and the one that rings when a server has changed.
+#: The bell that conductors of a cell listen to, and the bell that rings when a server has changed.
 ACTIONS_BELL, SERVERS_BELL = "actions", "servers"
+#: Columns that every lookup of a server needs: its owner, and whether it is in this cell.
+NEEDED = frozenset(("id", "project_id", "user_id", "leaving"))
+_DUE = update(servers).where(servers.c.id == bindparam("server"), servers.c.leaving.is_(None)).values(
+    guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
+#: The key in a server's ``request`` which says that the key manager may have a secret for its TPM, and its owner:
+#: ``user`` or ``deployment``. It stays while the server has a flavor without a TPM.
+TPM_DRAWN: Final = "tpm_secret_drawn"
 
 
 class Moved(Exception):
-    """The server has moved into another cell since it was looked up, or is on its way. Look it up again."""
+    """The server has moved to another cell since it was looked up, or is on its way. Look it up again."""
 
 
-def text(document: Any) -> str:
-    """JSON text of a document, as the columns hold it."""
+def json_text(document: Any) -> str:
+    """Return the JSON text of a document, as the columns store it."""
     return orjson.dumps(document).decode()
 
 
-def find(store: Store, id: str, *, deleted: bool = False,
-         columns: frozenset[str] | None = None) -> tuple[Database, Found] | None:
-    """The server (a deleted one only with *deleted*), all of it or *columns*, and its database; ``None`` when there is
-    none. One query where it was found in its cell before, else two. A row that leaves is shown where there is no other.
+def find_server_row(store: Store, id: str, *, deleted: bool = False,
+                    columns: frozenset[str] | None = None) -> tuple[Database, ServerRow] | None:
+    """Return the server, as a whole row or only *columns*, and its database; ``None`` when there is none.
+
+    *deleted*: also find a deleted server. Uses one query when the server was found in its cell before, otherwise two.
+    The row of a server that leaves its cell is used when there is no other.
     """
-    asked = _WHOLE if deleted else _ALIVE if columns is None else server_columns.alive(columns)
+    query = _ANY if deleted else _ALIVE if columns is None else live_server_query(columns)
     leaving = None
-    for database in places(store, id):
+    for database in candidate_databases(store, id):
         with database.read() as connection:
-            row = connection.execute(asked, {"id": id}).first()
+            row = query.first(connection, {"id": id})
         if row is not None and row.leaving:
-            leaving = database, row
+            leaving = database, ServerRow(row)
         elif row is not None:
             if not deleted:
                 store.found(id, database)
-            return database, row
+            return database, ServerRow(row)
     return leaving
 
 
-def places(store: Store, id: str) -> Iterable[Database]:
-    """Databases that may have the server, likeliest first: where it was found before, its cell, cell0. It may move from
-    cell0 to its cell between the two queries, so the cell comes once more at the end."""
-    before = store.where(id)
-    if before is not None:
-        yield before
+def candidate_databases(store: Store, id: str) -> Iterable[Database]:
+    """Yield the databases that may have the server, likeliest first: the one from the last lookup, its cell, cell0. The
+    server may move from cell0 to its cell between two queries, so the cell comes once more at the end."""
+    cached_database = store.where(id)
+    if cached_database is not None:
+        yield cached_database
     for last in (False, True):
         with store.api.read() as connection:
             cell = connection.execute(_MAPPED, {"id": id}).scalar()
@@ -126,137 +146,147 @@ def places(store: Store, id: str) -> Iterable[Database]:
             yield store.cell0
 
 
-def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Found]]:
-    """The servers of a project that have this name and are not soft-deleted, each with its database. One query for each
-    cell, cell0 first: a server is written to its cell before it leaves cell0, so it is never missed."""
-    found: list[tuple[Database, Found]] = []
+def find_servers_named(store: Store, project_id: str, name: str) -> list[tuple[Database, ServerRow]]:
+    """Return the servers of a project with this name that are not soft-deleted, each with its database.
+
+    Uses one query for each cell, cell0 first: a server is written to its cell before it leaves cell0, so it is never
+    missed.
+    """
+    matches: list[tuple[Database, ServerRow]] = []
     for _cell, database in store.databases():
         with database.read() as connection:
             rows = connection.execute(select(servers).where(
                 servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None),
                 servers.c.vm_state != SOFT_DELETED).order_by(servers.c.created_at, servers.c.id)).all()
-        found.extend((database, row) for row in rows)
-    found.sort(key=lambda one: one[1].leaving is None)  # the row that has arrived counts
-    return list({row.id: (database, row) for database, row in found}.values())
+        matches.extend((database, ServerRow(row)) for row in rows)
+    matches.sort(key=lambda pair: pair[1].leaving is None)  # the row in the target cell counts
+    return list({row.id: (database, row) for database, row in matches}.values())
 
 
-def find_each(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, Found | None]]:
-    """The servers of these uuids that there are, and their databases; without a row where the database does not
-    answer. One query for each cell that has some."""
+def find_server_rows(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, ServerRow | None]]:
+    """Return the databases and rows of the existing servers among *ids*; the row is ``None`` when the database does not
+    answer. Uses one query for each cell that has some of the servers."""
     with store.api.read() as connection:
         cells = dict(connection.execute(select(server_mappings.c.server_id, server_mappings.c.cell_id).where(
             server_mappings.c.server_id.in_(ids), ~server_mappings.c.deleted)).all())
-    asked = {*cells.values(), CELL0}
-    databases = {cell.id: (cell, database) for cell, database in store.databases() if cell.id in asked}
-    told = scatter_gather_cells(list(databases.values()), lambda database: _alive(database, ids))
-    found: dict[str, tuple[Database, Found | None]] = {
-        id: (databases[cell][1], None) for id, cell in cells.items() if cell in databases and told[cell] is None}
+    cell_ids = {*cells.values(), CELL0}
+    databases = {cell.id: (cell, database) for cell, database in store.databases() if cell.id in cell_ids}
+    rows_by_cell = scatter_gather_cells(list(databases.values()), lambda database: _alive(database, ids))
+    located: dict[str, tuple[Database, ServerRow | None]] = {
+        id: (databases[cell][1], None) for id, cell in cells.items() if cell in databases
+        and rows_by_cell[cell] is None}
     rows = [(databases[cell][1], row) for cell in sorted(databases, key=lambda id: id != CELL0)
-            for row in told[cell] or ()]
-    rows.sort(key=lambda one: one[1].leaving is None)  # a row that leaves is older, and one in cell0 of a moved one
-    found.update({row.id: (database, row) for database, row in rows})
-    return found
+            for row in rows_by_cell[cell] or ()]
+    rows.sort(key=lambda pair: pair[1].leaving is None)  # a leaving row is older, and so is a moved row in cell0
+    located.update({row.id: (database, row) for database, row in rows})
+    return located
 
 
-def _alive(database: Database, ids: Collection[str]) -> Sequence[Found]:
+def _alive(database: Database, ids: Collection[str]) -> Sequence[ServerRow]:
     with database.read() as connection:
-        return connection.execute(_EACH.where(servers.c.deleted_at.is_(None)), {"ids": list(ids)}).all()
+        return ServerRow.several(connection.execute(_EACH.where(servers.c.deleted_at.is_(None)), {"ids": list(ids)}))
 
 
-def mapping(store: Store, id: str) -> Row[Any] | None:
-    """The cell and the project of a server; ``None`` while it is in cell0."""
+def fetch_server_mapping(store: Store, id: str) -> Row[Any] | None:
+    """Return the cell and the project of a server; ``None`` while it is in cell0."""
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
 
 
-def row(connection: Connection, id: str, lock: bool = False) -> Found | None:
-    """The row of a server; *lock* locks it until the transaction ends."""
-    return connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none()
+def fetch_server_row(connection: Connection, id: str, lock: bool = False) -> ServerRow | None:
+    """Return the row of a server; *lock* locks it until the transaction ends."""
+    return ServerRow.optional(connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none())
 
 
-def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
-    """The rows of several servers, by their uuids."""
-    return {row.id: row for row in connection.execute(_EACH, {"ids": list(ids)})}
+def fetch_server_rows(connection: Connection, ids: Collection[str]) -> dict[str, ServerRow]:
+    """Return the rows of several servers, by uuid."""
+    return {row.id: ServerRow(row) for row in connection.execute(_EACH, {"ids": list(ids)})}
 
 
-def stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """Something of each of these servers that is another one when the server, or an action of it, has changed."""
+def fetch_server_stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Return for each server a value that changes whenever the server or one of its actions changes."""
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
 
 
-def allowed(server: Found, key: str) -> bool:
-    """Whether the action may be asked for in the server's states."""
+def action_is_allowed(server: ServerRow, key: str) -> bool:
+    """Return whether the action *key* is allowed in the server's current states."""
     action = ACTIONS[key]
     ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (
         action.during(server.task_state)) and ready
 
 
-def change(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents as JSON text. A conductor has the guest told of those that it asks for. Raises
-    ``Moved``."""
+def update_server_row(connection: Connection, id: str, **values: Any) -> None:
+    """Set columns of a server; documents as JSON text. A conductor tells the guest about changes of ``TOLD`` columns.
+    Raises ``Moved``."""
     statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
-    if not connection.execute(statement, {"at": id, "updated_at": now(), **values}).rowcount:
+    if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
         raise Moved
+    save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """A server that goes into a *vm_state* without consoles: leave to open one is not leave to open one of its next
-    run."""
+    """Remove the console tokens of a server that changes to a *vm_state* without consoles: a token for this run must
+    not open a console of the next one."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
-        consoles.end(connection, id)
+        consoles.remove_console_tokens(connection, id)
 
 
-def revise(connection: Connection, id: str, column: str,
-           change_: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Change one of the lists of a server (``volumes``, ``interfaces``, ``shares``) under a lock. Returns the new list;
-    an empty one when the server is gone."""
-    found = row(connection, id, lock=True)
-    if found is None:
+def update_list_column(connection: Connection, id: str, column: str,
+                       change_: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """Change a list of a server (``volumes``, ``interfaces``, ``shares``) with *change_*, under a lock. Return the new
+    list, which is empty when the server is gone."""
+    server = fetch_server_row(connection, id, lock=True)
+    if server is None:
         return []
-    kept: list[dict[str, Any]] = change_(orjson.loads(getattr(found, column)))
-    change(connection, id, **{column: text(kept)})
-    return kept
+    revised = change_(orjson.loads(getattr(server.stored, column)))
+    update_server_row(connection, id, **{column: json_text(revised)})
+    return revised
 
 
-def progress(connection: Connection, id: str, own: tuple[str, ...] = (), **values: Any) -> None:
-    """As ``change``, for a running action, whose task_states are *own*: that of a deletion stays, and those of an
-    action which comes over it."""
-    connection.execute(*_progress(id, own, values))
+def update_server_progress(connection: Connection, id: str, own_states: tuple[str, ...] = (), **values: Any) -> None:
+    """Update as ``update_server_row`` does, for a running action whose task_states are *own_states*. A task_state set
+    by a deletion or by an overtaking action stays."""
+    connection.execute(*_progress(id, own_states, values))
+    save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
 
 
-def progressed(connection: Connection, id: str, own: tuple[str, ...] = (), **values: Any) -> Found | None:
-    """As ``progress``; returns the new row."""
-    statement, parameters = _progress(id, own, values)
+def update_progress_returning(connection: Connection, id: str, own_states: tuple[str, ...] = (),
+                              **values: Any) -> ServerRow | None:
+    """Update as ``update_server_progress`` does; return the new row."""
+    statement, parameters = _progress(id, own_states, values)
     end_consoles(connection, id, values.get("vm_state"))
-    return connection.execute(returning(statement), parameters).one_or_none()
+    row = connection.execute(returning_rows(statement), parameters).one_or_none()
+    if row is not None:
+        save_filter_rows(connection, id, values)
+    return ServerRow.optional(row)
 
 
 @cache
-def _kept(own: tuple[str, ...]) -> list[str]:
-    return sorted(_COMING.difference(own))
+def _reserved_states(own_states: tuple[str, ...]) -> list[str]:
+    return sorted(_COMING.difference(own_states))
 
 
-def _progress(id: str, own: tuple[str, ...], values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
-    parameters = {"at": id, "updated_at": now(), **values}
+def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
+    parameters = {"at": id, "updated_at": utc_now(), **values}
     if "task_state" not in values:
         return _CHANGED, parameters
-    parameters.update(task=parameters.pop("task_state"), kept=_kept(own))
+    parameters.update(task=parameters.pop("task_state"), kept=_reserved_states(own_states))
     return _PROGRESSED, parameters
 
 
-def comes_again(connection: Connection, id: str) -> bool:
-    """Whether an action that comes over others waits for its turn at a server; none comes before the transaction
-    ends."""
-    row(connection, id, lock=True)
+def overtaking_action_waits(connection: Connection, id: str) -> bool:
+    """Return whether an action that overtakes others waits for its turn. The lock on the server prevents new ones until
+    the transaction ends."""
+    fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
 
 @cache
 def _asking(key: str) -> Update:
-    """The update of ``ask``, made once for each action."""
+    """Return the update of ``request_server_action``, built once for each action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
@@ -264,137 +294,195 @@ def _asking(key: str) -> Update:
     return asking.where(servers.c.shares == NO_SHARES) if action.bare else asking
 
 
-def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
-        args: Mapping[str, Any] | None = None, message: str | None = None,
-        stopped: Callable[[Connection, Sequence[Row[Any]]], None] = lambda *_none: None, **values: Any) -> bool:
-    """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction. *message*:
-    of the action, a warning. *stopped* is called with begun actions over which it comes. ``False`` when the server's
-    state does not allow it any more: then nothing of the transaction must stay. Raises ``Moved``.
+def request_server_action(connection: Connection, server: ServerRow, key: str, request_id: str, user_id: str,
+                          project_id: str, args: Mapping[str, Any] | None = None, message: str | None = None,
+                          stopped: Callable[[Connection, Sequence[StoppedAction]], None] = lambda *_none: None,
+                          **values: Any) -> bool:
+    """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction.
+
+    *message*: a warning in the action. *stopped* is called with the started actions that it overtakes. Return ``False``
+    when the server's state does not allow the action any more: roll the transaction back then. Raises ``Moved``.
     """
     action = ACTIONS[key]
-    stopped(connection, overtake(connection, server.id, action.overtakes()))  # before the server's row is locked
-    if action.alone:  # locked first, so that one that is asked for at the same time is seen before anything is changed
-        row(connection, server.id, lock=True)
+    # before the server's row is locked, see stopped_actions
+    stopped(connection, overtake_server_actions(connection, server.id, action.overtakes()))
+    if action.alone:  # locked first, so that a concurrent request is seen before anything changes
+        fetch_server_row(connection, server.id, lock=True)
         if connection.execute(_OTHERS, {"at": server.id}).first():
             return False
     if action.task:
         values["task_state"] = action.task
-    # Of several states where it comes over another one, which may have ended meanwhile.
+    # Several states are allowed if the action overtakes another one, which may have ended meanwhile.
     changed = connection.execute(_asking(key), {
-        "at": server.id, "states": action.states if action.over else (server.vm_state,), "updated_at": now(), **values})
+        "at": server.id, "states": action.states if action.over else (server.vm_state,), "updated_at": utc_now(),
+        **values})
     if changed.rowcount != 1:
-        there = row(connection, server.id)
-        if there is not None and there.leaving:
+        current = fetch_server_row(connection, server.id)
+        if current is not None and current.leaving:
             raise Moved
         return False
-    enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
+    insert_action_row(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
     return True
 
 
-def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
-            args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
-            message: str | None = None) -> int:
-    """Put an action into the queue; returns its id."""
-    found = connection.execute(_ASKED, {
+def insert_action_row(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
+                      args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
+                      message: str | None = None) -> int:
+    """Insert an action into the queue; return its id."""
+    inserted = connection.execute(_ASKED, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
-        "start_time": now(), "updated_at": now(), "state": state, "args": text(args or {}), "host": host,
+        "start_time": utc_now(), "updated_at": utc_now(), "state": state, "args": json_text(args or {}), "host": host,
         "kind": ACTIONS[key].kind, "message": message})
-    return int(found.inserted_primary_key[0])  # type: ignore[index]
+    return int(inserted.inserted_primary_key[0])  # type: ignore[index]
 
 
-def make(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str, message: str | None = None,
-         args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
-    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: of the actions."""
+def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
+                       message: str | None = None,
+                       args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
+    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: for the actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
+    insert_filter_rows(connection, rows)
     connection.execute(_ASKED, [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
-         "state": "queued", "args": text(args or {}), "kind": "build", "message": message,
+         "state": "queued", "args": json_text(args or {}), "kind": "build", "message": message,
          **({} if not_before is None else {"not_before": not_before})} for row in rows])
 
 
 class LeavingServer(NamedTuple):
-    """The row of a server that has left cell0, and those of its actions, which have no events yet."""
+    """The row of a server that has left cell0, and the rows of its actions, which have no events yet."""
 
     server: RowMapping
     actions: Sequence[RowMapping]
 
 
-def leave(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
-    """Remove servers with their actions from cell0, when the transaction ends. Whoever wants to change one meanwhile
-    waits, and finds it in its cell then, so no change is lost. Servers that have left already are not returned."""
-    found = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
-    if not found:
+def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
+    """Remove servers with their actions from cell0, and return them. Servers that have already left are not returned.
+
+    Concurrent changes wait until the transaction ends, and then find the server in its cell, so no change is lost.
+    """
+    removed = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
+    if not removed:
         return []
-    asked: dict[str, list[RowMapping]] = {server["id"]: [] for server in found}
-    # Whoever asks for an action locks the server's row first, so all committed actions are seen here.
-    for action in connection.execute(_FORGET_ACTIONS, {"ids": list(asked)}).mappings():
-        asked[action["server_id"]].append(action)
-    return [LeavingServer(server, sorted(asked[server["id"]], key=itemgetter("id"))) for server in found]
+    actions_by_server: dict[str, list[RowMapping]] = {server["id"]: [] for server in removed}
+    # Requests for actions lock the server's row first, so all committed actions are seen here.
+    for action in connection.execute(_FORGET_ACTIONS, {"ids": list(actions_by_server)}).mappings():
+        actions_by_server[action["server_id"]].append(action)
+    return [LeavingServer(server, sorted(actions_by_server[server["id"]], key=itemgetter("id"))) for server in removed]
 
 
 class ArrivedServer(NamedTuple):
-    """A server's row in its cell, that of its create action, and whether it has no other action yet."""
+    """A server's row in its cell, the row of its create action, and whether it has no other action yet (*alone*)."""
 
-    server: Found
-    creation: Row[Any]
+    server: ServerRow
+    creation: ActionRow
     alone: bool
 
 
-Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[Row[Any]]]
+Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
 
 
-def building(request: Mapping[str, Any]) -> str:
-    """The task_state with which a build of this *request* begins. Ports are made in no time, so only a server that has
-    volumes made after them, which is written down anyway, says so."""
-    volumes = any(one["destination_type"] == "volume" for one in request.get("blocks") or ())
+def build_task_state(request: Mapping[str, Any]) -> str:
+    """Return the first task_state of a build of *request*. Creating ports takes no time, so ``NETWORKING`` is only used
+    when volumes are created after the ports, a step whose state is stored anyway."""
+    volumes = any(block_device["destination_type"] == "volume" for block_device in request.get("blocks") or ())
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 
 
-def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
-           begin: Begin | None = None) -> list[ArrivedServer]:
-    """Insert servers that leave cell0 into their cell, each with its host. The create action is queued again, or begun
-    by *begin* (takes the values, returns the rows) with the task_state ``building``. Servers that are there already are
-    skipped."""
-    new, creations, others = [], [], []
-    for left, host in leaving:
-        task, starts = left.server["task_state"], begin and left.server["task_state"] != DELETING
-        task = building(orjson.loads(left.server["request"])) if starts else task
-        new.append({**left.server, "host": left.server["host"] or host, "task_state": task})
-    there = _entered(connection, filled(new))
-    for left, host in leaving:
-        for action in left.actions if left.server["id"] in there else ():
+def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
+                             begin: Begin | None = None) -> list[ArrivedServer]:
+    """Insert servers that leave cell0 into their cell, each with its host; servers that are already there are skipped.
+
+    The create action is queued again, or started by *begin* (takes the values, returns the rows) with the task_state
+    ``build_task_state``.
+    """
+    new, creations, other_actions = [], [], []
+    for leaving_server, host in leaving:
+        task, starts = leaving_server.server["task_state"], begin and leaving_server.server["task_state"] != DELETING
+        task = build_task_state(orjson.loads(leaving_server.server["request"])) if starts else task
+        new.append({**leaving_server.server, "host": leaving_server.server["host"] or host, "task_state": task})
+    inserted = _entered(connection, drop_null_columns(new))
+    insert_filter_rows(connection, (row for row in new if row["id"] in inserted))
+    for leaving_server, host in leaving:
+        for action in leaving_server.actions if leaving_server.server["id"] in inserted else ():
             values = {name: value for name, value in action.items() if name != "id"}
             if action["action"] == "create" and action["state"] == "running":
                 creations.append({**values, "state": "queued", "holder": None, "lease_until": None,
                                   "host": action["host"] or host})
             else:
-                others.append(values)
-    created: dict[str, Row[Any]] = {}
-    if creations:  # first: the queue is ordered by id
-        asked = begin(creations) if begin else written(connection, _ASKED, actions.c.server_id, creations)
-        created = {row.server_id: row for row in asked}
-    if others:
-        connection.execute(_ASKED, others)
-    return [ArrivedServer(there[left.server["id"]], created[left.server["id"]], alone=len(left.actions) == 1)
-            for left, _host in leaving if left.server["id"] in created]
+                other_actions.append(values)
+    created: dict[str, ActionRow] = {}
+    if creations:  # first, because the queue is ordered by id
+        creation_rows = begin(creations) if begin else [
+            ActionRow.of_values(row._mapping) for row in insert_returning_rows(  # noqa: SLF001 - SQLAlchemy's name
+                connection, _ASKED, actions.c.server_id, creations)]
+        created = {row.server_id: row for row in creation_rows}
+    if other_actions:
+        connection.execute(_ASKED, other_actions)
+    return [ArrivedServer(inserted[leaving_server.server["id"]], created[leaving_server.server["id"]],
+                          alone=len(leaving_server.actions) == 1)
+            for leaving_server, _host in leaving if leaving_server.server["id"] in created]
 
 
-def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, Found]:
-    """The rows of servers that are new in a cell. A single one may be there already, after a crash: then it is not
+def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
+    """Insert servers into a cell and return their rows. A single one may exist already, after a crash: then it is not
     returned."""
     if len(new) == 1:
-        row = added_row(connection, servers, **new[0])
-        return {} if row is None else {row.id: row}
-    return {row.id: row for row in written(connection, _NEW, servers.c.id, new)}
+        row = insert_if_absent_returning(connection, servers, **new[0])
+        return {} if row is None else {row.id: ServerRow(row)}
+    return {row.id: ServerRow(row) for row in insert_returning_rows(connection, _NEW, servers.c.id, new)}
 
 
-def follow(connection: Connection, left: LeavingServer) -> None:
-    """Bring actions to the cell that were asked of a server in cell0 after it had arrived in its cell: a crash kept it
+def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
+    """Copy actions to the cell that were requested in cell0 after the server had arrived in its cell: a crash kept it
     in both."""
-    for action in left.actions:
+    for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
-        if action["action"] != "create" and added(connection, actions, **values) and ACTIONS[
+        if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
                 action["action"]].task == DELETING:
-            connection.execute(_CANCELLED, {"at": left.server["id"]})
-            connection.execute(_CHANGED, {"at": left.server["id"], "task_state": DELETING, "updated_at": now()})
+            connection.execute(_CANCELLED, {"at": leaving_server.server["id"]})
+            connection.execute(_CHANGED, {"at": leaving_server.server["id"], "task_state": DELETING,
+                                          "updated_at": utc_now()})
+
+
+@lru_cache(maxsize=200)
+def live_server_query(columns: frozenset[str]) -> PreparedQuery:
+    """Return the query for a server that is not deleted, by the parameter ``id``, with these *columns* and
+    ``NEEDED``."""
+    named = [column for column in servers.c if column.name in columns | NEEDED]
+    return PreparedQuery(select(*named).where(servers.c.id == bindparam("id"), servers.c.deleted_at.is_(None)))
+
+
+def mark_guest_due(connection: Connection, server_id: str) -> None:
+    """Mark the guest of a server for an update. A conductor sends it."""
+    connection.execute(_DUE, {"server": server_id})
+
+
+def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
+                      host_addresses: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the addresses in Nova's form, by network name. A NIC without addresses from the network service gets the
+    address that its host reports."""
+    heard = {address["mac"]: address for network_addresses in host_addresses.values() for address in network_addresses}
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for nic in nics:
+        ips = [ip["ip_address"] for ip in nic.get("fixed_ips") or ()]
+        if not ips and nic["mac"] in heard:
+            ips = [heard[nic["mac"]]["addr"]]
+        shown.setdefault(nic["network"], []).extend(
+            {"version": 6 if ":" in address else 4, "addr": address, "OS-EXT-IPS:type": "fixed",
+             "OS-EXT-IPS-MAC:mac_addr": nic["mac"]} for address in ips)
+    return shown
+
+
+def server_tpm_security(server: ServerRow) -> str:
+    """Return ``merge.tpm_secret_owner`` of a server. The texts of a server without a TPM, the usual case, are not
+    parsed."""
+    if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
+        return ""
+    return merge.tpm_secret_owner(server.flavor, server.image)
+
+
+def tpm_drawn(server: ServerRow) -> str:
+    """Return the owner of the TPM secret that a server has, or had under an earlier flavor: ``user`` or ``deployment``;
+    "" when no secret was created."""
+    return server.request.get(TPM_DRAWN, "")

@@ -1,61 +1,110 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What servers were there in a period: running, stopped, or deleted since."""
+"""The servers that existed in a period: running, stopped, or deleted since."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
-from magnetar_control.store.engine.database import Database
-from magnetar_control.store.engine.paging import beyond
-from magnetar_control.store.engine.tables import servers
+from magnetar_control.store.engine.conditions import keyset_condition
+from magnetar_control.store.engine.database import Database, insert_if_absent
+from magnetar_control.store.engine.tables import servers, usage_audits
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import Store
 
+from .server_row import ServerRow
+
 COLUMNS = (servers.c.id, servers.c.project_id, servers.c.name, servers.c.vm_state, servers.c.flavor,
            servers.c.launched_at, servers.c.terminated_at, servers.c.leaving)
-#: Project and uuid of the last server of the page before.
+#: Project and uuid of the last server on the previous page.
 After = tuple[str, str]
+#: The name of the row.
+EXISTS = "exists"
 
 
-def of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int, after: After | None,
-              timeout: float) -> list[Row[Any]]:
-    """The servers (``COLUMNS``) of a *project*, or of all, that there were between two moments, deleted ones too: at
-    most *limit*, by project and uuid. One query for each cell. What is in cell0 never ran."""
+def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
+                            marker: After | None, timeout: float) -> list[ServerRow]:
+    """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
+    ones: at most *limit*, by project and uuid. Uses one query for each cell. Servers in cell0 never ran."""
     def asked(database: Database) -> Sequence[Any]:
-        conditions = there(begin, end)
-        whose: Any = servers.c.project_id
+        conditions = period_conditions(begin, end)
+        project_column: Any = servers.c.project_id
         if database.kind == "postgresql":
-            whose = whose.collate("C")  # by code points, as SQLite and Python sort
+            project_column = project_column.collate("C")  # by code points, as in SQLite and Python
         if project is not None:
-            conditions.append(servers.c.project_id == project)
-        if after is not None:
-            conditions.append(beyond([(whose, False), (servers.c.id, False)], after))
-        question = select(*COLUMNS).where(*conditions).order_by(whose, servers.c.id).limit(limit)
+            conditions.append(project_column == project)
+        if marker is not None:
+            conditions.append(keyset_condition([(project_column, False), (servers.c.id, False)], marker))
+        question = select(*COLUMNS).where(*conditions).order_by(project_column, servers.c.id).limit(limit)
         with database.read() as connection:
             return connection.execute(question).all()
 
-    found = [row for rows in scatter_gather(store, asked, timeout).values() for row in rows or ()]
-    found.sort(key=lambda row: row.leaving is None)  # of a server that goes to another cell, the row there counts
-    once = {row.id: row for row in found}
-    return sorted(once.values(), key=lambda row: (row.project_id, row.id))[:limit]
+    server_rows = [row for rows in scatter_gather(store, asked, timeout).values() for row in rows or ()]
+    server_rows.sort(key=lambda row: row.leaving is None)  # for a server that changes its cell, the target row counts
+    once = {row.id: row for row in server_rows}
+    return ServerRow.several(sorted(once.values(), key=lambda row: (row.project_id, row.id))[:limit])
 
 
-def of_hosts(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:
-    """How many servers there were on each host between two moments, by cell; ``None`` for a cell that does not
-    answer. One query for each cell."""
-    question = select(servers.c.host, func.count()).where(
-        *there(begin, end), servers.c.host.is_not(None)).group_by(servers.c.host)
-
+def count_servers_by_host(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:
+    """Return how many servers existed on each host between two times, by cell; ``None`` for a cell that does not
+    answer. Uses one query for each cell. Servers without a host are counted under ``""``."""
     def counted(database: Database) -> dict[str, int]:
+        counts: Counter[str] = Counter()
         with database.read() as connection:
-            return dict(connection.execute(question).all())
+            for host, count in connection.execute(_BY_HOST, {"begin": begin, "end": end}):
+                counts[host] += count
+        return counts
 
     return scatter_gather(store, counted)
 
 
-def there(begin: str, end: str) -> list[ColumnElement[bool]]:
-    """A server counts from its start to its end."""
+def _count_by_host(host: ColumnElement[Any], ended: ColumnElement[bool]) -> Select[Any]:
+    return select(host, func.count()).where(ended, servers.c.launched_at < bindparam("end")).group_by(host)
+
+
+#: Two counts, each by an index of its own: servers that run, none of which is deleted, and servers that ended after the
+#: period had begun. Grouped by the column, SQLite would read the ended ones in the order of hosts, and so all servers.
+_BY_HOST = union_all(
+    _count_by_host(servers.c.host, servers.c.terminated_at.is_(None) & servers.c.deleted_at.is_(None)
+                   & servers.c.host.is_not(None)),
+    _count_by_host(func.coalesce(servers.c.host, literal_column("''")), servers.c.terminated_at > bindparam("begin")))
+
+
+def period_conditions(begin: str, end: str) -> list[ColumnElement[bool]]:
+    """Return the conditions for a period. A server counts from its launch to its termination."""
     return [servers.c.launched_at < end, or_(servers.c.terminated_at.is_(None), servers.c.terminated_at > begin)]
+
+
+def usage_audit_is_due(connection: Connection, end: str) -> bool:
+    """Return whether servers of the period that ended at *end* must still be reported."""
+    row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS)).first()
+    return row is None or row.period_end < end or not row.done
+
+
+def fetch_next_audited(connection: Connection, begin: str, end: str, most: int) -> list[ServerRow]:
+    """Return the next servers of the period as whole rows, at most *most*, and record that they are reported. A period
+    before the last reported one has none."""
+    insert_if_absent(connection, usage_audits, name=EXISTS, period_end="", after="", done=False)
+    row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS).with_for_update()).one()
+    if row.period_end > end or (row.period_end == end and row.done):
+        return []
+    last_id = row.after if row.period_end == end else ""
+    server_rows = ServerRow.several(connection.execute(select(servers).where(
+        *period_conditions(begin, end), servers.c.id > last_id).order_by(servers.c.id).limit(most)))
+    connection.execute(update(usage_audits).where(usage_audits.c.name == EXISTS).values(
+        period_end=end, after=server_rows[-1].id if server_rows else last_id, done=len(server_rows) < most))
+    return server_rows

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""attach: a server of one host has a volume of another. The coordinator's part; the data goes from agent to agent.
+"""attach: a server of one host uses a volume of another. This is the coordinator's part; the data goes from agent to
+agent.
 
-First the volume's host gives leave (``volume_export``), then the server's host attaches (``volume_attachment``); a
-detachment goes the other way round. Each may be done again. *sure* is called before each: it raises where the caller is
-no longer the one who does this.
+First the volume's host grants access (``volume_export``), then the server's host attaches (``volume_attachment``); a
+detachment goes in reverse order. Each step may be repeated. *sure* is called before each step: it raises where the
+caller is no longer in charge.
 """
 
 from __future__ import annotations
@@ -11,85 +12,91 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from ..errors import InvalidField, NotFound
-from ..reconcile import assumed
-from . import always
+from ..reconcile import assumed_warning
+from . import always_allowed
 
 if TYPE_CHECKING:
     from . import Sure
     from .migrate import Side
 
 
-def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], sure: Sure = always,
-           **waiting: Any) -> dict[str, Any]:
-    """*server* of *here* has *volume* of *there*. *want*: what volume_attachment takes besides; *waiting*: further
-    arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's. A dry run
-    assumes that an earlier one makes what is not there yet."""
+def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volume: str, want: dict[str, Any],
+                         sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
+    """Attach *volume* of *volume_host* to *server* of *server_host*. *want*: other fields of volume_attachment;
+    *waiting*: further arguments of ``Client.ensure``. Return the attachment's answer, whose ``steps`` begin with the
+    export's. A dry run assumes that an earlier task makes a missing server or volume.
+    """
     try:
-        found, disk = _named(here, "server", server), _named(there, "volume", volume)
+        server_document, volume_document = _get_named(server_host, "server", server), _get_named(volume_host, "volume",
+                                                                                                 volume)
     except InvalidField as error:
         if not waiting.get("dry_run"):
             raise
-        return _assumed(str(error.details["field"]), server, volume, want)
-    if _same(here, there):
+        return _dry_run_answer(str(error.details["field"]), server, volume, want)
+    if _is_same_host(server_host, volume_host):
         sure()
-        return here.client.ensure("volume_attachment", "%s:%s" % (found["id"], disk["id"]),
-                                  dict(want, server=found["id"], volume=disk["id"]), **waiting)
-    key = "%s:%s" % (found["id"], disk["id"])
-    leave = {"server": found["id"], "server_name": found["name"], "volume": disk["id"], "peers": [here.link_name()],
-             "readonly": bool(want.get("readonly"))}
+        return server_host.client.ensure("volume_attachment", "%s:%s" % (server_document["id"], volume_document["id"]),
+                                         dict(want, server=server_document["id"], volume=volume_document["id"]),
+                                         **waiting)
+    key = "%s:%s" % (server_document["id"], volume_document["id"])
+    export_request = {"server": server_document["id"], "server_name": server_document["name"],
+                      "volume": volume_document["id"], "peers": [server_host.link_name()],
+                      "readonly": bool(want.get("readonly"))}
     dry = {"dry_run": waiting.get("dry_run", False)}
     sure()
-    export = there.client.ensure("volume_export", key, leave, timeout=waiting.get("timeout"), **dry)
-    origin = dict(export["resource"]["origin"], address=there.link_address())
+    export = volume_host.client.ensure("volume_export", key, export_request, timeout=waiting.get("timeout"), **dry)
+    origin = dict(export["resource"]["origin"], address=volume_host.link_address())
     sure()
-    made = here.client.ensure("volume_attachment", key,
-                              dict(want, server=found["id"], volume=disk["id"], origin=origin), **waiting)
-    if "steps" in made:
-        made["steps"] = list(export["steps"]) + list(made["steps"])
-        made["changed"] = bool(made["changed"] or export["changed"])
-    return made
+    answer = server_host.client.ensure("volume_attachment", key,
+                                       dict(want, server=server_document["id"], volume=volume_document["id"],
+                                            origin=origin), **waiting)
+    if "steps" in answer:
+        answer["steps"] = list(export["steps"]) + list(answer["steps"])
+        answer["changed"] = bool(answer["changed"] or export["changed"])
+    return answer
 
 
-def detach(here: Side, there: Optional[Side], server: str, volume: str, sure: Sure = always,
-           **waiting: Any) -> dict[str, Any]:
-    """*server* of *here* is without *volume*. *there*, the volume's host, is told by the server's; given here too,
-    what an attachment that was never finished left there goes as well."""
+def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
+                         sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
+    """Detach *volume* from *server* of *server_host*. The server's host informs *volume_host*, the volume's host. With
+    *volume_host* set here, the remains of an unfinished attachment there are removed too.
+    """
     key = "%s:%s" % (server, volume)
-    if there is not None:
-        found, disk = _id(here, "server", server), _id(there, "volume", volume)
-        key = "%s:%s" % (found, disk)
+    if volume_host is not None:
+        server_id, volume_id = _uuid_or_key(server_host, "server", server), _uuid_or_key(volume_host, "volume", volume)
+        key = "%s:%s" % (server_id, volume_id)
     sure()
-    answer = here.client.delete("volume_attachment", key, **waiting)
-    if there is not None and not _same(here, there):
+    answer = server_host.client.delete("volume_attachment", key, **waiting)
+    if volume_host is not None and not _is_same_host(server_host, volume_host):
         sure()
-        closed = there.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
+        closed = volume_host.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
         if closed["changed"] and "steps" in answer:
             answer["steps"] = list(answer["steps"]) + list(closed["steps"])
             answer["changed"] = True
     return answer
 
 
-def _assumed(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a dry run while the *noun*, server or volume, is not there."""
+def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a dry run while the *noun*, server or volume, does not exist."""
     return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
             "resource": dict(want, server=server, volume=volume),
-            "warnings": [assumed(noun, server if noun == "server" else volume)]}
+            "warnings": [assumed_warning(noun, server if noun == "server" else volume)]}
 
 
-def _same(here: Side, there: Side) -> bool:
-    """Whether both are one host, which needs no link to itself."""
-    return all(here.host[name] == there.host[name] for name in ("id", "name", "link_name"))
+def _is_same_host(server_host: Side, volume_host: Side) -> bool:
+    """Return whether both are the same host, which needs no link to itself."""
+    return all(server_host.host[name] == volume_host.host[name] for name in ("id", "name", "link_name"))
 
 
-def _named(side: Side, noun: str, key: str) -> dict[str, Any]:
+def _get_named(side: Side, noun: str, key: str) -> dict[str, Any]:
     try:
         return side.client.get(noun, key)
     except NotFound:
         raise InvalidField(noun, "must name a %s of %s" % (noun, side.host["name"]), key) from None
 
 
-def _id(side: Side, noun: str, key: str) -> str:
-    """The uuid; the key itself when there is none, for what is absent may be asked to be so."""
+def _uuid_or_key(side: Side, noun: str, key: str) -> str:
+    """Return the uuid, or the key itself when there is no such resource, because absent ones may be removed too."""
     try:
         return str(side.client.get(noun, key)["id"])
     except NotFound:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets of CPUs and sizes of memory pages, as texts say them."""
+"""Texts for sets of CPUs and sizes of memory pages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..errors import InvalidField
 from ..values import Text
 from ..versions import Version
 
-#: A set of CPUs as Linux and Nova write it: ``0-3,^2,8``.
+#: A set of CPUs in the notation of Linux and Nova: ``0-3,^2,8``.
 CPUS = r"\^?[0-9]+((-[0-9]+)?(,\^?[0-9]+(-[0-9]+)?)*)?"
 SIZE = r"(?P<count>[0-9]+)(?P<times>[kKMGT]i?)?(?P<unit>b|bit|B)?"
-#: The number above all CPUs that a set may name.
+#: Exclusive limit of CPU numbers.
 MOST = 4096
 
 
 def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
-    """The CPUs that *text* names. Raises ``InvalidField``."""
-    found: set[int] = set()
-    without: set[int] = set()
+    """Return the CPUs that *text* names. Raises ``InvalidField`` naming *field*."""
+    included: set[int] = set()
+    excluded: set[int] = set()
     if not re.fullmatch(CPUS, text):
         raise InvalidField(field, "must be a list of CPUs such as 0-3,^2,8", text)
     for part in text.split(","):
@@ -29,41 +29,43 @@ def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
         low, high = int(first), int(last or first)
         if high < low or high >= MOST:
             raise InvalidField(field, "must have ranges that rise, of CPUs below %d" % MOST, text)
-        (without if part.startswith("^") else found).update(range(low, high + 1))
-    return frozenset(found - without)
+        (excluded if part.startswith("^") else included).update(range(low, high + 1))
+    return frozenset(included - excluded)
 
 
 def cpu_text(cpus: Iterable[int]) -> str:
-    """*cpus* as a text with ranges."""
+    """Return *cpus* as a text with ranges."""
     parts: list[list[int]] = []
-    for one in sorted(cpus):
-        if parts and parts[-1][1] == one - 1:
-            parts[-1][1] = one
+    for cpu in sorted(cpus):
+        if parts and parts[-1][1] == cpu - 1:
+            parts[-1][1] = cpu
         else:
-            parts.append([one, one])
+            parts.append([cpu, cpu])
     return ",".join(str(low) if low == high else "%d-%d" % (low, high) for low, high in parts)
 
 
 def _text(value: Any) -> Any:
-    """A number as YAML reads it is a text here."""
+    """Return numbers, which YAML may read, as texts; other values unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class CpuSet(Text):
-    """CPUs; the normal form has ranges in order."""
+    """A set of CPUs; the normal form has sorted ranges."""
 
     def __init__(self) -> None:
         super().__init__(1, 255, CPUS, "must be a list of CPUs such as 0-3,^2,8")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        found = cpu_set(super().check(_text(value), path, version), path)
-        if not found:
+        cpus = cpu_set(super().check(_text(value), path, version), path)
+        if not cpus:
             raise InvalidField(path, "must name at least one CPU", value)
-        return cpu_text(found)
+        return cpu_text(cpus)
 
 
 class CpuMask(CpuSet):
-    """CPUs, or with ``^`` at the beginning all but those that are named; the normal form has one of the two."""
+    """A set of CPUs, or with ``^`` at the beginning all CPUs except the named ones. The normal form uses only one of
+    the two.
+    """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         text = Text.check(self, _text(value), path, version)
@@ -73,16 +75,19 @@ class CpuMask(CpuSet):
         return "^" + super().check(without, path, version).replace(",", ",^")
 
 
-def masked(mask: str, count: int) -> frozenset[int]:
-    """Those of *count* CPUs that the normal form of a ``CpuMask`` names; and others, where it names more."""
+def masked_cpus(mask: str, count: int) -> frozenset[int]:
+    """Return the CPUs out of *count* that the normal form of a ``CpuMask`` names; a mask without ``^`` may also name
+    higher ones.
+    """
     if not mask.startswith("^"):
         return cpu_set(mask)
     return frozenset(range(count)) - cpu_set(mask.replace("^", ""))
 
 
 class PageSize(Text):
-    """``small``, ``large``, ``any``, or a size; the normal form of a size is KiB as a text. Without a unit it is KiB;
-    ``b`` and ``bit`` are bits, as in Nova."""
+    """``small``, ``large``, ``any``, or a size. A size without a unit is KiB; ``b`` and ``bit`` are bits, as in Nova.
+    The normal form of a size is KiB as a text.
+    """
 
     def __init__(self) -> None:
         super().__init__(1, 32, "small|large|any|[0-9]+([kKMGT]i?)?(b|bit|B)?",

@@ -9,18 +9,18 @@ from .merge import MEMORY_KEY
 from .pci import TRAITS
 from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
 from .standard import GIVEN_CLASSES
-from .traits import CUSTOM, exists
+from .traits import CUSTOM, is_known_trait
 
-#: Of hypervisors that are none here.
+#: Names for hypervisors that Magnetar does not support.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
-#: Classes that are counted, but not in groups, nor by names that are too long.
+#: Classes that are counted, but not in groups, nor under names that are too long.
 _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
-#: An amount that asks for nothing.
+#: An amount that requests nothing.
 NONE = "0+"
 _SCHEDULED = frozenset((SCHEDULER,))
-#: Classes whose amount an extra spec can say instead of the flavor, in the order of ``Amounts``.
+#: Classes whose amount an extra spec can set instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
-#: Names that ``capabilities:`` has in Nova, and no host has as a number or word, and what asks for that.
+#: Names of ``capabilities:`` in Nova that no host has as a number or word, and the request to use instead.
 NO_FIGURES = {
     "aggregates": "what aggregates of a host say is asked for by aggregate_instance_extra_specs:NAME",
     "instances": "servers of a host are asked for by the hints same_host and different_host, how many there are by "
@@ -31,12 +31,12 @@ NO_FIGURES = {
                                               "img_hv_type and hw_vm_mode, or by trait:COMPUTE_ARCH_…",
     "disk_available_least": "hosts do not tell it with their heartbeats; capabilities:free_disk_gb is what nobody has "
                             "claimed"}
-#: Classes that flavors do not ask for, and what does.
+#: Classes that flavors do not request, and the request to use instead.
 NO_CLASSES = {
     "NET_BW_[EI]GR_KILOBIT_PER_SEC": "ports ask for bandwidth (QoS rules of minimum bandwidth), of the provider of "
                                      "their physical network",
     "NUMA_(THREAD|MEMORY_MB)": "NUMA cells are asked for by hw:numa_nodes"}
-#: What mostly serves better than a class that operators give a host, for messages.
+#: Better alternatives to a class that operators give a host, for messages.
 CLASS_HINTS = {
     **dict.fromkeys(("PCI_DEVICE", "SRIOV_NET_VF", "FPGA", "PGPU"), "PCI devices are asked for by "
                     "pci_passthrough:alias, virtual functions by ports"),
@@ -71,7 +71,7 @@ ROWS = (
          lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB and MEM_ENCRYPTION_CONTEXT in resources: without a "
                "group, and VGPU, CUSTOM_ ones and those that operators give hosts in groups, too"),
     Spec(r"trait(%s)?:(?P<what>[A-Z0-9_]+)" % GROUP, "required|forbidden", frozenset((AGENT, SCHEDULER)),
-         exists=exists),
+         exists=is_known_trait),
     Spec(r"trait%s:%s" % (GROUP, TRAITS), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="there is no such trait; `openstack trait list` "
          "has all, and others begin with CUSTOM_"),

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Types of virtual GPUs (mediated devices) that an agent's settings enable, and the devices that are to have them."""
+"""Types of virtual GPUs (mediated devices) that an agent's settings enable, and the devices that each type is for."""
 
 from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-#: The characters of a PCI address; ``?`` stands for one of them, ``*`` for any number.
+#: Wildcards in a PCI address: ``?`` stands for one character, ``*`` for any number.
 _ANY, _ONE = "*", "?"
 
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
-    """Return what is wrong with the types that settings name, an empty text when nothing is.
+    """Return the error in the types that settings name; empty when there is none.
 
     Each device has one type. A type without an address, which may only be the last, is for all other devices.
     """
@@ -19,16 +19,17 @@ def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
             if "address" not in first or first["address"] == _ANY:
                 return ("%s has no address, so that it is for all devices, and nothing is left for %s: give it an "
                         "address, or name it last" % (first["type"], second["type"]))
-            if "address" in second and second["address"] != _ANY and overlap(first["address"], second["address"]):
+            if "address" in second and second["address"] != _ANY and patterns_overlap(first["address"],
+                                                                                      second["address"]):
                 return ("both %s and %s are meant for the same devices (addresses %s and %s); each device has one type"
                         % (first["type"], second["type"], first["address"], second["address"]))
     return ""
 
 
-def overlap(first: str, second: str) -> bool:
-    """Return whether some text matches both patterns, which may have ``*`` and ``?``.
+def patterns_overlap(first: str, second: str) -> bool:
+    """Return whether some text matches both patterns, which may contain ``*`` and ``?``.
 
-    The rows are those of a table: whether the beginnings of both patterns match some text.
+    Fills a table row by row: each cell says whether the beginnings of both patterns match some text.
     """
     row = [True] + [False] * len(second)
     for at, mark in enumerate(second):

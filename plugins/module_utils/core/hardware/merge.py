@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server's ``hardware``: what its flavor, its image and the server itself ask for, as one. Pure.
+"""The merge of the hardware requests of flavor, image and server into the server's ``hardware``. Pure.
 
-Source: Nova's extra spec reference and its pages on CPU topologies and resource limits (spec rows A4, A16, A18).
+Source: Nova's extra spec reference and its pages on CPU topologies and resource limits.
 """
 
 from __future__ import annotations
@@ -26,126 +26,136 @@ from .rows import (
     ROWS,
     UNION,
     Row,
-    pcpus,
-    said,
+    parse_hardware_specs,
+    requested_pcpus,
 )
 
-#: Disk bus to the beginning of the names of its disks.
+#: Disk bus to the prefix of its device names.
 PREFIX: Mapping[str, str] = {"virtio": "vd", "scsi": "sd", "sata": "sd", "ide": "hd"}
 TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
-#: Cards whose memory can be chosen.
+#: Video models whose memory can be chosen.
 WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
-#: What these are at least where they are not 0: microseconds, and cgroups' least weight.
+#: Minimum of fields unless 0: microseconds, and the least weight of cgroups.
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
-#: IOMMU of guests to the machines that have it.
+#: IOMMU model of guests to the machines that have it.
 VIOMMUS: Mapping[str, tuple[str, ...]] = {
     "auto": ("q35", "virt"), "virtio": ("q35", "virt"), "intel": ("q35",), "smmuv3": ("virt",)}
-#: The fields of memory that the CPU encrypts.
+#: The fields of encrypted memory.
 MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
-#: The field that says who has the secret of a TPM, and its words; that for clouds where flavors say nothing is user.
+#: The field that names the owner of a TPM's secret, and its values; in clouds ``user`` is the default of flavors.
 SECURITY, USER, HOST, DEPLOYMENT = "tpm_secret_security", "user", "host", "deployment"
-#: The resource class of which a server with such memory has one.
+#: The resource class of encrypted memory; a server takes one unit.
 MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 _NAMED = tuple((row.name, row) for row in ROWS)
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
-def hardware_of(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """The ``hardware`` that the extra *specs* of a flavor and the *properties* of an image ask of a server with so many
-    virtual CPUs, and its ``machine`` where the image says one. Raises ``InvalidField`` naming flavor or image."""
+def hardware_of_specs(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """Return the ``hardware`` that a flavor's extra *specs* and an image's *properties* request for a server with
+    *vcpus* virtual CPUs, and ``machine`` where the image names one. Raises ``InvalidField`` naming flavor or image.
+    """
     if not specs and not properties:
         return {}
     check_pcpus(specs, vcpus)
-    return whole(both(said(specs, BY_SPEC), said(properties, BY_PROPERTY), vcpus), {}, vcpus)
+    return merge_server_hardware(merge_flavor_image(parse_hardware_specs(specs, BY_SPEC),
+                                                    parse_hardware_specs(properties, BY_PROPERTY), vcpus), {}, vcpus)
 
 
 def check_pcpus(specs: Mapping[str, Any], vcpus: int) -> None:
-    """Raise ``InvalidField`` where the extra *specs* of a flavor with so many virtual CPUs ask for dedicated CPUs
-    (``resources:PCPU``) in another number, or for others besides (row A4.4)."""
-    if not (asked := pcpus(specs)):
+    """Raise ``InvalidField`` where the extra *specs* of a flavor with *vcpus* virtual CPUs request another number of
+    dedicated CPUs (``resources:PCPU``), or shared CPUs in addition.
+    """
+    if not (pcpu_count := requested_pcpus(specs)):
         return
     if apart := next((name for name in ("resources:VCPU", "hw:cpu_policy") if name in specs
                       and specs[name] not in ("0", "dedicated")), None):
         raise InvalidField("flavor", "must not have extra spec %s=%s together with %s=%s: all virtual CPUs are "
                            "dedicated then; for some of them say hw:cpu_policy=mixed" % (apart, specs[apart], PCPU,
-                                                                                         asked))
-    if asked != vcpus:
+                                                                                         pcpu_count))
+    if pcpu_count != vcpus:
         raise InvalidField("flavor", "must have extra spec %s=%d, since it has so many virtual CPUs, or none; for some "
-                           "of them say hw:cpu_policy=mixed" % (PCPU, vcpus), asked)
+                           "of them say hw:cpu_policy=mixed" % (PCPU, vcpus), pcpu_count)
 
 
-def encrypts(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
-    """Whether what a server of *flavor* and *image* writes to its own disks is encrypted."""
-    asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
-    return bool(asked.get("ephemeral_encryption"))
+def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Return whether the local disks of a server of *flavor* and *image* are encrypted."""
+    requested = {**parse_hardware_specs(flavor.get("extra_specs") or {}, BY_SPEC),
+                 **parse_hardware_specs(image.get("properties") or {}, BY_PROPERTY)}
+    return bool(requested.get("ephemeral_encryption"))
 
 
-def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
-    ``hardware``, and ``machine`` where the image says one, or keeps the server's own; empty where they ask for
-    nothing. Raises ``InvalidField``."""
-    found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
-    machine = machines.machine_of(image, found.pop("machine", ""))
-    check_machine(found, machine or machines.usual(found))
-    numa.check(found, flavor["vcpus"], flavor.get("ram"))
-    if "tpm_version" in found:
-        found.setdefault(SECURITY, USER)
-    return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
+def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) request:
+    ``hardware``, and ``machine`` where the image names one or keeps the server's own; empty when they request nothing.
+    Raises ``InvalidField``.
+    """
+    hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
+    machine = machines.machine_of_image(image, hardware.pop("machine", ""))
+    check_machine(hardware, machine or machines.default_machine(hardware))
+    numa.check_numa(hardware, flavor["vcpus"], flavor.get("ram"))
+    if "tpm_version" in hardware:
+        hardware.setdefault(SECURITY, USER)
+    return {**({"hardware": hardware} if hardware else {}), **({"machine": machine} if machine else {})}
 
 
-def tpm_security(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
-    """Who has the secret of the TPM of a cloud's server of *flavor* and *image*: ``user``, ``host`` or ``deployment``;
-    "" where it has no TPM."""
+def tpm_secret_owner(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """Return the owner of the TPM secret of a cloud's server of *flavor* and *image*: ``user``, ``host`` or
+    ``deployment``; "" when it has no TPM.
+    """
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:tpm_version" not in specs and "hw_tpm_version" not in properties:
         return ""
-    return str(said(specs, BY_SPEC).get(SECURITY, USER))
+    return str(parse_hardware_specs(specs, BY_SPEC).get(SECURITY, USER))
 
 
 def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
-    """With what the memory of a server of *flavor* and *image* is encrypted (``mem_encryption_model``); "" where it is
-    not."""
+    """Return the encryption model (``mem_encryption_model``) of the memory of a server of *flavor* and *image*; "" when
+    it is not encrypted.
+    """
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:%s" % MEMORY not in specs and "hw_%s" % MEMORY not in properties:
         return ""
-    return memory_model({**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)})
+    return memory_model({**parse_hardware_specs(specs, BY_SPEC), **parse_hardware_specs(properties, BY_PROPERTY)})
 
 
 def memory_model(hardware: Mapping[str, Any]) -> str:
-    """The same of a server's *hardware*."""
+    """Return the memory encryption model of a server's *hardware*; "" when its memory is not encrypted."""
     return str(hardware.get(MODEL, FIELDS[MODEL].usual)) if hardware.get(MEMORY) else ""
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:
-    """The device name of a server's own root disk."""
+    """Return the device name of a server's local root disk."""
     return PREFIX[hardware.get("disk_bus", "virtio")] + "a"
 
 
-def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """What flavor and image say (``rows.said``) as one; each row's rule says how. Raises ``InvalidField``."""
-    found: dict[str, Any] = {}
+def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """Merge the requests of flavor and image (``rows.parse_hardware_specs``) by the rule of each row. Raises
+    ``InvalidField``.
+    """
+    merged: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
         raise InvalidField("image", "property hw_%s must not be set together with the flavor's hw:numa_nodes" % more[0])
     for name, row in _NAMED:
         if name in flavor or name in image:
-            value = _one(row, flavor.get(name), image.get(name))
-            found[row.field or "max %s" % row.bounds] = value
-    if any(name in image for name in TOPOLOGY):  # an image that says one says all
-        found.update({name: image.get(name) for name in TOPOLOGY})
-    if "cpu_realtime_mask" not in flavor and not found.get("cpu_realtime"):
-        found.pop("cpu_realtime_mask", None)  # the image's, as in Nova
-    limits = {name: found.pop("max %s" % name, None) for name in (*TOPOLOGY, "video_ram")}
-    found = {name: value for name, value in found.items() if value is not None}
-    if "video_ram" in found and found["video_ram"] > (limits["video_ram"] or 0):
+            value = _merge_row(row, flavor.get(name), image.get(name))
+            merged[row.field or "max %s" % row.bounds] = value
+    if any(name in image for name in TOPOLOGY):  # an image that names one replaces all of them
+        merged.update({name: image.get(name) for name in TOPOLOGY})
+    if "cpu_realtime_mask" not in flavor and not merged.get("cpu_realtime"):
+        merged.pop("cpu_realtime_mask", None)  # the image's, as in Nova
+    limits = {name: merged.pop("max %s" % name, None) for name in (*TOPOLOGY, "video_ram")}
+    merged = {name: value for name, value in merged.items() if value is not None}
+    if "video_ram" in merged and merged["video_ram"] > (limits["video_ram"] or 0):
         raise InvalidField("image", "property hw_video_ram must be no more than the flavor's hw_video:ram_max_mb, "
-                           "which is %s" % (limits["video_ram"] or 0), found["video_ram"])
-    if any(limits[name] for name in TOPOLOGY) or any(name in found for name in TOPOLOGY):
-        found.update(topology(vcpus, found, limits, "image" if any(n in image for n in TOPOLOGY) else "flavor"))
-    return found
+                           "which is %s" % (limits["video_ram"] or 0), merged["video_ram"])
+    if any(limits[name] for name in TOPOLOGY) or any(name in merged for name in TOPOLOGY):
+        merged.update(choose_cpu_topology(vcpus, merged, limits,
+                                          "image" if any(n in image for n in TOPOLOGY) else "flavor"))
+    return merged
 
 
-def _one(row: Row, flavor: Any, image: Any) -> Any:
-    """The value of a *row* of which flavor or image, or both, say one."""
+def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
+    """Return the value of a *row* that flavor, image or both request."""
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
                            % (row.image, row.spec, flavor), image)
@@ -169,23 +179,24 @@ def _one(row: Row, flavor: Any, image: Any) -> Any:
     return image if row.rule in (IMAGE_WINS, LESS, OPEN) else flavor
 
 
-def topology(vcpus: int, wanted: Mapping[str, Any], limits: Mapping[str, Optional[int]],
-             field: str = "hardware") -> dict[str, int]:
-    """Sockets, cores and threads of *vcpus*: those that are *wanted*, and of what is left open the one with the fewest
-    threads and then the most sockets, within the *limits*. Raises ``InvalidField`` naming *field*."""
+def choose_cpu_topology(vcpus: int, requested: Mapping[str, Any], limits: Mapping[str, Optional[int]],
+                        field: str = "hardware") -> dict[str, int]:
+    """Return the sockets, cores and threads of *vcpus* within the *limits*: the *requested* ones, then the topology
+    with the fewest threads and, among these, the most sockets. Raises ``InvalidField`` naming *field*.
+    """
     for name in TOPOLOGY:
-        most, asked = limits.get(name), wanted.get(name)
-        if most and asked and asked > most:
-            raise InvalidField(field, "must ask for no more %s than %d" % (name, most), asked)
-    fits = [one for one in _products(vcpus)
-            if all(wanted.get(name) in (None, one[name]) and one[name] <= (limits.get(name) or vcpus)
+        most, count = limits.get(name), requested.get(name)
+        if most and count and count > most:
+            raise InvalidField(field, "must ask for no more %s than %d" % (name, most), count)
+    fits = [candidate for candidate in _products(vcpus)
+            if all(requested.get(name) in (None, candidate[name]) and candidate[name] <= (limits.get(name) or vcpus)
                    for name in TOPOLOGY)]
     if not fits:
-        asked = ", ".join("%s %s" % (name, wanted[name]) for name in TOPOLOGY if wanted.get(name))
+        summary = ", ".join("%s %s" % (name, requested[name]) for name in TOPOLOGY if requested.get(name))
         within = ", ".join("%s at most %s" % (name, limits[name]) for name in TOPOLOGY if limits.get(name))
         raise InvalidField(field, "must ask for a topology whose sockets, cores and threads multiply to the %d virtual "
-                           "CPUs of the server; asked for: %s" % (vcpus, "; ".join(filter(None, (asked, within)))))
-    return max(fits, key=lambda one: (-one["cpu_threads"], one["cpu_sockets"]))
+                           "CPUs of the server; asked for: %s" % (vcpus, "; ".join(filter(None, (summary, within)))))
+    return max(fits, key=lambda candidate: (-candidate["cpu_threads"], candidate["cpu_sockets"]))
 
 
 def _products(vcpus: int) -> Iterator[dict[str, int]]:
@@ -196,26 +207,27 @@ def _products(vcpus: int) -> Iterator[dict[str, int]]:
                 yield dict(zip(TOPOLOGY, (sockets, cores, vcpus // (sockets * cores))))
 
 
-def whole(asked: Mapping[str, Any], own: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """The ``hardware`` of a server for which flavor and image have *asked* (``both``), and which says its *own* over
-    that: without what every server has. Raises ``InvalidField``."""
-    found = dict(asked)
-    if any(name in own for name in TOPOLOGY):
-        found = {name: value for name, value in found.items() if name not in TOPOLOGY}
-    found.update(own)
-    found = architectures.completed(found)
-    if any(name in found for name in TOPOLOGY):
-        found.update(topology(vcpus, found, {}))
-    if found.get("cpu_realtime"):
-        found.setdefault("cpu_policy", "dedicated")
-    found = {name: value for name, value in found.items() if name == "machine" or value != FIELDS[name].usual}
-    _check(found)
-    numa.check(found, vcpus)
-    return found
+def merge_server_hardware(requested: Mapping[str, Any], overrides: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """Return the ``hardware`` of a server without default values. *requested*: the merge of flavor and image
+    (``merge_flavor_image``). *overrides*: the server's own fields, which take precedence. Raises ``InvalidField``.
+    """
+    hardware = dict(requested)
+    if any(name in overrides for name in TOPOLOGY):
+        hardware = {name: value for name, value in hardware.items() if name not in TOPOLOGY}
+    hardware.update(overrides)
+    hardware = architectures.complete_for_architecture(hardware)
+    if any(name in hardware for name in TOPOLOGY):
+        hardware.update(choose_cpu_topology(vcpus, hardware, {}))
+    if hardware.get("cpu_realtime"):
+        hardware.setdefault("cpu_policy", "dedicated")
+    hardware = {name: value for name, value in hardware.items() if name == "machine" or value != FIELDS[name].usual}
+    _check(hardware)
+    numa.check_numa(hardware, vcpus)
+    return hardware
 
 
 def _check(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for what does not go together."""
+    """Raise ``InvalidField`` for fields that contradict each other."""
     for name in _DISK:
         total, apart = name % "total", [name % way for way in ("read", "write") if name % way in hardware]
         if total in hardware and apart:
@@ -237,7 +249,7 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """The same for what means nothing without another field."""
+    """Raise ``InvalidField`` for fields that mean nothing without another field."""
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
             raise InvalidField("hardware.%s" % name, "needs %s" % base)
@@ -248,7 +260,7 @@ def _check_bases(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_trust(hardware: Mapping[str, Any]) -> None:
-    """The same for firmware and TPM."""
+    """Raise ``InvalidField`` for firmware and TPM fields that contradict each other."""
     if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
         raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
     if hardware.get("tpm_model") == "tpm-crb" and hardware["tpm_version"] != "2.0":
@@ -256,7 +268,7 @@ def _check_trust(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
-    """The same for memory that the CPU encrypts (rows A14.6, A14.7): nothing but the guest can read it."""
+    """Raise ``InvalidField`` for fields that do not work with encrypted memory, which only the guest can read."""
     if not hardware.get(MEMORY):
         return
     if hardware.get("firmware") != "uefi":
@@ -271,7 +283,7 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 
 def _base(name: str) -> str:
-    """The field without which *name* means nothing."""
+    """Return the field that *name* depends on; "" when there is none."""
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):
@@ -290,17 +302,17 @@ def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
                                "machine pc" % machine)
     if hardware.get(MEMORY) and "q35" not in machine:
         raise InvalidField("hardware.%s" % MEMORY, "cannot be had on machine %s; use machine q35" % machine, True)
-    if "viommu" in hardware and machines.family(machine) not in (there := VIOMMUS[hardware["viommu"]]):
+    if "viommu" in hardware and machines.machine_family(machine) not in (supported := VIOMMUS[hardware["viommu"]]):
         raise InvalidField("hardware.viommu", "cannot be had on machine %s; use machine %s" % (
-            machine, " or ".join(there)), hardware["viommu"])
+            machine, " or ".join(supported)), hardware["viommu"])
     if hardware.get("secure_boot") == "required" and "q35" not in machine:
         raise InvalidField("hardware.secure_boot", "cannot be required on machine %s, which has no place that only "
                            "the firmware writes to (SMM); use machine q35" % machine)
 
 
 def _check_architecture(hardware: Mapping[str, Any], machine: str) -> None:
-    asked, there = hardware.get(architectures.FIELD), machines.architecture(machine)
-    if there and there != (asked or architectures.X86_64):
+    requested, native = hardware.get(architectures.FIELD), machines.machine_architecture(machine)
+    if native and native != (requested or architectures.X86_64):
         raise InvalidField("hardware.%s" % architectures.FIELD, "must be %s (hw_emulation_architecture) on machine %s, "
                            "whose guests it is of; use that, or machine %s" % (
-                               there, machine, machines.usual(hardware)), asked)
+                               native, machine, machines.default_machine(hardware)), requested)

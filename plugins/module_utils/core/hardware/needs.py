@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server's ``hardware`` needs of its host. Pure: agents refuse by it, and the scheduler looks for another host.
+"""Requirements of a server's ``hardware`` on its host. Pure: agents refuse servers with them, and the scheduler tries
+another host.
 """
 
 from __future__ import annotations
@@ -7,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Sequence
 
 from . import architectures
-from .machines import listed, needed
+from .machines import describe_machines, required_machine
 from .merge import MEMORY, memory_model
-from .pci import VGPU, asked, in_words, is_vgpu, network_of, told
+from .pci import VGPU, describe_devices, device_requests, is_vgpu, network_of_devices, reported_devices
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
@@ -30,9 +31,10 @@ EMULATOR = "an emulator of %s and its firmware, which libvirt knows (it emulates
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
-def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
-    host that does not tell what it has has nothing."""
+def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot provide, with the missing part.
+    Facts that a host does not report count as missing.
+    """
     yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
         yield "secure_boot", SECURE_BOOT
@@ -52,47 +54,51 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
 
 
 def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The same for architecture, machine type and firmware; that of another architecture is there with its emulator."""
-    emulated, others = architectures.emulated(hardware, host), host.get("emulated_architectures") or ()
-    if emulated and emulated not in others:
+    """Yield the missing architecture, machine type and firmware. An emulator comes with its own firmware."""
+    emulated, emulatable = architectures.emulated_architecture(hardware, host), host.get("emulated_architectures") or ()
+    if emulated and emulated not in emulatable:
         yield architectures.FIELD, EMULATOR % (
-            emulated, ", ".join(others) or "no other", architectures.PACKAGES[emulated])
+            emulated, ", ".join(emulatable) or "no other", architectures.PACKAGES[emulated])
         return
-    machine, there = hardware.get("machine") or needed(hardware), machines_of(hardware, host)
-    if machine and there and machine not in there:
-        yield "machine", MACHINE % (machine, listed(there))
+    machine, offered = hardware.get("machine") or required_machine(hardware), offered_machine_types(hardware, host)
+    if machine and offered and machine not in offered:
+        yield "machine", MACHINE % (machine, describe_machines(offered))
     if hardware.get("firmware") == "uefi" and not emulated and "uefi" not in (host.get("firmware") or ()):
         yield "firmware", UEFI
 
 
-def machines_of(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
-    """The machine types that guests of a *host* with this *hardware* can have; none where an earlier agent does not
-    tell them."""
-    found: Sequence[str] = (host.get("machine_types") or {}).get(architectures.of(hardware, host)) or ()
-    return found
+def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
+    """Return the machine types that guests with this *hardware* can have on a *host*; empty where an earlier agent does
+    not report them.
+    """
+    machine_types: Sequence[str] = (host.get("machine_types") or {}).get(architectures.guest_architecture(hardware,
+                                                                                                          host)) or ()
+    return machine_types
 
 
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The same for PCI devices and virtual GPUs."""
-    wanted = asked(hardware)
-    yield from lacking_devices(wanted, told(host) if wanted else {})
+    """Yield the missing PCI devices and virtual GPUs."""
+    requested = device_requests(hardware)
+    yield from missing_devices(requested, reported_devices(host) if requested else {})
 
 
-def lacking_devices(wanted: Mapping[str, int], there: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The same of the devices *wanted*, by the names of ``pci.asked`` and ``pci.of_network``; *there*: ``pci.told`` of
-    the host."""
-    for name, count in wanted.items():
-        known = there.get(name)
+def missing_devices(requested: Mapping[str, int], available: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str,
+                                                                                                                str]]:
+    """Yield the missing ones of the devices *requested*, by the names of ``pci.device_requests`` and
+    ``pci.network_devices_name``. *available*: ``pci.reported_devices`` of the host.
+    """
+    for name, count in requested.items():
+        device = available.get(name)
         if is_vgpu(name):
-            if known is None or known["free"] < count:
+            if device is None or device["free"] < count:
                 trait = name[len(VGPU) + 1:]
                 yield "vgpus", MDEV % (" of a device with trait %s" % trait if trait else "", *(
-                    (0, 0) if known is None else (known["free"], known["total"])))
-        elif network_of(name):
-            if known is None or known["free"] < count:
-                yield "networks", FUNCTIONS % (in_words(name), count, *(
-                    (0, 0) if known is None else (known["free"], known["total"])))
-        elif known is None:
+                    (0, 0) if device is None else (device["free"], device["total"])))
+        elif network_of_devices(name):
+            if device is None or device["free"] < count:
+                yield "networks", FUNCTIONS % (describe_devices(name), count, *(
+                    (0, 0) if device is None else (device["free"], device["total"])))
+        elif device is None:
             yield "pci_alias", NO_PCI % name
-        elif known["free"] < count:
-            yield "pci_alias", PCI % (name, count, known["free"], known["total"])
+        elif device["free"] < count:
+            yield "pci_alias", PCI % (name, count, device["free"], device["total"])

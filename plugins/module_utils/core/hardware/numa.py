@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Dedicated CPUs, NUMA cells and memory pages: what a server needs of a host's, and which of them it gets. Pure: agents
-choose by it, and schedulers foresee the choice.
+"""Dedicated CPUs, NUMA cells and memory pages: the needs of a server and its placement on a host. Pure: agents choose
+with these functions, and schedulers predict the choice.
 
-Source: Nova's pages on CPU topologies and huge pages (spec rows A3, A4, A6; XCPU).
+Source: Nova's pages on CPU topologies and huge pages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ..errors import InvalidField
-from .cpus import cpu_set, cpu_text, masked
+from .cpus import cpu_set, cpu_text, masked_cpus
 
 SMALL, LARGE, ANY_SIZE = "small", "large", "any"
 #: KiB of a small page.
@@ -21,7 +21,9 @@ SMALL_KIB = 4
 
 
 class GuestCell(NamedTuple):
-    """A NUMA cell of a guest: its virtual CPUs, those of them that have a CPU of the host for themselves, MiB."""
+    """A NUMA cell of a guest: its virtual CPUs, the *pinned* ones among them that have a CPU of the host to themselves,
+    and its MiB.
+    """
 
     cpus: tuple[int, ...]
     pinned: tuple[int, ...]
@@ -29,8 +31,9 @@ class GuestCell(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a server needs. *page*: "" where nothing is said. *emulator*: whether QEMU's own threads have a CPU for
-    themselves. *networks*: those that it is to be near, where the host says near which cells they are."""
+    """The NUMA needs of a server. *page*: "" where no size is requested. *emulator*: whether QEMU's own threads get a
+    dedicated CPU. *networks*: the guest must be near them, where the host reports the cells near a network.
+    """
 
     cells: tuple[GuestCell, ...]
     page: str = ""
@@ -40,14 +43,15 @@ class Needs(NamedTuple):
 
     @property
     def dedicated(self) -> int:
-        """How many CPUs of the host it has for itself."""
+        """Return the number of dedicated CPUs that the server needs."""
         return sum(len(cell.pinned) for cell in self.cells) + self.emulator
 
 
 class HostCell(NamedTuple):
-    """A NUMA cell of a host: what is free of its dedicated CPUs, MiB and large pages (by KiB); its shared CPUs, the
-    threads of each core, the sockets that its CPUs are on, and the *networks* (physical ones, and ``TUNNELS`` of
-    ``core.bandwidth``) whose cards are near it."""
+    """A NUMA cell of a host: its free dedicated CPUs, free MiB and free large pages (count by KiB), its shared CPUs,
+    the threads of each core, the sockets of its CPUs, and the *networks* (physical ones, and ``TUNNELS`` of
+    ``core.bandwidth``) whose cards are near it.
+    """
 
     id: int
     dedicated: frozenset[int]
@@ -59,48 +63,50 @@ class HostCell(NamedTuple):
     networks: frozenset[str] = frozenset()
 
 
-# What a server needs ------------------------------------------------------------------------------------------------
-def pinned(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """The virtual CPUs that have a CPU of the host for themselves."""
+# Needs of a server --------------------------------------------------------------------------------------------------
+def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
+    """Return the virtual CPUs that have a CPU of the host to themselves."""
     policy = hardware.get("cpu_policy")
     if policy == "mixed":
         mask = hardware.get("cpu_dedicated_mask")
-        return cpu_set(mask) if mask else realtime(hardware, vcpus)
+        return cpu_set(mask) if mask else realtime_cpus(hardware, vcpus)
     return frozenset(range(vcpus)) if policy == "dedicated" else frozenset()
 
 
-def realtime(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """The virtual CPUs that run in real time (spec rows XCPU-13, A5)."""
+def realtime_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
+    """Return the virtual CPUs that run in real time."""
     if not hardware.get("cpu_realtime"):
         return frozenset()
     mask = hardware.get("cpu_realtime_mask")
-    return frozenset(range(vcpus)) if mask is None else masked(mask, vcpus)
+    return frozenset(range(vcpus)) if mask is None else masked_cpus(mask, vcpus)
 
 
-def dedicated(hardware: Mapping[str, Any], vcpus: int) -> int:
-    """How many dedicated CPUs a server of this *hardware* takes of a host (the class PCPU)."""
-    return len(pinned(hardware, vcpus)) + (hardware.get("emulator_threads") == "isolate")
+def dedicated_cpu_count(hardware: Mapping[str, Any], vcpus: int) -> int:
+    """Return the number of dedicated CPUs (the class PCPU) that a server with this *hardware* takes of a host."""
+    return len(pinned_cpus(hardware, vcpus)) + (hardware.get("emulator_threads") == "isolate")
 
 
-def needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Needs]:
-    """What a server of this *hardware* (checked by ``check``) needs; ``None`` for one that may be anywhere. Dedicated
-    CPUs and a page size imply one NUMA cell, as in Nova (XCPU-02)."""
-    own, page = pinned(hardware, vcpus), hardware.get("mem_page_size", "")
-    if not (own or page or "numa_nodes" in hardware):
+def numa_needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Needs]:
+    """Return the needs of a server with this *hardware* (checked by ``check_numa``); ``None`` when it may be anywhere.
+    Dedicated CPUs and a page size imply one NUMA cell, as in Nova.
+    """
+    pinned, page = pinned_cpus(hardware, vcpus), hardware.get("mem_page_size", "")
+    if not (pinned or page or "numa_nodes" in hardware):
         return None
     count = hardware.get("numa_nodes", 1)
-    cpus = [cpu_set(one) for one in hardware.get("numa_cpus", ())] or [
+    cpus = [cpu_set(text) for text in hardware.get("numa_cpus", ())] or [
         frozenset(range(at * vcpus // count, (at + 1) * vcpus // count)) for at in range(count)]
     memory = hardware.get("numa_mem") or [ram // count] * count
-    cells = tuple(GuestCell(tuple(sorted(one)), tuple(sorted(one & own)), mib)
-                  for one, mib in zip(cpus, memory))
+    cells = tuple(GuestCell(tuple(sorted(cell_cpus)), tuple(sorted(cell_cpus & pinned)), mib)
+                  for cell_cpus, mib in zip(cpus, memory))
     return Needs(cells, page, hardware.get("cpu_thread_policy", "prefer"),
                  hardware.get("emulator_threads") == "isolate")
 
 
-def check(hardware: Mapping[str, Any], vcpus: int, ram: Optional[int] = None) -> None:
-    """Raise ``InvalidField`` for what does not go together, or does not suit so many virtual CPUs and MiB (``None``:
-    not known here)."""
+def check_numa(hardware: Mapping[str, Any], vcpus: int, ram: Optional[int] = None) -> None:
+    """Raise ``InvalidField`` for fields that contradict each other or do not fit *vcpus* and *ram* in MiB (``None``:
+    not known here).
+    """
     _check_cpus(hardware, vcpus)
     if hardware.get("locked_memory") and "mem_page_size" not in hardware:
         raise InvalidField("hardware.locked_memory", "needs mem_page_size (hw:mem_page_size)")
@@ -128,8 +134,8 @@ def _check_cpus(hardware: Mapping[str, Any], vcpus: int) -> None:
     if (mask is not None and policy != "mixed") or (policy == "mixed" and not named):
         raise InvalidField("hardware.cpu_dedicated_mask", "must be set where cpu_policy is mixed, and only there", mask)
     if mask is not None:
-        own = cpu_set(mask)
-        if max(own) >= vcpus or len(own) == vcpus:
+        dedicated = cpu_set(mask)
+        if max(dedicated) >= vcpus or len(dedicated) == vcpus:
             raise InvalidField("hardware.cpu_dedicated_mask", "must name some of the virtual CPUs 0 to %d, and not all "
                                "of them" % (vcpus - 1), mask)
     if "cpu_realtime" in hardware:
@@ -142,7 +148,7 @@ def _check_cpus(hardware: Mapping[str, Any], vcpus: int) -> None:
 def _check_realtime(hardware: Mapping[str, Any], vcpus: int) -> None:
     if hardware.get("cpu_policy", "shared") == "shared":
         raise InvalidField("hardware.cpu_realtime", "needs cpu_policy dedicated or mixed (hw:cpu_policy)", True)
-    mask, cpus = hardware.get("cpu_realtime_mask"), realtime(hardware, vcpus)
+    mask, cpus = hardware.get("cpu_realtime_mask"), realtime_cpus(hardware, vcpus)
     if mask is None and "emulator_threads" not in hardware:
         raise InvalidField("hardware.cpu_realtime", "needs cpu_realtime_mask (hw:cpu_realtime_mask), which leaves "
                            "virtual CPUs for QEMU's own threads, or emulator_threads (hw:emulator_threads_policy)",
@@ -156,98 +162,100 @@ def _check_realtime(hardware: Mapping[str, Any], vcpus: int) -> None:
     if len(cpus) == vcpus and "emulator_threads" not in hardware:
         raise InvalidField("hardware.cpu_realtime_mask", "must leave a virtual CPU for QEMU's own threads, or "
                            "emulator_threads (hw:emulator_threads_policy) must say where they are", mask)
-    if not cpus <= pinned(hardware, vcpus):
+    if not cpus <= pinned_cpus(hardware, vcpus):
         raise InvalidField("hardware.cpu_realtime", "needs virtual CPUs that have one for themselves: "
-                           "cpu_dedicated_mask does not name %s" % cpu_text(cpus - pinned(hardware, vcpus)))
+                           "cpu_dedicated_mask does not name %s" % cpu_text(cpus - pinned_cpus(hardware, vcpus)))
 
 
 def _check_cells(hardware: Mapping[str, Any], nodes: int, vcpus: int, ram: Optional[int]) -> None:
     for name in ("numa_cpus", "numa_mem"):
         if len(hardware[name]) != nodes or None in hardware[name]:
             raise InvalidField("hardware.%s" % name, "must say one for each of the %d cells, from 0 on" % nodes)
-    seen: set[int] = set()
+    named_cpus: set[int] = set()
     for text in hardware["numa_cpus"]:
         cpus = cpu_set(text)
-        if cpus & seen or max(cpus) >= vcpus:
+        if cpus & named_cpus or max(cpus) >= vcpus:
             raise InvalidField("hardware.numa_cpus", "must name each of the virtual CPUs 0 to %d once" % (vcpus - 1),
                                hardware["numa_cpus"])
-        seen |= cpus
-    if len(seen) != vcpus:
+        named_cpus |= cpus
+    if len(named_cpus) != vcpus:
         raise InvalidField("hardware.numa_cpus", "must name each of the virtual CPUs 0 to %d once; missing: %s" % (
-            vcpus - 1, cpu_text(frozenset(range(vcpus)) - seen)), hardware["numa_cpus"])
+            vcpus - 1, cpu_text(frozenset(range(vcpus)) - named_cpus)), hardware["numa_cpus"])
     if ram is not None and sum(hardware["numa_mem"]) != ram:
         raise InvalidField("hardware.numa_mem", "must add up to the %d MiB of the server, and is %d"
                            % (ram, sum(hardware["numa_mem"])), hardware["numa_mem"])
 
 
-# What it gets -------------------------------------------------------------------------------------------------------
-#: What a server has of its host, as its document keeps it: ``cells``, for each of the guest's ``host`` (id of the
-#: host's), ``memory_mb``, ``page`` (KiB) and ``pins`` (CPU of the host by virtual CPU); and ``emulator`` (a CPU).
+# Placement on a host -------------------------------------------------------------------------------------------------
+#: a CPU.
 Placement = dict[str, Any]
 
 
 class NoFit(Exception):
-    """A host has not what a server needs; the message says what it lacks."""
+    """A host lacks something that a server needs; the message names it."""
 
 
-def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = MappingProxyType({}),
-          pack: bool = True) -> Placement:
-    """Which of the host's *cells* a server gets: each cell of the guest one of its own, those that are *worth* more for
-    their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). One at least is near each of
-    the networks that it needs (rows NET-04 to NET-06); those that are near no cell of the host do not count. Raises
-    ``NoFit``."""
-    if len(asked.cells) > len(cells):
-        raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(asked.cells), len(cells)))
-    free = sum(len(one.dedicated) for one in cells)
-    if asked.dedicated > free:
-        raise NoFit("it needs %d dedicated CPUs, and %d are free" % (asked.dedicated, free))
+def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int] = MappingProxyType({}),
+                pack: bool = True) -> Placement:
+    """Return the placement of a server on the host's *cells*, each cell of the guest on another cell of the host. Cells
+    with more *worth* (of their devices) come first, then the fullest that suffice (*pack*) or the emptiest. At least
+    one cell is near each of the networks in *needs*; networks that are near no cell of the host do not count. Raises
+    ``NoFit``.
+    """
+    if len(needs.cells) > len(cells):
+        raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
+    free = sum(len(cell.dedicated) for cell in cells)
+    if needs.dedicated > free:
+        raise NoFit("it needs %d dedicated CPUs, and %d are free" % (needs.dedicated, free))
     way = 1 if pack else -1
-    order = sorted(cells, key=lambda one: (-worth.get(one.id, 0), way * len(one.dedicated), way * one.memory_mb,
-                                           one.id))
+    order = sorted(cells, key=lambda cell: (-worth.get(cell.id, 0), way * len(cell.dedicated), way * cell.memory_mb,
+                                            cell.id))
     fits: list[dict[int, Placement]] = []
-    for at, guest in enumerate(asked.cells):
-        found, lacks = {}, ""
+    for at, guest in enumerate(needs.cells):
+        candidates, lacks = {}, ""
         for index, host in enumerate(order):
             try:
-                found[index] = _cell(host, guest, asked, bool(asked.emulator and not at))
+                candidates[index] = _place_cell(host, guest, needs, bool(needs.emulator and not at))
             except NoFit as error:
                 lacks = str(error)
-        if not found:
+        if not candidates:
             raise NoFit(lacks if len(cells) == 1 else "no NUMA cell of the host suits cell %d: %s" % (at, lacks))
-        fits.append(found)
-    chosen = next(filter(None, (_matched(fits, near) for near in _near(order, asked.networks))), None)
-    if chosen is None and _matched(fits):
+        fits.append(candidates)
+    chosen = next(filter(None, (_match_cells(fits, near) for near in _near_choices(order, needs.networks))), None)
+    if chosen is None and _match_cells(fits):
         raise NoFit("it is to be near the networks %s, and its cells fit nowhere so that one is near each of them"
-                    % ", ".join(sorted(asked.networks)))
+                    % ", ".join(sorted(needs.networks)))
     if chosen is None:
         raise NoFit("the host's NUMA cells that suit one cell of the guest each are not enough for all %d of them"
-                    % len(asked.cells))
-    made = [fits[at][index] for at, index in enumerate(chosen)]
-    emulator = [one.pop("emulator") for one in made if "emulator" in one]
-    return {"cells": made, **({"emulator": emulator[0]} if emulator else {})}
+                    % len(needs.cells))
+    placed_cells = [fits[at][index] for at, index in enumerate(chosen)]
+    emulator = [cell.pop("emulator") for cell in placed_cells if "emulator" in cell]
+    return {"cells": placed_cells, **({"emulator": emulator[0]} if emulator else {})}
 
 
-def _near(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Places in *order* of cells that are near all of the *networks* together, the first ones first."""
-    known = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
-    # A network that is near all cells of another one, and more cells, asks for nothing more than that one. So how much
-    # there is to try follows from the host's cells, however many networks a server has.
-    least = sorted(sorted(one) for one in known if one and not any(other and other < one for other in known))
-    yield from dict.fromkeys(tuple(sorted(set(one))) for one in product(*least))
+def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
+    """Yield tuples of indexes into *order* whose cells together are near all of the *networks*, first cells first."""
+    near_cells = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
+    # A network near all cells of another network, and more, adds no constraint to it. So the number of choices depends
+    # on the host's cells, not on the number of networks of a server.
+    least = sorted(sorted(places) for places in near_cells if places
+                   and not any(other and other < places for other in near_cells))
+    yield from dict.fromkeys(tuple(sorted(set(places))) for places in product(*least))
 
 
-def _matched(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
-    """For each cell of the guest another one of the host, the first ones that do, and those *near* among them; ``None``
-    where there are none."""
-    taken = _given(fits, near)
+def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
+    """Return a distinct cell of the host for each cell of the guest, the first suitable ones and all of *near* among
+    them; ``None`` where there are not enough.
+    """
+    taken = _cover_near_cells(fits, near)
     if taken is None:
         return None
 
-    def find(at: int, seen: set[int]) -> bool:
-        for index in sorted(fits[at], key=lambda one: (one in taken, one)):
-            if index not in seen:
-                seen.add(index)
-                if index not in taken or find(taken[index], seen):
+    def find(at: int, tried: set[int]) -> bool:
+        for index in sorted(fits[at], key=lambda candidate: (candidate in taken, candidate)):
+            if index not in tried:
+                tried.add(index)
+                if index not in taken or find(taken[index], tried):
                     taken[index] = at
                     return True
         return False
@@ -258,17 +266,18 @@ def _matched(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) 
     return [by_guest[at] for at in range(len(fits))]
 
 
-def _given(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
-    """For each of the host's cells *near* something a cell of the guest; ``None`` where there are not enough. Whoever
-    goes on from there keeps all of them."""
+def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
+    """Return a cell of the guest for each cell of the host in *near*; ``None`` where there are not enough. Later
+    matching keeps all cells of *near*.
+    """
     taken: dict[int, int] = {}
 
-    def give(index: int, seen: set[int]) -> bool:
-        holders = {at: held for held, at in taken.items()}
+    def give(index: int, tried: set[int]) -> bool:
+        holders = {at: host_index for host_index, at in taken.items()}
         for at in range(len(fits)):
-            if index in fits[at] and at not in seen:
-                seen.add(at)
-                if at not in holders or give(holders[at], seen):
+            if index in fits[at] and at not in tried:
+                tried.add(at)
+                if at not in holders or give(holders[at], tried):
                     taken[index] = at
                     return True
         return False
@@ -276,27 +285,28 @@ def _given(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Opti
     return taken if all(give(index, set()) for index in near) else None
 
 
-def _cell(host: HostCell, guest: GuestCell, asked: Needs, emulator: bool) -> Placement:
-    """What a cell of the guest gets of a cell of the host. Raises ``NoFit``."""
+def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) -> Placement:
+    """Return the share of a *host* cell that a *guest* cell gets. Raises ``NoFit``."""
     floating = len(guest.cpus) - len(guest.pinned)
     if floating > len(host.shared):
         raise NoFit("it needs %d shared CPUs, and the cell has %d" % (floating, len(host.shared)))
-    cpus = _cpus(host, len(guest.pinned), asked.threads)
-    page = _page(host, guest.memory_mb, asked.page)
-    found: Placement = {"host": host.id, "memory_mb": guest.memory_mb, "page": page,
-                        "pins": {str(vcpu): cpu for vcpu, cpu in zip(guest.pinned, cpus)}}
+    cpus = _choose_cpus(host, len(guest.pinned), needs.threads)
+    page = _page_size(host, guest.memory_mb, needs.page)
+    placement: Placement = {"host": host.id, "memory_mb": guest.memory_mb, "page": page,
+                            "pins": {str(vcpu): cpu for vcpu, cpu in zip(guest.pinned, cpus)}}
     if emulator:
-        left = sorted(host.dedicated.difference(cpus))
-        if not left:
+        spare_cpus = sorted(host.dedicated.difference(cpus))
+        if not spare_cpus:
             raise NoFit("it needs a dedicated CPU for QEMU's own threads beside %d for its virtual CPUs, and %d are "
                         "free in the cell" % (len(cpus), len(host.dedicated)))
-        found["emulator"] = left[0]
-    return found
+        placement["emulator"] = spare_cpus[0]
+    return placement
 
 
-def _cpus(host: HostCell, count: int, threads: str) -> list[int]:
-    """*count* of the cell's dedicated CPUs. *threads*: ``require`` those that are threads of the same cores, ``prefer``
-    them, or ``isolate``: a host without threads."""
+def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
+    """Return *count* of the cell's dedicated CPUs. *threads*: ``require`` or ``prefer`` threads of the same cores, or
+    ``isolate``, which needs a host without threads.
+    """
     if not count:
         return []
     if count > len(host.dedicated):
@@ -310,40 +320,40 @@ def _cpus(host: HostCell, count: int, threads: str) -> list[int]:
                     "free in the cell" % (count, len(together)))
     if (count > 1 and len(together) >= count) or threads == "require":
         return together[:count]
-    # Cores that are in use already first, so that whole cores stay for those who want threads together.
+    # Take cores in partial use first, so that whole cores stay for guests that want threads together.
     return sorted(host.dedicated, key=lambda cpu: (cpu in together, cpu))[:count]
 
 
-def _page(host: HostCell, memory_mb: int, size: str) -> int:
-    """KiB of the pages that the memory is made of. Raises ``NoFit``."""
+def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
+    """Return the size in KiB of the pages for the memory. Raises ``NoFit``."""
     sizes = sorted((kib for kib in host.pages if kib > SMALL_KIB), reverse=True)
-    wanted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
-    for kib in [int(size)] if wanted is None else wanted:
+    accepted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
+    for kib in [int(size)] if accepted is None else accepted:
         if kib == SMALL_KIB:
             if memory_mb <= host.memory_mb:
                 return kib
         elif memory_mb * 1024 % kib == 0 and host.pages.get(kib, 0) * kib >= memory_mb * 1024:
             return kib
-    if wanted == [SMALL_KIB]:
+    if accepted == [SMALL_KIB]:
         raise NoFit("it needs %d MiB of memory in a cell, and %d are free there" % (memory_mb, host.memory_mb))
-    there = ", ".join("%d of %d KiB" % (host.pages[kib], kib) for kib in sizes) or "none"
+    free_pages = ", ".join("%d of %d KiB" % (host.pages[kib], kib) for kib in sizes) or "none"
     raise NoFit("it needs %d MiB in pages of mem_page_size %s, and free in the cell are: %s" % (
-        memory_mb, size if wanted is not None else "%s KiB" % size, there))
+        memory_mb, size if accepted is not None else "%s KiB" % size, free_pages))
 
 
 def held_cpus(placement: Mapping[str, Any]) -> frozenset[int]:
-    """CPUs of the host that a server has for itself."""
-    found = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
-    return frozenset(found | ({placement["emulator"]} if "emulator" in placement else set()))
+    """Return the CPUs of the host that a server has to itself."""
+    pinned = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
+    return frozenset(pinned | ({placement["emulator"]} if "emulator" in placement else set()))
 
 
-def left(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """What is left of *cells* beside what *placements* hold."""
+def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
+    """Return *cells* minus the CPUs and memory that *placements* hold."""
     cpus: set[int] = set()
     memory: dict[tuple[int, int], int] = {}
-    for one in placements:
-        cpus |= held_cpus(one)
-        for cell in one["cells"]:
+    for placement in placements:
+        cpus |= held_cpus(placement)
+        for cell in placement["cells"]:
             key = cell["host"], cell["page"]
             memory[key] = memory.get(key, 0) + cell["memory_mb"]
     return [cell._replace(
@@ -352,43 +362,46 @@ def left(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> 
         for cell in cells]
 
 
-def lost(cells: Iterable[HostCell], placement: Mapping[str, Any], asked: Needs) -> str:
-    """What *placement* has that a server with these needs cannot have of *cells*, which are free for it: "" where it
-    can have all of it."""
-    there = {cell.id: cell for cell in cells}
-    if [sorted(map(int, one["pins"])) for one in placement["cells"]] != [list(one.pinned) for one in asked.cells] or \
-            [one["memory_mb"] for one in placement["cells"]] != [one.memory_mb for one in asked.cells] or \
-            ("emulator" in placement) != asked.emulator:
+def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], needs: Needs) -> str:
+    """Return the reason why a server with these needs cannot keep *placement* on *cells*; "" where it can. *cells*
+    count the server's own part as free.
+    """
+    cells_by_id = {cell.id: cell for cell in cells}
+    if [sorted(map(int, cell["pins"])) for cell in placement["cells"]] != [list(cell.pinned)
+                                                                           for cell in needs.cells] or \
+            [cell["memory_mb"] for cell in placement["cells"]] != [cell.memory_mb for cell in needs.cells] or \
+            ("emulator" in placement) != needs.emulator:
         return "it is for other needs"
-    if gone := held_cpus(placement) - {cpu for cell in there.values() for cpu in cell.dedicated}:
-        return "CPUs %s are not dedicated ones, or taken" % cpu_text(gone)
-    for one, guest in zip(placement["cells"], asked.cells):
-        cell = there.get(one["host"])
-        if cell is None or not cell.dedicated.issuperset(one["pins"].values()):
-            return "NUMA cell %d is gone, or has not its CPUs" % one["host"]
+    if missing_cpus := held_cpus(placement) - {cpu for cell in cells_by_id.values() for cpu in cell.dedicated}:
+        return "CPUs %s are not dedicated ones, or taken" % cpu_text(missing_cpus)
+    for placed_cell, guest in zip(placement["cells"], needs.cells):
+        cell = cells_by_id.get(placed_cell["host"])
+        if cell is None or not cell.dedicated.issuperset(placed_cell["pins"].values()):
+            return "NUMA cell %d is gone, or has not its CPUs" % placed_cell["host"]
         try:
-            _page(cell, guest.memory_mb, str(one["page"]))
-            if asked.page.isdigit() and int(asked.page) != one["page"]:
+            _page_size(cell, guest.memory_mb, str(placed_cell["page"]))
+            if needs.page.isdigit() and int(needs.page) != placed_cell["page"]:
                 raise NoFit("its pages have another size")
             if len(guest.cpus) - len(guest.pinned) > len(cell.shared):
                 raise NoFit("the cell has %d shared CPUs" % len(cell.shared))
         except NoFit as why:
-            return "NUMA cell %d: %s" % (one["host"], why)
+            return "NUMA cell %d: %s" % (placed_cell["host"], why)
     return ""
 
 
-def tell(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
-    """*cells* and what is *free* of them as a host tells them: the field ``numa_cells`` of ``kinds.Host``."""
-    for cell, rest in zip(cells, free):
-        parts = [{"cpus_dedicated": cpu_text(one.dedicated), "memory_mb": one.memory_mb,
-                  "pages": {str(kib): count for kib, count in sorted(one.pages.items())}} for one in (cell, rest)]
+def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
+    """Yield *cells* and their *free* parts in the form of the field ``numa_cells`` of ``kinds.Host``."""
+    for cell, free_cell in zip(cells, free):
+        parts = [{"cpus_dedicated": cpu_text(source.dedicated), "memory_mb": source.memory_mb,
+                  "pages": {str(kib): count for kib, count in sorted(source.pages.items())}}
+                 for source in (cell, free_cell)]
         yield {"id": cell.id, "cpus_shared": cpu_text(cell.shared), **parts[0], "free": parts[1],
                "threads": [cpu_text(core) for core in cell.cores if len(core) > 1],
                "sockets": sorted(cell.sockets), "networks": sorted(cell.networks)}
 
 
-def told(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """The cells that a host tells."""
+def parse_cells(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
+    """Return the cells that a host reports."""
     def of(text: str) -> frozenset[int]:
         return cpu_set(text) if text else frozenset()
     return [HostCell(cell["id"], of(cell["cpus_dedicated"]), of(cell["cpus_shared"]), cell["memory_mb"],

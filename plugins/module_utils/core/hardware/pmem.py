@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Persistent memory of servers (``hw:pmem``): namespaces of the host that the operator has given labels. Pure.
+"""Persistent memory of servers (``hw:pmem``): namespaces of the host that the operator has labelled. Pure.
 
-Source: Nova's *Attaching virtual persistent memory to guests* (spec rows A11, XDEV-10).
+Source: Nova's *Attaching virtual persistent memory to guests*.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from ..errors import InvalidField
 from ..values import Text
 from ..versions import Version
 
-#: A label, and what Nova lets the extra spec say.
+#: Pattern of a label, and of the extra spec's value in Nova.
 LABEL = "[A-Za-z0-9_-]{1,64}"
 LABELS = "%s(,%s)*" % (LABEL, LABEL)
-#: The most of one server: QEMU's devices are in slots, of which it has 256; the guest has a device for each.
+#: Maximum per server: the guest has a device for each, and QEMU has 256 slots for devices.
 MOST = 16
 CLASS = "CUSTOM_PMEM_NAMESPACE_"
 
 
-def class_of(label: str) -> str:
-    """The resource class of which namespaces of a *label* are (row A11.6)."""
+def pmem_resource_class(label: str) -> str:
+    """Return the resource class of namespaces with this *label*."""
     return CLASS + re.sub("[^A-Z0-9_]", "_", label.upper())
 
 
-def labels(text: str) -> list[str]:
-    """The labels that a flavor or server names, in order; one may stand several times."""
-    return [one for one in text.split(",") if one]
+def parse_pmem_labels(text: str) -> list[str]:
+    """Return the labels that a flavor or server names, in order; a label may repeat."""
+    return [label for label in text.split(",") if label]
 
 
-def resources(text: str) -> dict[str, int]:
-    """How many of which resource class they are."""
-    found: dict[str, int] = {}
-    for label in labels(text):
-        found[class_of(label)] = found.get(class_of(label), 0) + 1
-    return found
+def pmem_resources(text: str) -> dict[str, int]:
+    """Return the number of namespaces per resource class that *text* requests."""
+    amounts: dict[str, int] = {}
+    for label in parse_pmem_labels(text):
+        amounts[pmem_resource_class(label)] = amounts.get(pmem_resource_class(label), 0) + 1
+    return amounts
 
 
 class PmemLabels(Text):
-    """Labels with commas between."""
+    """Labels separated by commas."""
 
     RULE = "must be labels of namespaces with commas between, such as 6GB,LARGE; %d at most" % MOST
 
@@ -48,24 +48,24 @@ class PmemLabels(Text):
         super().__init__(1, 65 * MOST, LABELS, self.RULE)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        found = super().check(value, path, version)
-        if len(labels(found)) > MOST:
+        text = super().check(value, path, version)
+        if len(parse_pmem_labels(text)) > MOST:
             raise InvalidField(path, self.RULE, value)
-        return found
+        return text
 
 
-def check_namespaces(given: Mapping[str, Sequence[str]]) -> str:
-    """What is wrong with the namespaces by label that settings name; empty when nothing is."""
-    seen: dict[str, str] = {}
+def check_namespaces(names_by_label: Mapping[str, Sequence[str]]) -> str:
+    """Return the error in the namespaces by label that settings name; empty when there is none."""
+    labels_by_name: dict[str, str] = {}
     classes: dict[str, str] = {}
-    for label, names in given.items():
+    for label, names in names_by_label.items():
         if not re.fullmatch(LABEL, label):
             return "%r must be a label of letters, digits, _ and -" % label
-        other = classes.setdefault(class_of(label), label)
+        other = classes.setdefault(pmem_resource_class(label), label)
         if other != label:
-            return "%s and %s would both be counted as %s; rename one" % (other, label, class_of(label))
+            return "%s and %s would both be counted as %s; rename one" % (other, label, pmem_resource_class(label))
         for name in names:
-            if name in seen:
-                return "%s is named twice, for %s and %s" % (name, seen[name], label)
-            seen[name] = label
+            if name in labels_by_name:
+                return "%s is named twice, for %s and %s" % (name, labels_by_name[name], label)
+            labels_by_name[name] = label
     return ""

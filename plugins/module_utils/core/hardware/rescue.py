@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rescue with stable devices: an image says as what the guest gets it (``hw_rescue_device``, ``hw_rescue_bus``), and
-keeps all of its own disks meanwhile. Source: Nova's guide for rescue."""
+"""Rescue with stable devices: an image names the device and bus that the guest gets it as (``hw_rescue_device``,
+``hw_rescue_bus``), and the guest keeps all its own disks meanwhile. Source: Nova's guide for rescue.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +12,34 @@ from . import machines
 from .architectures import NO_BUSES
 
 DEVICE, BUS = "hw_rescue_device", "hw_rescue_bus"
-#: Device to the buses that guests have for it, the usual one first.
+#: Device to the buses that guests can have it on, the default first.
 BUSES: Mapping[str, tuple[str, ...]] = {"disk": ("virtio", "scsi", "sata", "usb", "ide"),
                                         "cdrom": ("sata", "scsi", "usb", "ide"), "floppy": ("fdc",)}
 #: Bytes of the largest floppy that a guest's controller reads (2.88 MB).
 FLOPPY_MAX = 2880 * 1024
 
 
-def stable(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
-           bus: str = BUS) -> Optional[dict[str, str]]:
-    """``{device, bus}`` of a rescue with an image of these *properties*, of a server of this *machine* type; ``None``
-    where they do not say how: it is a rescue without the server's volumes then. *device* and *bus*: the names of the
-    two. Raises ``InvalidField``."""
+def rescue_device_of_image(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
+                           bus: str = BUS) -> Optional[dict[str, str]]:
+    """Return ``{device, bus}`` of a rescue with an image of these *properties*, for a server of this *machine* type;
+    ``None`` where they name neither: the rescue is then without the server's volumes. *device* and *bus*: the names of
+    the two properties. Raises ``InvalidField``.
+    """
     kind, behind = properties.get(device), properties.get(bus)
     if not kind and not behind:
         return None
     kind = kind or "disk"
     if kind not in BUSES:
         raise InvalidField(device, "must be one of %s" % ", ".join(BUSES), kind)
-    lost = NO_BUSES.get(machines.architecture(machine), ())
-    there = [one for one in BUSES[kind] if one not in lost]
-    if not there:
+    missing_buses = NO_BUSES.get(machines.machine_architecture(machine), ())
+    buses = [candidate for candidate in BUSES[kind] if candidate not in missing_buses]
+    if not buses:
         raise InvalidField(device, "cannot be %s: machine %s of the server has none; use %s" % (
             kind, machine, " or ".join(sorted(BUSES.keys() - {kind}))), kind)
-    behind = behind or there[0]
-    if behind not in BUSES[kind] or behind in lost:
+    behind = behind or buses[0]
+    if behind not in BUSES[kind] or behind in missing_buses:
         raise InvalidField(bus, "must be one of %s for a rescue %s of machine %s" % (
-            ", ".join(there), kind, machine), behind)
+            ", ".join(buses), kind, machine), behind)
     if behind == "ide" and "q35" in machine:
         raise InvalidField(bus, "cannot be ide: machine %s of the server has no IDE; use usb or sata, or a server of "
                            "machine pc" % machine, behind)

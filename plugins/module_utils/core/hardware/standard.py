@@ -80,9 +80,9 @@ RESOURCE_CLASSES = (
     "NET_BW_IGR_KILOBIT_PER_SEC", "PCPU", "MEM_ENCRYPTION_CONTEXT", "FPGA", "PGPU",
     "NET_PACKET_RATE_KILOPACKET_PER_SEC", "NET_PACKET_RATE_EGR_KILOPACKET_PER_SEC",
     "NET_PACKET_RATE_IGR_KILOPACKET_PER_SEC")
-#: Those that agents measure or Magnetar reckons: operators cannot add them to a host.
+#: Classes that agents measure or Magnetar computes; operators cannot add them to a host.
 MEASURED_CLASSES = frozenset((
     "VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT", "VGPU", "NUMA_THREAD", "NUMA_MEMORY_MB",
     "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"))
-#: The others, which operators may give a host and flavors may ask for, as custom ones.
+#: The other classes, which operators may give a host and flavors may request, like custom ones.
 GIVEN_CLASSES = tuple(name for name in RESOURCE_CLASSES if name not in MEASURED_CLASSES)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Traits: what a host is or can do, by name. Flavors and images require or forbid them.
+"""Traits: named properties and capabilities of a host. Flavors and images require or forbid them.
 
-Names are those of OpenStack's os-traits (``standard``), and ``CUSTOM_…`` ones of operators. The tables list the traits
-that agents find; operators give hosts any other one. A trait with another name does not exist, and requests for it are
-refused by name.
+Names come from OpenStack's os-traits (``standard``), and operators add ``CUSTOM_…`` ones. The tables list the traits
+that agents detect; operators give hosts any other trait. Requests for a trait with any other name are refused and name
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .architectures import AARCH64
 
 REQUIRED, FORBIDDEN = "required", "forbidden"
 CUSTOM = r"CUSTOM_[A-Z0-9_]{1,248}"
-#: libvirt's name of a feature of x86 CPUs to the trait.
+#: libvirt's name of an x86 CPU feature to its trait.
 X86: Mapping[str, str] = {feature: "HW_CPU_X86_%s" % name for feature, name in {
     "3dnow": "3DNOW", "abm": "ABM", "aes": "AESNI", "amx-bf16": "AMXBF16", "amx-int8": "AMXINT8",
     "amx-tile": "AMXTILE", "avx": "AVX", "avx2": "AVX2", "avx512-bitalg": "AVX512BITALG", "avx512bw": "AVX512BW",
@@ -31,11 +31,11 @@ X86: Mapping[str, str] = {feature: "HW_CPU_X86_%s" % name for feature, name in {
     "ssbd": "INTEL_SSBD", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse4.1": "SSE41", "sse4.2": "SSE42",
     "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "svm": "SVM", "tbm": "TBM", "rtm": "TSX",
     "virt-ssbd": "AMD_VIRT_SSBD", "vmx": "VMX", "xop": "XOP"}.items()}
-#: Second traits of the same features.
+#: Additional traits of the same features.
 X86_BY_VENDOR: Mapping[str, str] = {"svm": "HW_CPU_X86_AMD_SVM", "vmx": "HW_CPU_X86_INTEL_VMX"}
-#: What guests on an emulated x86 CPU have, whatever the host has: libvirt's usual model for them is qemu64.
+#: Features of guests on an emulated x86 CPU, whatever the host has: libvirt's default model for them is qemu64.
 EMULATED = ("mmx", "sse", "sse2", "pni")
-#: What each host can do.
+#: Capabilities of every host.
 ALWAYS = frozenset("COMPUTE_%s" % name for name in (
     "NODE", "DEVICE_TAGGING", "TRUSTED_CERTS", "NET_ATTACH_INTERFACE", "NET_ATTACH_INTERFACE_WITH_TAG",
     "VOLUME_ATTACH", "VOLUME_ATTACH_WITH_TAG", "VOLUME_EXTEND", "VOLUME_MULTI_ATTACH", "RESCUE_BFV",
@@ -45,118 +45,123 @@ ALWAYS = frozenset("COMPUTE_%s" % name for name in (
     *("STORAGE_BUS_%s" % bus for bus in ("VIRTIO", "SCSI", "SATA", "IDE")),
     *("NET_VIF_MODEL_%s" % model for model in ("VIRTIO", "E1000", "E1000E", "RTL8139")),
     *("GRAPHICS_MODEL_%s" % model for model in ("VGA", "CIRRUS", "VMVGA", "QXL", "VIRTIO", "BOCHS", "NONE"))))
-#: What some can: folders that are shared with guests, and the architecture of guests in libvirt's words.
+#: Folders that are shared with guests and disabled hosts; traits of guest architectures by libvirt's names.
 SHARES, DISABLED = "COMPUTE_SHARE_LOCAL_FS", "COMPUTE_STATUS_DISABLED"
-ARCHITECTURES: Mapping[str, str] = {word: "COMPUTE_ARCH_%s" % name for word, name in {
+ARCHITECTURES: Mapping[str, str] = {architecture: "COMPUTE_ARCH_%s" % name for architecture, name in {
     "x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "s390x": "S390X", "riscv64": "RISCV64",
     "mipsel": "MIPSEL"}.items()}
-#: That of the host itself, where ``ARCHITECTURES`` are those of its guests, and what guests of aarch64 can have.
-HOSTS: Mapping[str, str] = {word: name.replace("COMPUTE_", "HW_", 1) for word, name in ARCHITECTURES.items()}
+#: Traits of the host's own architecture (``ARCHITECTURES`` are its guests'), and the IOMMU of aarch64 guests.
+HOSTS: Mapping[str, str] = {architecture: name.replace("COMPUTE_", "HW_", 1) for architecture,
+                            name in ARCHITECTURES.items()}
 SMMUV3 = "COMPUTE_VIOMMU_MODEL_SMMUV3"
-#: By what ``kinds.Host`` tells in ``firmware`` and ``tpm_versions``; the interface of TPMs follows from the version.
+#: Traits by the values of ``firmware`` and ``tpm_versions`` in ``kinds.Host``; a TPM's interface follows from its
+#: version.
 FIRMWARE: Mapping[str, str] = {"bios": "COMPUTE_FIRMWARE_BIOS", "uefi": "COMPUTE_FIRMWARE_UEFI"}
-_SECRETS = tuple("COMPUTE_SECURITY_TPM_SECRET_SECURITY_%s" % word for word in ("USER", "HOST", "DEPLOYMENT"))
+_SECRETS = tuple("COMPUTE_SECURITY_TPM_SECRET_SECURITY_%s" % owner for owner in ("USER", "HOST", "DEPLOYMENT"))
 TPM: Mapping[str, tuple[str, ...]] = {
     "1.2": ("COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_TIS", *_SECRETS),
     "2.0": ("COMPUTE_SECURITY_TPM_2_0", "COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB", *_SECRETS)}
-#: By what it tells in ``disk_encryption``.
+#: Traits by the values of ``disk_encryption``.
 ENCRYPTION: Mapping[str, tuple[str, ...]] = {
     "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}
-#: A host whose cores have several threads (row A4.8).
+#: A host whose cores have several threads.
 THREADS = "HW_CPU_HYPERTHREADING"
-#: By what it tells in ``memory_encryption``.
+#: Traits by the values of ``memory_encryption``.
 SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES"}
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
-#: Of a host whose libvirt tells the serial numbers of cards (row NET-02), and the version since which it does.
+#: Trait of a host whose libvirt reports the serial numbers of cards, and the first version that does.
 REMOTE_PORTS, TELLS_SERIALS = "COMPUTE_REMOTE_MANAGED_PORTS", (7, 9)
-#: All that agents find.
+#: All traits that agents detect.
 TOLD = frozenset((*X86.values(), *X86_BY_VENDOR.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(),
                   *HOSTS.values(), SMMUV3, *FIRMWARE.values(),
                   *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
                   *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
-#: All that are not custom.
+#: All traits except custom ones.
 STANDARD = standard.TRAITS | TOLD
 
 
-def exists(name: str) -> bool:
-    """Return whether *name* is a standard trait, or may be a custom one."""
+def is_known_trait(name: str) -> bool:
+    """Return whether *name* is a standard trait or a valid custom one."""
     return name in STANDARD or re.fullmatch(CUSTOM, name) is not None
 
 
 class Asked(NamedTuple):
-    """Traits that a host must have, and those that it must not have."""
+    """Traits that a host must have, and traits that it must not have."""
 
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
 
     def lacking(self, traits: Iterable[str]) -> list[str]:
-        """What is wrong with a host of these *traits*, for messages: ``lacks X``, ``has Y``."""
-        there = frozenset(traits)
-        return ["lacks %s" % name for name in sorted(self.required - there)] + [
-            "has %s" % name for name in sorted(self.forbidden & there)]
+        """Return the mismatches of a host with these *traits*, for messages: ``lacks X``, ``has Y``."""
+        present = frozenset(traits)
+        return ["lacks %s" % name for name in sorted(self.required - present)] + [
+            "has %s" % name for name in sorted(self.forbidden & present)]
 
 
-def asked(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
-    """What the extra *specs* of a flavor and the *properties* of an image ask for: ``trait:NAME``, of a flavor
-    in whatever group (``groups``), required or forbidden; an image can only require."""
-    found: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
+def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
+    """Return the host traits that the extra *specs* of a flavor and the *properties* of an image request
+    (``trait:NAME``). A flavor may require or forbid a trait in any group (``groups``); an image can only require it.
+    """
+    traits: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
     of_image = {name: value for name, value in properties.items() if name.startswith("trait:")}
-    for given, words in ((specs, (REQUIRED, FORBIDDEN)), (of_image, (REQUIRED,))):
-        for name, value in groups.traits(given):
+    for source, words in ((specs, (REQUIRED, FORBIDDEN)), (of_image, (REQUIRED,))):
+        for name, value in groups.requested_traits(source):
             if value in words:
-                found[value].add(name)
-    return Asked(frozenset(found[REQUIRED]), frozenset(found[FORBIDDEN]))
+                traits[value].add(name)
+    return Asked(frozenset(traits[REQUIRED]), frozenset(traits[FORBIDDEN]))
 
 
-def of_features(features: Iterable[str]) -> frozenset[str]:
-    """The traits of an x86 CPU with *features* of libvirt's names."""
+def traits_of_features(features: Iterable[str]) -> frozenset[str]:
+    """Return the traits of an x86 CPU with *features* (libvirt's names)."""
     return frozenset(names[feature] for feature in features for names in (X86, X86_BY_VENDOR) if feature in names)
 
 
-def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares: bool,
-            custom: Iterable[str] = ()) -> list[str]:
-    """The traits of a host by its *facts* (fields of ``kinds.Host``), sorted. *kvm*: whether guests run under it.
-    *features*: those of the CPU of its guests. *shares*: whether folders can be shared with guests. *custom*: those
-    that its operator gives it."""
-    found = set(ALWAYS) | set(custom)
+def host_traits(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares: bool,
+                custom: Iterable[str] = ()) -> list[str]:
+    """Return the sorted traits of a host. *facts*: fields of ``kinds.Host``. *kvm*: whether guests run under KVM.
+    *features*: CPU features of its guests. *shares*: whether folders can be shared with guests. *custom*: traits that
+    its operator adds.
+    """
+    traits = set(ALWAYS) | set(custom)
     architecture = str(facts.get("architecture") or "")
     guests = {architecture, *(facts.get("emulated_architectures") or ())}
-    found.update(ARCHITECTURES[one] for one in guests if one in ARCHITECTURES)
+    traits.update(ARCHITECTURES[guest] for guest in guests if guest in ARCHITECTURES)
     if architecture in HOSTS:
-        found.add(HOSTS[architecture])
+        traits.add(HOSTS[architecture])
     if AARCH64 in guests:
-        found.add(SMMUV3)
+        traits.add(SMMUV3)
     if architecture == "x86_64":
-        found |= of_features(features)
-    found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
+        traits |= traits_of_features(features)
+    traits.update(FIRMWARE[firmware] for firmware in facts.get("firmware") or () if firmware in FIRMWARE)
     for field, names in (("tpm_versions", TPM), ("disk_encryption", ENCRYPTION)):
-        found.update(name for one in facts.get(field) or () for name in names.get(one, ()))
+        traits.update(name for fact in facts.get(field) or () for name in names.get(fact, ()))
     if ((facts.get("cpu_info") or {}).get("topology") or {}).get("threads", 1) > 1:
-        found.add(THREADS)
-    found.update(SEV[one] for one in facts.get("memory_encryption") or () if one in SEV)
-    found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
-                 if there)
+        traits.add(THREADS)
+    traits.update(SEV[model] for model in facts.get("memory_encryption") or () if model in SEV)
+    traits.update(name for name, present in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")),
+                                             (PASSTHROUGH, kvm))
+                  if present)
     if _version(facts.get("libvirt_version")) >= TELLS_SERIALS:
-        found.add(REMOTE_PORTS)
-    return sorted(found)
+        traits.add(REMOTE_PORTS)
+    return sorted(traits)
 
 
 def _version(text: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall("[0-9]+", str(text or "")))
 
 
-def check_given(names: Iterable[str]) -> str:
-    """Return what is wrong with the traits that an operator gives a host; empty when nothing is."""
+def check_operator_traits(names: Iterable[str]) -> str:
+    """Return the error in the traits that an operator gives a host; empty when there is none."""
     names = list(names)
-    if told := next((name for name in names if name in TOLD), None):
-        return "%r must not be given: the agent itself finds out whether the host has it" % told
-    wrong = next((name for name in names if not exists(name)), None)
+    if reported := next((name for name in names if name in TOLD), None):
+        return "%r must not be given: the agent itself finds out whether the host has it" % reported
+    wrong = next((name for name in names if not is_known_trait(name)), None)
     return "" if wrong is None else "%r must be a standard trait (`openstack trait list` has them), or CUSTOM_ and " \
         "capital letters, digits and _" % wrong
 
 
-def check_custom(names: Iterable[str]) -> str:
-    """What is wrong with traits that an operator gives a host; empty when nothing is."""
+def check_custom_traits(names: Iterable[str]) -> str:
+    """Return the error in the custom traits that an operator gives a host; empty when there is none."""
     wrong = next((name for name in names if not re.fullmatch(CUSTOM, name)), None)
     return "" if wrong is None else "%r must be CUSTOM_ and capital letters, digits and _; others the agent finds " \
         "out itself" % wrong

@@ -14,40 +14,40 @@ import uuid
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
 
-from ..errors import InvalidField, MagnetarError, TimedOut, TooManyRequests, Unreachable, from_dict
-from ..outcome import follow, identified, is_operation, outcome
-from .endpoint import ENDPOINT, parse
+from ..document import Document
+from ..errors import InvalidField, MagnetarError, TimedOut, TooManyRequests, Unreachable, error_from_dict
+from ..outcome import attach_request_id, follow_operation, is_operation, operation_answer
+from .endpoint import ENDPOINT, parse_endpoint
 
 if TYPE_CHECKING:
+    import ssl
     from http.client import HTTPConnection
 
     from .login import Login
     from .transport import Dial
 
-#: A JSON object.
-Document = dict[str, Any]
-#: Called with the operation, or with the state of an upload, while it goes on.
+#: Called with the operation, or with the state of an upload, while it runs.
 Progress = Optional[Callable[[Document], None]]
 _Ask = Optional[Callable[[], Document]]
 
-#: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed; and where the caller
-#: wants to hear how far it is.
+#: Maximum seconds that one request asks the agent to wait, so that proxies and dead peers are noticed; shorter where
+#: the caller wants progress.
 WAIT_SLICE, PROGRESS_SLICE = 20.0, 5.0
-#: Seconds that a call which does not wait gives the agent, so that "unchanged" and quick changes are told as such.
+#: Seconds that a call without waiting gives the agent, so that it can report "unchanged" and quick changes directly.
 BRIEFLY = 1.0
-#: Seconds beyond the asked wait after which an answer is missing.
+#: Seconds beyond the requested wait after which the answer counts as missing.
 ANSWER_MARGIN = 30.0
-#: Seconds from the first failure on for which an agent that restarts, or a libvirt that does, is asked again.
+#: Seconds after the first failure during which the client retries, while the agent or libvirt restarts.
 RETRY_FOR = 10.0
 
 
 class Client:
-    """Speaks to one agent (or API service); keeps one connection open. Use one client per thread.
+    """A client of one agent (or API service) that keeps one connection open. Use one client per thread.
 
-    *endpoint* is ``unix:///path``, ``https://host[:port]``, or another that *dial* connects to; with *login* it is the
-    API of the cloud that this logs in to. *timeout* is the time
-    in seconds that a call may take as a whole, waiting for operations included; *connect_timeout* the time to reach the
-    endpoint. Every call raises ``MagnetarError`` classes only; each error has ``request_id``.
+    *endpoint* is ``unix:///path``, ``https://host[:port]``, or any other URL that *dial* supports. With *login* the
+    client speaks to the API of the cloud that *login* selects. *timeout* is the maximum time of a call in seconds,
+    including waits for operations; *connect_timeout* is the time to reach the endpoint. Every call raises only
+    ``MagnetarError`` classes; each error has ``request_id``.
     """
 
     def __init__(self, endpoint: Optional[str] = ENDPOINT, token: Optional[str] = None, ca_cert: Optional[str] = None,
@@ -57,17 +57,17 @@ class Client:
         self._login = login
         if login is None:
             self.endpoint = endpoint or ENDPOINT
-            self._address, self._dial = parse(self.endpoint), dial
+            self._address, self._dial = parse_endpoint(self.endpoint), dial
         else:
             self._address, self._dial = login.address, None
             self.endpoint = "%s://%s:%d" % (self._address.scheme, self._address.host, self._address.port)
         if self._address.scheme == "ssh" and dial is None:
-            raise InvalidField("endpoint", "ssh:// is for Ansible's modules and inventory; here use https:// or unix://",
-                               endpoint)
+            raise InvalidField("endpoint",
+                               "ssh:// is for Ansible's modules and inventory; here use https:// or unix://", endpoint)
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
-        self.patience: Optional[float] = None  # seconds within which each request is answered; ``None``: as usual
+        self.patience: Optional[float] = None  # seconds for the answer of each request; ``None``: the default
         self._agent_name = agent_name
         self._connection: Optional[HTTPConnection] = None
 
@@ -95,21 +95,23 @@ class Client:
 
     @property
     def of_cloud(self) -> bool:
-        """Whether it asks the API of a cloud, with a login."""
+        """Whether the client speaks to the API of a cloud, with a login."""
         return self._login is not None
 
-    # what the agent offers
+    # The agent's offers.
 
     def info(self) -> Document:
-        """``{host, api, kinds, version}`` of the agent."""
+        """Return ``{host, api, kinds, version}`` of the agent."""
         return self._call("GET", "/v1")
 
     def get(self, noun: str, key: Optional[str] = None) -> Document:
-        """The resource; raises ``NotFound``. Without *key*: the only one of its kind, as of ``host``."""
-        return _resource(self._call("GET", _route(noun, key)), noun)
+        """Return the resource. Without *key*: the only one of its kind, such as ``host``. Raises ``NotFound``."""
+        return resource_of_answer(self._call("GET", _route(noun, key)), noun)
 
     def list(self, noun: str, **query: Any) -> Sequence[Document]:
-        """The resources that fit *query* (``name``, ``id``, ``limit``, ``sort``, ``fields`` as a list, any field)."""
+        """Return the resources that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields`` as a list, any
+        field).
+        """
         answer = self._call("GET", _route(noun), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
 
@@ -117,10 +119,11 @@ class Client:
                merge: Sequence[str] = (), dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None, allow_reboot: bool = False,
                preserve_ephemeral: bool = False) -> Document:
-        """Make the resource *key* be as *want*; returns ``{changed, steps, diff, resource, request_id, …}``.
+        """Bring the resource *key* to the state *want*; return ``{changed, steps, diff, resource, request_id, …}``.
 
         With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
-        called with the operation while it runs. The rest are the caller's permissions (``core.ensure.Permissions``).
+        called with the operation while it runs. The other parameters are the caller's permissions
+        (``core.ensure.Permissions``).
         """
         allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
@@ -129,44 +132,46 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure a list of ``{key, want}`` (``None``: absent) with permissions; ``{"results": [...]}``."""
+        """Ensure a list of ``{key, want}`` (``None``: absent) with permissions; return ``{"results": [...]}``."""
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Make the resource be absent; ``changed`` is false when it was."""
+        """Remove the resource; ``changed`` is false when it was already absent."""
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
               request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
-        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice. *progress* and
-        *wait*: as in ``ensure``."""
+        """Run a one-time action such as ``reboot``. A repetition with the same *request_id* never runs it twice.
+        *progress* and *wait*: as in ``ensure``.
+        """
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
         return self._change("POST", _route(noun, key) + "/events", {}, body, wait, timeout, request_id, progress)
 
     def console(self, key: str, lines: Optional[int] = None) -> str:
-        """The last *lines* of a server's console log."""
+        """Return the last *lines* of a server's console log."""
         return str(self._call("GET", _route("server", key) + "/console", {"format": "json", **_query({"lines": lines})})
                    .get("output", ""))
 
     def open_console(self, key: str, type: str) -> Document:
-        """URLs of a console of a server of a cloud, good once: ``{type, url, page, socket, expires_at, …}``."""
+        """Return the URLs of a console of a cloud's server, valid once: ``{type, url, page, socket, expires_at, …}``"""
         return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
 
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send the file at *path* as the content of the resource; the answer is that of ``ensure``. *progress* is
-        called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``."""
+        """Send the file at *path* as the content of the resource; return the same answer as ``ensure``. *progress* is
+        called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
+        """
         from . import content
         deadline = time.monotonic() + (timeout or self.timeout)
-        return content.sent(path, progress, deadline, lambda pieces, total: self.send(
+        return content.upload_file(path, progress, deadline, lambda pieces, total: self.send(
             noun, key, pieces, total, max(deadline - time.monotonic(), 1.0), request_id, progress))
 
     def send(self, noun: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
              request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send *size* bytes in *pieces* as the content of the resource; the answer is that of ``ensure``."""
+        """Send *size* bytes in *pieces* as the content of the resource; return the same answer as ``ensure``."""
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
         answer = self._call("PUT", _route(noun, key) + "/data", {"wait": self._slice(deadline)}, pieces, deadline,
@@ -174,35 +179,40 @@ class Client:
         return self._finish(answer, deadline, request_id, progress, None)
 
     def receive(self, noun: str, key: str) -> tuple[Iterator[bytes], int]:
-        """The content of the resource in pieces, and its size in bytes, on a connection of its own. The pieces raise
-        ``Unreachable`` when they break off."""
+        """Return the content of the resource in pieces, and its size in bytes, over a separate connection. The pieces
+        raise ``Unreachable`` when the connection breaks.
+        """
         from . import content
         headers = self._headers(new_request_id(), "application/octet-stream")
-        return content.received(self._connect, _route(noun, key) + "/data", headers, self._answer, self._unreachable)
+        return content.receive_content(self._connect, _route(noun, key) + "/data", headers, self._answer,
+                                       self._unreachable)
 
     def operation(self, operation_id: str) -> Document:
-        """``{id, status, progress, result, error}`` of a long step; status is running, succeeded, failed, cancelled."""
+        """Return ``{id, status, progress, result, error}`` of an operation; status is running, succeeded, failed or
+        cancelled.
+        """
         return self._call("GET", _route("operations", operation_id))
 
     def wait_for(self, operation: Document, timeout: Optional[float] = None) -> None:
-        """Wait until an *operation* has ended, well or not. Raises ``TimedOut``."""
+        """Wait until an *operation* has ended, successfully or not. Raises ``TimedOut``."""
         deadline = time.monotonic() + (timeout or self.timeout)
         self._followed({"operation": operation}, deadline, new_request_id(), None, dict)
 
     def cancel(self, operation_id: str) -> Document:
-        """Ask that the operation stops; what it has made is taken away."""
+        """Stop the operation; the server removes its partial results."""
         return self._call("DELETE", _route("operations", operation_id))
 
     def watch(self, interval: float = 5.0, timeout: Optional[float] = None,
               events: Sequence[str] = ()) -> Iterator[tuple[str, Document]]:
-        """Yield ``(event, document)`` from a connection of its own until the agent ends it: hello, servers, then what
-        happens (*events*: only these of server, domain, operation), and a heartbeat every *interval* seconds.
-        ``Unreachable`` after *timeout* (3 intervals) of silence."""
+        """Yield ``(event, document)`` from a separate connection until the agent ends it: hello, servers, then events
+        as they happen (*events* limits them to some of server, domain, operation), and a heartbeat every *interval*
+        seconds. Raises ``Unreachable`` after *timeout* (default: 3 intervals) of silence.
+        """
         from . import watch
-        return watch.follow(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
-                            self._unreachable, interval, timeout, events)
+        return watch.follow_events(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
+                                   self._unreachable, interval, timeout, events)
 
-    # waiting
+    # Waiting.
 
     def _change(self, method: str, route: str, query: Document, body: Any, wait: bool, timeout: Optional[float],
                 request_id: Optional[str], progress: Progress) -> Document:
@@ -211,19 +221,21 @@ class Client:
         wait = wait or query.get("dry_run", False)
 
         def ask() -> Document:
-            asked = dict(query, wait=self._slice(deadline, progress) if wait else BRIEFLY)
-            return self._call(method, route, asked, body, deadline, request_id)
+            parameters = dict(query, wait=self._slice(deadline, progress) if wait else BRIEFLY)
+            return self._call(method, route, parameters, body, deadline, request_id)
 
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
-        """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""
+        """Follow the operation of a 202 *answer* to its end. *again* repeats the request if the agent has forgotten the
+        operation.
+        """
         answer = self._followed(answer, deadline, request_id, progress, again)
-        return outcome(answer["operation"], request_id) if is_operation(answer) else answer
+        return operation_answer(answer["operation"], request_id) if is_operation(answer) else answer
 
     def _followed(self, answer: Document, deadline: float, request_id: str, progress: Progress,
                   again: _Ask) -> Document:
-        return follow(answer, lambda operation_id: self._look(
+        return follow_operation(answer, lambda operation_id: self._look(
             operation_id, self._slice(deadline, progress), deadline, request_id, again), deadline, request_id, progress)
 
     def _look(self, operation_id: str, wait: float, deadline: float, request_id: str, again: _Ask) -> Document:
@@ -238,9 +250,9 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """One call, repeated while that is safe and may help; every call is repeatable (an event has its id).
+        """Send one call, and repeat it while that is safe and may help; every call is repeatable (an event has its id).
 
-        A stream (*size* given) is sent once only.
+        A stream (with *size*) is sent only once.
         """
         request_id = request_id or new_request_id()
         failed: Optional[float] = None
@@ -256,13 +268,13 @@ class Client:
                     self._login.renew()
                     continue
                 failed, until = failed or time.monotonic(), deadline
-                if isinstance(error, TooManyRequests):  # it says when there may be room, which may take its time
+                if isinstance(error, TooManyRequests):  # it says when there may be room, which may take longer
                     failed, pause = None, error.retry_after or pause
                 else:
                     until = min(deadline, failed + RETRY_FOR)
                 over = time.monotonic() + pause > until
                 if size is not None or over or not error.again:
-                    identified(error, request_id)
+                    attach_request_id(error, request_id)
                     raise
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
@@ -270,7 +282,7 @@ class Client:
     def _once(self, method: str, target: str, body: Any, size: Optional[int], deadline: float,
               request_id: str) -> Document:
         content = body if size is not None or body is None else json.dumps(body).encode()
-        kept = self._connection is not None
+        reused = self._connection is not None
         try:
             status, answer = self._exchange(method, target, content, size, deadline, request_id)
         except Exception as error:
@@ -278,8 +290,8 @@ class Client:
             self._hang_up()
             if isinstance(error, MagnetarError):
                 raise
-            if kept and size is None and not isinstance(error, (socket.timeout, TimeoutError)):
-                # The agent closed the kept connection (restart, idle time): that says nothing about this call.
+            if reused and size is None and not isinstance(error, (socket.timeout, TimeoutError)):
+                # The agent closed the kept connection (restart, idle time), which says nothing about this call.
                 return self._once(method, target, body, size, deadline, request_id)
             raise self._unreachable(error, connected) from None
         return self._answer(status, answer)
@@ -292,14 +304,15 @@ class Client:
         if content is not None:
             headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
             headers["Content-Length"] = str(len(content) if size is None else size)
-        left = max(deadline - time.monotonic(), 1.0)
-        connection.sock.settimeout(min(left, self._wait) + (ANSWER_MARGIN if self.patience is None else self._wait))
+        remaining = max(deadline - time.monotonic(), 1.0)
+        connection.sock.settimeout(min(remaining, self._wait) + (ANSWER_MARGIN if self.patience is None
+                                                                 else self._wait))
         try:
             connection.request(method, target, content, headers)
         except (BrokenPipeError, ConnectionResetError):
             if size is None:
                 raise
-            # An agent that refuses an upload answers before it has read everything; the answer says why.
+            # An agent that refuses an upload answers before it has read everything; the answer has the reason.
         response = connection.getresponse()
         answer = response.read()
         if response.will_close:
@@ -314,10 +327,10 @@ class Client:
         return round(max(0.0, min(deadline - time.monotonic(), self._wait, PROGRESS_SLICE if progress else 60.0)), 1)
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
-        found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
+        headers = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
         if self._login is not None:
-            return dict(found, **{"X-Auth-Token": self._login.token})
-        return dict(found, Authorization="Bearer %s" % self._token) if self._token else found
+            return dict(headers, **{"X-Auth-Token": self._login.token})
+        return dict(headers, Authorization="Bearer %s" % self._token) if self._token else headers
 
     def _answer(self, status: int, content: bytes) -> Document:
         try:
@@ -330,7 +343,7 @@ class Client:
                 "agent, and a proxy in between." % (self.endpoint, status))
         if status < 300:
             return answer
-        error = from_dict(answer["error"])
+        error = error_from_dict(answer["error"])
         error.request_id = answer["error"].get("request_id")
         error.again = error.again or (status == 503 and not error.details.get("lasting"))
         raise error
@@ -341,37 +354,41 @@ class Client:
             return self._dial(self.connect_timeout)
         connection: HTTPConnection
         if self._address.scheme == "unix":
-            connection = transport.unix(self._address.path, self.connect_timeout)
+            connection = transport.unix_connection(self._address.path, self.connect_timeout)
         elif self._login is not None:
-            connection = transport.to_cloud(self._address, self._login.ca_cert, self._login.validate,
-                                            self.connect_timeout)
+            connection = transport.cloud_connection(self._address, self._login.ca_cert, self._login.validate,
+                                                    self.connect_timeout)
         else:
-            context = transport.tls(self._ca_cert, self._client_cert, self._client_key, self._validate)
-            connection = transport.https(self._address.host, self._address.port, context, self.connect_timeout)
+            connection = transport.https_connection(self._address.host, self._address.port, self._tls_context(),
+                                                    self.connect_timeout)
         connection.connect()
         return connection
 
+    def _tls_context(self) -> ssl.SSLContext:
+        from . import transport
+        return transport.tls_context(self._ca_cert, self._client_cert, self._client_key, self._validate)
+
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """The ``Unreachable`` (or ``TimedOut``) that says what to do about *error*."""
+        """Return the ``Unreachable`` (or ``TimedOut``) for *error*, with advice."""
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport
-        advice = transport.advice(error, self._address.scheme, bool(self._client_cert))
-        what = "API" if self._login else "agent"
-        found = Unreachable("Cannot reach the %s at %s: %s" % (what, self.endpoint, advice))
-        found.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
+        advice = transport.connection_advice(error, self._address.scheme, bool(self._client_cert))
+        endpoint_kind = "API" if self._login else "agent"
+        unreachable = Unreachable("Cannot reach the %s at %s: %s" % (endpoint_kind, self.endpoint, advice))
+        unreachable.again = isinstance(error, (ConnectionRefusedError, ConnectionResetError, BrokenPipeError))
         if connected and self._address.scheme == "https":
-            found.again = False  # a closed TLS connection is a refused certificate rather than a restart
-        return found
+            unreachable.again = False  # a closed TLS connection is a refused certificate rather than a restart
+        return unreachable
 
 
 def new_request_id() -> str:
-    """``req-<uuid>``: the name of one request in answers, logs and results."""
+    """Return ``req-<uuid>``: the name of one request in answers, logs and results."""
     return "req-%s" % uuid.uuid4()
 
 
 def _route(noun: str, key: Optional[str] = None) -> str:
-    if key == "":  # its route would be that of the list
+    if key == "":  # an empty key would address the list
         raise InvalidField("name", "must not be empty: it says which %s is meant" % noun)
     return "/v1/%s" % noun if key is None else "/v1/%s/%s" % (noun, quote(str(key), safe=""))
 
@@ -386,13 +403,13 @@ def _flat(query: Document) -> Document:
 
 
 def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str, str]:
-    found = {"merge": ",".join(merge)} if merge else {}
+    parameters = {"merge": ",".join(merge)} if merge else {}
     if on_immutable and on_immutable != "fail":
-        found["on_immutable"] = on_immutable
-    return found
+        parameters["on_immutable"] = on_immutable
+    return parameters
 
 
-def _resource(answer: Document, noun: str) -> Document:
-    """The resource in a ``GET`` answer, which may be wrapped under its noun."""
+def resource_of_answer(answer: Document, noun: str) -> Document:
+    """Return the resource in a ``GET`` answer, which may wrap it under its noun."""
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cloud that somebody means: an entry of clouds.yaml, or the OS_* variables. Reading YAML is the caller's."""
+"""The selection of a cloud: an entry of clouds.yaml, or the OS_* variables. The caller provides the YAML reader."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import os
 from typing import IO, Any, Callable, Mapping, Optional
 
 from ..errors import InvalidField
-from .login import from_environment
+from .login import cloud_from_environment
 
-#: Where clouds.yaml is looked for, after OS_CLIENT_CONFIG_FILE.
+#: Folders to search for clouds.yaml, after OS_CLIENT_CONFIG_FILE.
 FOLDERS = (".", "~/.config/openstack", "/etc/openstack")
-#: The variable that names clouds.yaml. AWX's credential OpenStack sets it and no other.
+#: The variable that names clouds.yaml. AWX's credential OpenStack sets only this one.
 CONFIG_FILE = "OS_CLIENT_CONFIG_FILE"
-#: Stands for the name of the only cloud in the file that ``CONFIG_FILE`` names.
+#: Placeholder for the name of the only cloud in the file that ``CONFIG_FILE`` names.
 ONLY = ""
-#: An entry of clouds.yaml, or its like.
+#: An entry of clouds.yaml, or a mapping in its form.
 Entry = dict[str, Any]
-#: Reads YAML. Raises ``ValueError`` for what is none, without a word of its text.
+#: A YAML reader. Raises ``ValueError`` for text that is not YAML, without quoting it.
 Load = Callable[[IO[str]], Any]
 
 
-def meant(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """``(name, None)`` for an entry of clouds.yaml (or ``ONLY``), ``(None, entry)`` for the variables, ``None`` for an
-    agent.
+def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
+    """Return ``(name, None)`` for an entry of clouds.yaml (or ``ONLY``), ``(None, entry)`` for the variables, ``None``
+    for an agent.
 
-    An endpoint wins, but one of the environment does not win over a cloud that is named.
+    An endpoint takes precedence, except that an endpoint of the environment yields to a cloud that is named explicitly.
     """
     endpoint, cloud = params.get("endpoint"), params.get("cloud")
     named = cloud and cloud != os.environ.get("OS_CLOUD")
@@ -34,20 +34,21 @@ def meant(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[E
     if cloud:
         return cloud, None
     if os.environ.get("OS_AUTH_URL"):
-        return None, from_environment()
+        return None, cloud_from_environment()
     return (ONLY, None) if os.environ.get(CONFIG_FILE) else None
 
 
 def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
-    """Return the variable of the environment that alone sends a task with these *options* to a cloud; ``None`` where
-    the options decide, or no variable does."""
+    """Return the environment variable that alone sends a task with these *options* to a cloud; ``None`` where the
+    options decide, or no variable does.
+    """
     if options.get("endpoint") or options.get("cloud") or os.environ.get("MAGNETAR_ENDPOINT"):
         return None
     return next((name for name in ("OS_CLOUD", "OS_AUTH_URL", CONFIG_FILE) if os.environ.get(name)), None)
 
 
-def only_cloud(load: Load) -> str:
-    """Return the name of the only cloud in clouds.yaml. Raises ``InvalidField`` where there are others, or none."""
+def find_only_cloud(load: Load) -> str:
+    """Return the name of the only cloud in clouds.yaml. Raises ``InvalidField`` where there are several, or none."""
     path = _file()
     names = sorted(_read(path, load))
     if len(names) != 1:
@@ -56,12 +57,14 @@ def only_cloud(load: Load) -> str:
     return names[0]
 
 
-def described(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
-    """The entry of clouds.yaml, or its like out of the variables; ``None`` for an agent. Raises ``InvalidField``."""
-    found = meant(params)
-    if found is None:
+def cloud_entry(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
+    """Return the entry of clouds.yaml, or its equivalent from the variables; ``None`` for an agent. Raises
+    ``InvalidField``.
+    """
+    choice = chosen_cloud(params)
+    if choice is None:
         return None
-    name, variables = found
+    name, variables = choice
     entry = dict(variables or {}) if name is None else _entry(name, load)
     if params.get("ca_cert"):
         entry = dict(entry, cacert=params["ca_cert"])
@@ -71,12 +74,12 @@ def described(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
 
 
 def _entry(name: str, load: Load) -> Entry:
-    name = name if name != ONLY else only_cloud(load)
+    name = name if name != ONLY else find_only_cloud(load)
     path = _file()
-    known = _read(path, load)
-    entry = known.get(name)
+    clouds = _read(path, load)
+    entry = clouds.get(name)
     if entry is None:
-        raise InvalidField("cloud", "is not in %s, which has: %s" % (path, ", ".join(sorted(known)) or "none"), name)
+        raise InvalidField("cloud", "is not in %s, which has: %s" % (path, ", ".join(sorted(clouds)) or "none"), name)
     secret = os.path.join(os.path.dirname(path), "secure.yaml")
     if os.path.exists(secret):
         entry = _merged(entry, _read(secret, load).get(name) or {})
@@ -102,20 +105,20 @@ def _file() -> str:
 def _read(path: str, load: Load) -> dict[str, Entry]:
     try:
         with open(path, encoding="utf-8") as stream:
-            found = load(stream) or {}
+            document = load(stream) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidField("cloud", "%s cannot be read: %s" % (path, getattr(error, "strerror", "no text"))) from None
     except ValueError:
-        found = None  # its text may hold passwords: it is not repeated
-    clouds = found.get("clouds") if isinstance(found, dict) else None
+        document = None  # its text may hold passwords, so it is not repeated
+    clouds = document.get("clouds") if isinstance(document, dict) else None
     if not isinstance(clouds, dict):
         raise InvalidField("cloud", "%s is no clouds.yaml: it must be a mapping with the key clouds" % path)
     return {str(name): entry for name, entry in clouds.items() if isinstance(entry, dict)}
 
 
-def _merged(one: Entry, other: Entry) -> Entry:
-    found = dict(one)
+def _merged(base: Entry, other: Entry) -> Entry:
+    merged = dict(base)
     for key, value in other.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = _merged(found[key], value) if both else value
-    return found
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections that a server takes: how many of all, and how many of one address, as nobody has said who he is yet."""
+"""Limits of a server's connections, in total and per address, as clients are not authenticated yet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import logging
 import resource
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ..errors import TooManyRequests
@@ -19,60 +20,62 @@ if TYPE_CHECKING:
     import ssl
 
 log = logging.getLogger(__name__)
-#: Files and connections that a process may have open, where its host lets it. Programs start with 1,024, which as many
-#: clients that say nothing would use up.
+#: Files and connections that a process may have open, where its host allows it. The default of 1,024 can be used up by
+#: as many silent clients.
 OPEN = 65536
-#: One address has a quarter of them at most, whatever the settings say.
+#: One address gets at most a quarter of them, whatever the settings are.
 SHARE = 4
-#: Connections of an address beyond its own that are told why they are refused, and the seconds that they have to ask.
-#: Further ones end without a word.
+#: Connections of an address beyond its limit that are refused with a reason, and the seconds that they have for their
+#: request. Further ones are closed without an answer.
 TOLD, PATIENCE = 16, 10.0
-#: Seconds in which a client has to agree on TLS, and to its end.
+#: Seconds for a client's TLS handshake, and for the end of a connection.
 HANDSHAKE, FAREWELL = 20.0, 1.0
-#: Who is refused may ask again after so many seconds.
+#: Seconds after which a refused client may try again.
 LATER = 10
-#: Seconds for which a server keeps an idle connection. Clients poll every 2 to 10 s over one connection, playbooks keep
+#: Seconds that a server keeps an idle connection. Clients poll every 2 to 10 s over one connection, playbooks keep
 #: theirs for the length of a task, and a client that sends into a closing connection fails.
 KEEP_ALIVE = 75
 
 
-def open_more() -> int:
-    """Let this process have ``OPEN`` files and connections, or as many as it may; how many that are."""
-    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN if most == resource.RLIM_INFINITY else min(OPEN, most)
-    if least != resource.RLIM_INFINITY and least < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return wanted
+def raise_file_limit() -> int:
+    """Raise this process's limit of open files and connections to ``OPEN``, or as far as allowed. Return the limit."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = OPEN if hard_limit == resource.RLIM_INFINITY else min(OPEN, hard_limit)
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+    return limit
 
 
 class ConnectionPlace:
-    """What a connection has until ``free``. *refused*: there is none left; *told*: whether its client is told so."""
+    """The place of a connection, held until ``free``. *refused*: the error when no place is left; *told*: whether the
+    client gets it as an answer.
+    """
 
-    def __init__(self, counted: Optional[Counter[str]], whose: str, refused: Optional[TooManyRequests] = None,
+    def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
                  told: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
-        self._counted, self._whose, self.refused, self.told = counted, whose, refused, told
+        self._counted, self._whose, self.refused, self.told = counted, source, refused, told
         self._ended = ended
         self._unknown: dict[ConnectionPlace, Callable[[], object]] = {}
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Lend the place from now on. *unknown*: the lent places of the address, the oldest first, and what ends the
-        connection of each; *end*: what ends this one."""
+        """Lend the place from now on. *unknown*: the lent places of the address, the oldest first, each with the
+        function that ends its connection; *end*: the function that ends this one.
+        """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Lend the place to a client that has not said who it is: another client of the address may need it."""
+        """Lend the place to an unauthenticated client: another client of the address may need it."""
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Keep the place until ``free``: the client has said who it is, or its request is at work. May be called again.
-        """
+        """Keep the place until ``free``: the client has authenticated, or its request runs. May be called again."""
         self._unknown.pop(self, None)
 
     def free(self) -> None:
-        """May be called again."""
+        """Give the place back. May be called again."""
         self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
@@ -83,108 +86,114 @@ class ConnectionPlace:
 
 
 class Connections:
-    """The places of each address, *most*; 0 for no limit. What counts as one address: an IPv4 address, the /64 of an
-    IPv6 address, as a client may have all of it. It is asked in the event loop alone.
+    """The places of each address: *most*, or 0 for no limit. One address is an IPv4 address or the /64 of an IPv6
+    address, as a client may own all of it. Use only in the event loop.
 
-    When an address has all of its places, a new connection takes that of the oldest one whose client has not said who
-    it is: who is silent keeps nobody out who shares the address."""
+    When an address has used all its places, a new connection takes the place of the oldest connection without
+    authentication. So a silent client does not lock out others at the same address.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._open: Counter[str] = Counter()
-        #: Addresses that the log has named; each once until all its connections have ended.
+        #: Addresses that were logged; each once until all its connections have ended.
         self._logged: set[str] = set()
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """A place for a connection of *address*, which is empty for a unix socket. *end* closes the connection: its
-        place is lent until ``ConnectionPlace.keep``."""
+        """Return a place for a connection of *address* (empty for a unix socket). *end* closes the connection: its
+        place is lent until ``ConnectionPlace.keep``.
+        """
         if not self.most or not address:
             return ConnectionPlace(None, "")
-        whose = whole(address)
-        if end is not None and self._open[whose] >= self.most:
-            self._take_back(whose)
-        place = self._next(address, whose)
+        source = counted_address(address)
+        if end is not None and self._open[source] >= self.most:
+            self._take_back(source)
+        place = self._next(address, source)
         if end is not None and place.refused is None:
-            place.begin(self._unknown.setdefault(whose, {}), end)
+            place.begin(self._unknown.setdefault(source, {}), end)
         return place
 
-    def _take_back(self, whose: str) -> None:
-        """Free the place of the oldest connection of an address whose client has not said who it is."""
-        unknown = self._unknown.get(whose)
+    def _take_back(self, source: str) -> None:
+        """Free the place of the oldest unauthenticated connection of an address."""
+        unknown = self._unknown.get(source)
         if unknown:
             place, end = next(iter(unknown.items()))
             place.free()
             end()
 
-    def _forget(self, whose: str) -> None:
-        """Forget an address that has no connection left."""
-        self._logged.discard(whose)
-        self._unknown.pop(whose, None)
+    def _forget(self, source: str) -> None:
+        """Forget an address without connections."""
+        self._logged.discard(source)
+        self._unknown.pop(source, None)
 
-    def _next(self, address: str, whose: str) -> ConnectionPlace:
-        count = self._open[whose]
+    def _next(self, address: str, source: str) -> ConnectionPlace:
+        count = self._open[source]
         if count >= self.most + TOLD:
-            return ConnectionPlace(None, whose, self._refusal(whose), told=False)
-        self._open[whose] += 1
+            return ConnectionPlace(None, source, self._refusal(source), told=False)
+        self._open[source] += 1
         if count < self.most:
-            return ConnectionPlace(self._open, whose, ended=self._forget)
-        if whose not in self._logged:
-            self._logged.add(whose)
-            log.warning("%s has all %s connections that one address may have; further ones are refused", whose,
+            return ConnectionPlace(self._open, source, ended=self._forget)
+        if source not in self._logged:
+            self._logged.add(source)
+            log.warning("%s has all %s connections that one address may have; further ones are refused", source,
                         self.most, extra={"address": address})
-        return ConnectionPlace(self._open, whose, self._refusal(whose), ended=self._forget)
+        return ConnectionPlace(self._open, source, self._refusal(source), ended=self._forget)
 
-    def _refusal(self, whose: str) -> TooManyRequests:
+    def _refusal(self, source: str) -> TooManyRequests:
         return TooManyRequests(
-            f"{whose} has {self.most} connections to this service open, and one address may have no more (its setting "
+            f"{source} has {self.most} connections to this service open, and one address may have no more (its setting "
             "connections_per_address). Ask several things over one connection, or try again when others have ended.",
             headers={"Retry-After": str(LATER)})
 
 
 def without_port(address: str) -> str:
-    """An address as a proxy says it, which may add the client's port: ``192.0.2.1:5000``, ``[2001:db8::1]:5000``."""
+    """Return an address of a proxy's header without the port that it may add: ``192.0.2.1:5000``,
+    ``[2001:db8::1]:5000``.
+    """
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address
 
 
-def whole(address: str) -> str:
-    """What an address is counted as."""
+@lru_cache(maxsize=1000)
+def counted_address(address: str) -> str:
+    """Return the address that *address* counts as."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    if found.is_link_local or found.is_loopback:
-        return str(found)
-    return str(ipaddress.ip_network((int(found), 64), strict=False))
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped:
+        return str(ip.ipv4_mapped)
+    if ip.is_link_local or ip.is_loopback:
+        return str(ip)
+    return str(ipaddress.ip_network((int(ip), 64), strict=False))
 
 
 class Admitting(asyncio.Protocol):
-    """Stands before one of uvicorn's protocols: each connection takes a place before TLS begins, as who is silent in a
-    handshake holds a connection too."""
+    """A layer in front of one of uvicorn's protocols. Each connection takes a place before TLS begins, because a client
+    that is silent during the handshake holds a connection too.
+    """
 
     places: Connections
     tls: Optional[ssl.SSLContext]
     transport: Any
     loop: asyncio.AbstractEventLoop
-    #: Whether uvicorn's protocol knows of the connection, and what came before that.
+    #: Whether uvicorn's protocol has the connection, and the bytes received before that.
     _begun = False
     _early: bytes = b""
     place: ConnectionPlace
     _refusing: Optional[Deadline] = None
-    #: What requests know of their connection; of uvicorn's protocol.
+    #: State that requests know of their connection; from uvicorn's protocol.
     app_state: dict[str, Any]
-    #: Bytes a second that a client has to take of what is sent to it, at the least.
+    #: Minimum rate in bytes per second at which a client must read its answers.
     slowest: int = 1024
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin with TLS where there is one, else with HTTP."""
+        """Begin with TLS where it is configured, otherwise with HTTP."""
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
         if not self.place.told:
@@ -197,7 +206,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Shake hands. What the loop has read by now, as ``connection_made`` cannot keep it from that, TLS gets first.
+        """Do the TLS handshake. TLS first gets the bytes that the loop has read already, which ``connection_made``
+        cannot prevent.
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None
@@ -231,13 +241,13 @@ class Admitting(asyncio.Protocol):
             super().connection_made(transport)
             other = transport.get_protocol()
             if other is not self and self._stalled is not None:
-                self._stalled.stop()  # the memory or disk of a guest may stand still
-            self._follow(other)  # a link of agents, whose place is free once its peer is let in
+                self._stalled.stop()  # the memory or disk of a guest may pause
+            self._follow(other)  # a link between agents frees its place once its peer is admitted
         early, self._early = self._early, b""
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """What comes; who is refused is told so once it has asked."""
+        """Handle received data. A refused client gets its answer after its request."""
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -247,13 +257,13 @@ class Admitting(asyncio.Protocol):
             self.transport.close()
             self.loop.call_later(FAREWELL, self.transport.abort)
 
-    def handle_websocket_upgrade(self, *given: Any) -> None:
-        """The place is that of the WebSocket from now on."""
-        super().handle_websocket_upgrade(*given)  # type: ignore[misc]
+    def handle_websocket_upgrade(self, *arguments: Any) -> None:
+        """Pass the place to the WebSocket."""
+        super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """*other* has the connection to its end, and the place with it."""
+        """Free the place when *other*, which now has the connection, loses it."""
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -278,7 +288,8 @@ class Admitting(asyncio.Protocol):
 
 
 def _give(protocol: Any, data: bytes) -> None:
-    """Have a protocol take what came before it was there: one of asyncio's kinds, ``Protocol`` or ``BufferedProtocol``.
+    """Pass a protocol the bytes received before it existed. It is one of asyncio's kinds, ``Protocol`` or
+    ``BufferedProtocol``.
     """
     while data and hasattr(protocol, "get_buffer"):
         space = protocol.get_buffer(len(data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of a resource, piece by piece: from an agent on a connection of its own, or of a file."""
+"""Content of a resource in pieces: from an agent over a separate connection, or from a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, BinaryIO, Callable, Iterator, Optional, Union
 from ..errors import InvalidField, MagnetarError, Unreachable
 
 PIECE = 1 << 20
-#: Seconds within which something must come.
+#: Maximum seconds without data.
 SILENCE = 60.0
 
 
-def received(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
-             refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
-             ) -> tuple[Iterator[bytes], int]:
-    """The pieces and their size as a whole; see ``Client.receive``."""
+def receive_content(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
+                    refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
+                    ) -> tuple[Iterator[bytes], int]:
+    """Return the pieces and their total size; see ``Client.receive``."""
     connection = None
     try:
         connection = connect()
@@ -42,14 +42,14 @@ def received(connect: Callable[[], http.client.HTTPConnection], target: str, hea
 
 def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPResponse, size: int,
             unreachable: Callable[[Exception, bool], MagnetarError]) -> Iterator[bytes]:
-    left = size
+    remaining = size
     try:
-        while left:
-            piece = response.read(min(PIECE, left))
+        while remaining:
+            piece = response.read(min(PIECE, remaining))
             if not piece:
                 raise Unreachable("The agent ended the connection after %d of %d bytes. Ask again."
-                                  % (size - left, size))
-            left -= len(piece)
+                                  % (size - remaining, size))
+            remaining -= len(piece)
             yield piece
     except (OSError, socket.timeout, http.client.HTTPException) as error:
         raise unreachable(error, True) from None
@@ -57,15 +57,16 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
         connection.close()
 
 
-def sent(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]], deadline: float,
-         send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
-    """Send the file at *path* by *send*, from its beginning each time: where others are sending too much, as often as
-    the answer says when to ask again, until *deadline*. Raises ``InvalidField``, and what *send* raises."""
+def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]],
+                deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
+    """Send the file at *path* with *send*, from its beginning each time. While too many others send, retry when the
+    answer says, until *deadline*. Raises ``InvalidField``, and the errors of *send*.
+    """
     while True:
         try:
             with open(path, "rb") as stream:
                 total = os.fstat(stream.fileno()).st_size
-                return send(of_file(stream, total, progress), total)
+                return send(file_pieces(stream, total, progress), total)
         except OSError as error:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
         except MagnetarError as error:
@@ -75,8 +76,8 @@ def sent(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[s
         time.sleep(pause)
 
 
-def of_file(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:
-    """What is in a file of *total* bytes; *progress* is told how far it is."""
+def file_pieces(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:
+    """Yield the content of a file of *total* bytes, and report the progress to *progress*."""
     done = 0
     while True:
         piece = stream.read(PIECE)

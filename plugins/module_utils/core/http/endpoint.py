@@ -11,16 +11,17 @@ from ..errors import InvalidField
 SOCKET = "/run/magnetar/agent.sock"
 ENDPOINT = "unix://" + SOCKET
 HTTPS_PORT = 6553
-#: The header that says why a cloud opens no console.
+#: The header with the reason why a cloud opens no console.
 CONSOLE_ERROR = "X-Console-Error"
-#: What the services of a cloud call themselves to the agents (User-Agent).
+#: User-Agent of a cloud's services in requests to agents.
 CLOUD = "magnetar-cloud"
 FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 
 class Endpoint(NamedTuple):
-    """An address: ``scheme`` is unix, https or ssh (http for a cloud on this machine); what it has no use for
-    is empty, ``port`` 0 is ssh's own choice."""
+    """An address. ``scheme`` is unix, https or ssh (http for a cloud on this machine); unused parts are empty; ``port``
+    0 leaves the choice to ssh.
+    """
 
     scheme: str
     path: str = ""
@@ -29,8 +30,8 @@ class Endpoint(NamedTuple):
     user: str = ""
 
 
-def parse(endpoint: str) -> Endpoint:
-    """The parts of *endpoint*; refuses everything else than the three forms, saying why."""
+def parse_endpoint(endpoint: str) -> Endpoint:
+    """Return the parts of *endpoint*. Raises ``InvalidField`` with the reason for anything but the three forms."""
     try:
         parts = urlsplit(endpoint)
         port = parts.port
@@ -44,8 +45,10 @@ def parse(endpoint: str) -> Endpoint:
     return {"unix": _unix, "https": _https, "ssh": _ssh}[parts.scheme](parts, endpoint)
 
 
-def of_cloud(url: str, field: str = "endpoint") -> Endpoint:
-    """The address of a service of a cloud, by its *url*. Plain http is for this machine only."""
+def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
+    """Return the address of a cloud's service from its *url*. Plain http is for this machine only. Raises
+    ``InvalidField`` naming *field*.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -53,13 +56,13 @@ def of_cloud(url: str, field: str = "endpoint") -> Endpoint:
         raise InvalidField(field, "must be the https URL of a service (%s)" % error, url) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidField(field, "must be the https URL of a service", url)
-    if parts.scheme == "http" and not _own(parts.hostname):
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise InvalidField(field, "must be an https URL: over http, nothing would protect password and token", url)
     return Endpoint(parts.scheme, host=parts.hostname, port=port or {"http": 80, "https": 443}[parts.scheme])
 
 
-def _own(host: str) -> bool:
-    """Whether it is this machine's loopback."""
+def _is_loopback(host: str) -> bool:
+    """Return whether *host* is this machine's loopback."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
@@ -82,7 +85,7 @@ def _ssh(parts: SplitResult, endpoint: str) -> Endpoint:
                            "agent, or the files in ~/.ssh)", shown)
     if not parts.hostname:
         raise InvalidField("endpoint", "must be ssh://[user@]host[:port][/path of the agent's socket]", endpoint)
-    # urlsplit's hostname is in lower case, but names in ~/.ssh/config are told apart by case.
+    # urlsplit's hostname is in lower case, but names in ~/.ssh/config are case-sensitive.
     name = parts.netloc.rpartition("@")[2]
     host = name[1:name.index("]")] if name.startswith("[") else name.partition(":")[0]
     path = unquote(parts.path) if parts.path.strip("/") else SOCKET

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What carries bytes both ways, until either side ends: consoles, at the agent and in the API's proxy."""
+"""Forwarding of bytes both ways until either side ends: consoles, at the agent and in the API's proxy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def first_of(*parts: Coroutine[Any, Any, None], quiet: tuple[type[BaseException], ...] = ()) -> None:
-    """Run the *parts* until one of them ends, and end the others. Raises what that one raises, unless it is one of
-    *quiet*: then that is an end like any other."""
+async def run_until_first(*parts: Coroutine[Any, Any, None], quiet: tuple[type[BaseException], ...] = ()) -> None:
+    """Run the *parts* until one of them ends, then cancel the others. Raises the exception of the ended one, unless it
+    is in *quiet*, which count as a normal end.
+    """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

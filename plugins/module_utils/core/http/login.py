@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A user of a cloud: logs in at its identity service (Identity API v3), and finds the Compute API in the catalogue.
+"""The login of a cloud's user: authenticates at the identity service (Identity API v3), and finds the Compute API in
+the catalogue.
 
-Tokens are kept for as long as this process lives, and asked for anew when one has ended.
+Tokens are kept for the lifetime of this process, and renewed when they expire.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Mapping, Optional, Union
 from urllib.parse import urlsplit
 
 from ..errors import Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated, Unreachable
-from .endpoint import Endpoint, of_cloud
+from .endpoint import Endpoint, cloud_endpoint
 
-#: The environment's names of what a cloud's ``auth`` has.
+#: Environment variables of the fields in a cloud's ``auth``.
 VARIABLES = {
     "auth_url": "OS_AUTH_URL", "username": "OS_USERNAME", "user_id": "OS_USER_ID", "password": "OS_PASSWORD",
     "project_name": "OS_PROJECT_NAME", "project_id": "OS_PROJECT_ID", "user_domain_name": "OS_USER_DOMAIN_NAME",
@@ -24,27 +25,29 @@ VARIABLES = {
     "application_credential_id": "OS_APPLICATION_CREDENTIAL_ID",
     "application_credential_name": "OS_APPLICATION_CREDENTIAL_NAME",
     "application_credential_secret": "OS_APPLICATION_CREDENTIAL_SECRET"}
-#: Beside ``auth``.
+#: Environment variables of the fields next to ``auth``.
 BESIDE = {"region_name": "OS_REGION_NAME", "interface": "OS_INTERFACE", "cacert": "OS_CACERT"}
 DEFAULT = "default"
-#: What was answered to whom, in this process.
-_kept: dict[str, tuple[str, str]] = {}
-#: Logins that are remembered; when there are more, all are forgotten.
+#: Token and URL of each login of this process.
+_sessions: dict[str, tuple[str, str]] = {}
+#: Maximum number of remembered logins; beyond it, all are forgotten.
 REMEMBERED = 1000
 
 
-def from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    """The cloud that the ``OS_*`` variables describe, in the form of clouds.yaml; without ``auth.auth_url``: none."""
-    given = os.environ if environ is None else environ
-    found: dict[str, Any] = {name: given[variable] for name, variable in BESIDE.items() if given.get(variable)}
-    found["auth"] = {name: given[variable] for name, variable in VARIABLES.items() if given.get(variable)}
-    if str(given.get("OS_INSECURE", "")).lower() in ("1", "true", "yes"):
-        found["verify"] = False
-    return found
+def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
+    """Return the cloud that the ``OS_*`` variables describe, in the form of clouds.yaml. Without ``auth.auth_url`` it
+    describes none.
+    """
+    variables = os.environ if environ is None else environ
+    cloud: dict[str, Any] = {name: variables[variable] for name, variable in BESIDE.items() if variables.get(variable)}
+    cloud["auth"] = {name: variables[variable] for name, variable in VARIABLES.items() if variables.get(variable)}
+    if str(variables.get("OS_INSECURE", "")).lower() in ("1", "true", "yes"):
+        cloud["verify"] = False
+    return cloud
 
 
 class Login:
-    """*cloud*: as an entry of clouds.yaml: ``auth``, ``region_name``, ``interface``, ``cacert``, ``verify``."""
+    """A login. *cloud*: an entry of clouds.yaml: ``auth``, ``region_name``, ``interface``, ``cacert``, ``verify``."""
 
     def __init__(self, cloud: Mapping[str, Any], timeout: float = 5.0, agent_name: str = "magnetar-client") -> None:
         self.auth: dict[str, Any] = dict(cloud.get("auth") or {})
@@ -57,36 +60,36 @@ class Login:
 
     @property
     def address(self) -> Endpoint:
-        """Where the Compute API is."""
-        return of_cloud(self._known()[1])
+        """The address of the Compute API."""
+        return cloud_endpoint(self._known()[1])
 
     @property
     def token(self) -> str:
-        """A token; the one of before where there is one."""
+        """A token, the same as before while it is valid."""
         return self._known()[0]
 
     def renew(self) -> None:
-        """The token is not good any more."""
-        _kept.pop(self._key, None)
+        """Forget the token, which is no longer valid."""
+        _sessions.pop(self._key, None)
 
     def _known(self) -> tuple[str, str]:
-        found = _kept.get(self._key)
-        if found is None:
-            found = self._log_in()
-            if len(_kept) >= REMEMBERED:
-                _kept.clear()
-            _kept[self._key] = found
-        return found
+        session = _sessions.get(self._key)
+        if session is None:
+            session = self._log_in()
+            if len(_sessions) >= REMEMBERED:
+                _sessions.clear()
+            _sessions[self._key] = session
+        return session
 
     def _log_in(self) -> tuple[str, str]:
         url = self.auth["auth_url"].rstrip("/")
         url = url if url.endswith("/v3") else url + "/v3"
-        status, headers, answer = self._post(url + "/auth/tokens", {"auth": request(self.auth)})
+        status, headers, answer = self._post(url + "/auth/tokens", {"auth": login_request(self.auth)})
         if status == 401:
             raise Unauthenticated("%s does not let you in: %s. Check user, password, project and their domains."
-                                  % (url, _said(answer)))
+                                  % (url, _error_message(answer)))
         if status not in (200, 201) or not headers.get("x-subject-token"):
-            raise MagnetarError("%s answered the login with HTTP %d: %s" % (url, status, _said(answer)))
+            raise MagnetarError("%s answered the login with HTTP %d: %s" % (url, status, _error_message(answer)))
         token = (answer or {}).get("token") or {}
         if not token.get("project"):
             raise Forbidden("The login at %s is for no project. Give a project (project_name, OS_PROJECT_NAME)." % url)
@@ -96,19 +99,19 @@ class Login:
         for service in catalogue:
             if service.get("type") != "compute":
                 continue
-            for one in service.get("endpoints") or []:
-                wanted = self.region in (None, one.get("region_id"), one.get("region"))
-                if one.get("interface") == self.interface.replace("URL", "") and wanted:
-                    return str(one["url"])
+            for endpoint in service.get("endpoints") or []:
+                in_region = self.region in (None, endpoint.get("region_id"), endpoint.get("region"))
+                if endpoint.get("interface") == self.interface.replace("URL", "") and in_region:
+                    return str(endpoint["url"])
         raise NotFound("The catalogue of %s has no compute service with the interface %s%s." % (
             self.auth["auth_url"], self.interface, " in region %s" % self.region if self.region else ""))
 
     def _post(self, url: str, body: Any) -> tuple[int, dict[str, str], Any]:
         from . import transport
 
-        address = of_cloud(url, "cloud")
+        address = cloud_endpoint(url, "cloud")
         try:
-            connection: Any = transport.to_cloud(address, self.ca_cert, self.validate, self.timeout)
+            connection: Any = transport.cloud_connection(address, self.ca_cert, self.validate, self.timeout)
             connection.request("POST", urlsplit(url).path, json.dumps(body).encode(), {
                 "Content-Type": "application/json", "Accept": "application/json", "User-Agent": self._agent_name})
             response = connection.getresponse()
@@ -116,7 +119,7 @@ class Login:
             connection.close()
         except (OSError, socket.timeout) as error:
             raise Unreachable("Cannot reach the identity service at %s: %s" % (
-                url, transport.advice(error, address.scheme, False))) from None
+                url, transport.connection_advice(error, address.scheme, False))) from None
         try:
             answer = json.loads(content) if content else {}
         except ValueError:
@@ -124,8 +127,8 @@ class Login:
         return response.status, {name.lower(): value for name, value in response.getheaders()}, answer
 
 
-def request(auth: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``auth`` of a login's body. Raises ``InvalidField`` naming what is missing."""
+def login_request(auth: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``auth`` of a login's body. Raises ``InvalidField`` naming a missing field."""
     if auth.get("application_credential_secret"):
         credential = {"secret": auth["application_credential_secret"]}
         if auth.get("application_credential_id"):
@@ -155,9 +158,9 @@ def _scope(auth: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _domain(auth: Mapping[str, Any], whose: str) -> dict[str, Any]:
-    name = auth.get("%s_domain_name" % whose) or auth.get("domain_name")
-    id = auth.get("%s_domain_id" % whose) or auth.get("domain_id")
+def _domain(auth: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    name = auth.get("%s_domain_name" % owner) or auth.get("domain_name")
+    id = auth.get("%s_domain_id" % owner) or auth.get("domain_id")
     return {"name": name} if name and not id else {"id": id or DEFAULT}
 
 
@@ -167,7 +170,7 @@ def _needed(auth: Mapping[str, Any], name: str) -> Any:
     return auth[name]
 
 
-def _said(answer: Any) -> Union[str, Any]:
+def _error_message(answer: Any) -> Union[str, Any]:
     error = answer.get("error") if isinstance(answer, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     return str(message or "no reason is given").rstrip(".")

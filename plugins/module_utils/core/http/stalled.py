@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Clients that do not read what is sent to them."""
+"""Clients that do not read the data sent to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import socket
 import struct
 from typing import Any, Optional
 
-#: Seconds over which it is measured how much a client takes.
+#: Seconds over which the rate of a client is measured.
 WINDOW = 30.0
-#: Where struct tcp_info (linux/tcp.h, since Linux 4.1) has tcpi_bytes_acked.
+#: Offset of tcpi_bytes_acked in struct tcp_info (linux/tcp.h, since Linux 4.1).
 _ACKED = struct.Struct("=120xQ")
 
 
 class StalledReader:
-    """A watch over one connection: it ends when its client takes less than *rate* bytes a second of what waits for it.
+    """A watch over one connection. It aborts the connection when its client takes less than *rate* bytes per second of
+    the waiting data.
 
-    What counts is what the client's kernel has acknowledged, so it holds for TLS, for answers that the server has
-    written already, and for connections that are being closed. Connections that are no TCP are not watched."""
+    The rate counts bytes that the client's kernel has acknowledged, so it works for TLS, for answers that the server
+    has already written, and for closing connections. Connections other than TCP are not watched.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: Any, rate: int) -> None:
         self._loop, self._transport, self._rate = loop, transport, rate
         self._timer: Optional[asyncio.TimerHandle] = None
-        #: Bytes acknowledged when something waited to be sent; ``None``: nothing did.
+        #: Bytes acknowledged when data last waited to be sent; ``None`` when none did.
         self._before: Optional[int] = None
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -45,7 +47,9 @@ class StalledReader:
         self._timer = self._loop.call_later(WINDOW, self._look)
 
     def _acked(self) -> Optional[int]:
-        """Return how many bytes the client's kernel has acknowledged; ``None`` where the socket does not know."""
+        """Return the number of bytes that the client's kernel has acknowledged; ``None`` where the socket does not
+        know.
+        """
         try:
             facts = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO,
                                                                         _ACKED.size)

@@ -16,13 +16,13 @@ EXPIRED = 10
 
 
 class Dial(Protocol):
-    """A way to the agent that the core does not know itself, such as ssh."""
+    """A way to reach the agent that the core does not implement, such as ssh."""
 
     def __call__(self, timeout: float) -> HTTPConnection:
-        """An open connection, made within *timeout* seconds; raises ``Unreachable`` with what to do about it."""
+        """Return an open connection, made within *timeout* seconds. Raises ``Unreachable`` with advice."""
 
     def close(self) -> None:
-        """Let go of what connections share; the next call makes it again."""
+        """Release the resources that connections share; the next call creates them again."""
 
 
 class _UnixConnection(HTTPConnection):
@@ -31,7 +31,7 @@ class _UnixConnection(HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket; ``OSError`` says why not."""
+        """Open the socket. Raises ``OSError`` with the reason."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connected.settimeout(self.timeout)
@@ -42,26 +42,26 @@ class _UnixConnection(HTTPConnection):
         self.sock = connected
 
 
-def unix(path: str, timeout: float) -> HTTPConnection:
-    """A connection to the socket at *path*, not opened yet."""
+def unix_connection(path: str, timeout: float) -> HTTPConnection:
+    """Return a connection to the socket at *path*, not opened yet."""
     return _UnixConnection(path, timeout)
 
 
-def https(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
-    """A TLS connection, not opened yet."""
+def https_connection(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
+    """Return a TLS connection, not opened yet."""
     return HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
-def to_cloud(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
-    """A connection to a service of a cloud, not opened yet."""
+def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
+    """Return a connection to a service of a cloud, not opened yet."""
     if address.scheme == "http":
         return HTTPConnection(address.host, address.port, timeout=timeout)
-    return https(address.host, address.port, tls(ca_cert, None, None, validate), timeout)
+    return https_connection(address.host, address.port, tls_context(ca_cert, None, None, validate), timeout)
 
 
-def tls(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
-        validate: bool = True) -> ssl.SSLContext:
-    """The TLS settings: at least TLS 1.2, the server's certificate checked unless *validate* is false."""
+def tls_context(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
+                validate: bool = True) -> ssl.SSLContext:
+    """Return the TLS settings: at least TLS 1.2, and a check of the server's certificate unless *validate* is false."""
     context = _trusting(ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not validate:
@@ -86,8 +86,10 @@ def _reason(error: OSError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def advice(error: Exception, scheme: str, certified: bool) -> str:
-    """Why a connection failed and what to do; *scheme* of the endpoint; *certified*: with a client certificate."""
+def connection_advice(error: Exception, scheme: str, certified: bool) -> str:
+    """Return why a connection failed and what to do. *scheme*: of the endpoint; *certified*: whether a client
+    certificate was used.
+    """
     local = scheme == "unix"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and local:

@@ -13,28 +13,28 @@ from ..errors import MagnetarError, Unreachable
 if TYPE_CHECKING:
     Events = Iterator[tuple[str, dict[str, Any]]]
 
-#: An agent that is silent for so many heartbeats is out of reach.
+#: Missed heartbeats after which an agent counts as unreachable.
 HEARTBEATS = 3
 
 
-def follow(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
-           refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
-           interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
+def follow_events(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
+                  refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
+                  interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
     """Yield ``(event, document)`` until the agent ends the stream; see ``Client.watch``."""
     silence, connection = timeout or HEARTBEATS * interval, None
     try:
         connection = connect()
         connection.sock.settimeout(silence)
-        asked = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
-        connection.request("GET", "/v1/watch?" + asked, None, headers)
+        query = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
+        connection.request("GET", "/v1/watch?" + query, None, headers)
         response = connection.getresponse()
         if response.status != 200:
             refused(response.status, response.read())
-        yield from parse(response)
+        yield from parse_events(response)
     except (socket.timeout, TimeoutError) as error:
         if connection is None:
             raise unreachable(error, False) from None
-        raise _silent(silence) from None
+        raise silent_agent_error(silence) from None
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(error, connection is not None) from None
     finally:
@@ -42,8 +42,8 @@ def follow(connect: Callable[[], http.client.HTTPConnection], headers: dict[str,
             connection.close()
 
 
-def parse(stream: Any) -> Events:
-    """The events in *stream*, which has ``readline``. Fields that are not ours are passed over."""
+def parse_events(stream: Any) -> Events:
+    """Yield the events in *stream*, which has ``readline``. Unknown fields are ignored."""
     event, data = "message", []
     while True:
         line = stream.readline()
@@ -61,6 +61,7 @@ def parse(stream: Any) -> Events:
             event, data = "message", []
 
 
-def _silent(silence: float) -> Unreachable:
+def silent_agent_error(silence: float) -> Unreachable:
+    """Return the error for an agent that sent nothing for *silence* seconds."""
     return Unreachable("The agent has sent nothing for %g s, not even a heartbeat: it hangs, or the network between is "
                        "cut. Watch again; see `journalctl -u magnetar-agent` there." % silence)

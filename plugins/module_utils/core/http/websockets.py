@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What agents and the API change of uvicorn's protocol for WebSockets."""
+"""Changes of agents and the API to uvicorn's protocol for WebSockets."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any, Type
 
 
 class WebSocketProtocol:
-    """Stands before uvicorn's. *invalid_state*: what uvicorn's raises when its connection is being closed."""
+    """A mixin in front of uvicorn's protocol. *invalid_state*: the exception that uvicorn's raises when its connection
+    is closing.
+    """
 
     invalid_state: Type[Exception]
     handshake_complete: bool
     transport: Any
 
     async def send(self, message: Any) -> None:
-        """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
+        """Send *message*. A refusal ends the handshake too; otherwise uvicorn would log that the application failed."""
         await super().send(message)  # type: ignore[misc]
         self.handshake_complete |= message["type"] == "websocket.http.response.body"
 
     def shutdown(self) -> None:
-        """End it, also while its client does: the server would leave its other connections."""
+        """End the connection even while the client ends it; an exception here would make the server leave its other
+        connections open.
+        """
         try:
             super().shutdown()  # type: ignore[misc]
         except self.invalid_state:

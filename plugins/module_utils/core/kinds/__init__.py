@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds, one file per noun. ``KINDS`` are those of agents, ``CLOUD_KINDS`` those that only a cloud has."""
+"""The kinds, one file per noun: ``KINDS`` of agents, and ``CLOUD_KINDS``, which only a cloud has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""availability_zone: where servers of a cloud may be asked to be; read only."""
+"""availability_zone: zones of a cloud that servers can be requested in; read only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class AvailabilityZone(Kind):
 
     noun, plural = "availability_zone", "availability_zones"
     selectable = False
+    report_doc = "The availability zones of the cloud."
 
     name = Field(Text(), "The name.", on=READ, sample="nova")
     available = Field(Boolean(), "Whether one of its hosts gets new servers.", on=READ, sample=True)
-    hosts = Field(ListOf(Text()), "Names of its hosts; for administrators, else empty.", on=READ,
+    hosts = Field(ListOf(Text()), "Names of its hosts; empty unless the caller is an administrator.", on=READ,
                   sample=["kvm1", "kvm2"])

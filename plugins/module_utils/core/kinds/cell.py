@@ -11,6 +11,7 @@ class Cell(Kind):
     """A cell as the API database lists it."""
 
     noun, plural = "cell", "cells"
+    sample_changes = {"disabled": (False, True)}
 
     id = Field(Text(1, 64), "The uuid.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 255, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only"),
@@ -22,4 +23,4 @@ class Cell(Kind):
     disabled = Field(Boolean(), "Whether it gets no new servers. Its servers stay in lists and quotas, as in Nova.",
                      default=False, sample=False)
     database = Field(Text(), "Its database without user and password.", on=READ, sample="postgresql://db2/cell2")
-    hosts = Field(Integer(), "How many hosts it has.", on=READ, sample=4)
+    hosts = Field(Integer(), "Number of its hosts.", on=READ, sample=4)

@@ -24,18 +24,18 @@ REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 
 class OrNone(Nullable):
-    """*value*, or none of it: the word none, or null."""
+    """*value*, or nothing: the word none, or null."""
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return super().check(None if value == NONE else value, path, version)
 
 
 class Resource(Kind):
-    """What every kept resource has: who it is and when it was made and changed."""
+    """The fields of every stored resource: identity, and times of creation and change."""
 
-    id = Field(Uuid(), "The uuid; drawn when the resource is made, unless given.", on=FIXED,
+    id = Field(Uuid(), "The uuid; generated when the resource is created, unless given.", on=FIXED,
                sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(NAME, "The name.", required=True, sample="web1")
     description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", sample="for the shop")
-    created_at = Field(TIME, "When it was made, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+    created_at = Field(TIME, "When it was created, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
     updated_at = Field(TIME, "When it was last changed, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_export: leave for one server of another host to use a volume of this one."""
+"""volume_export: permission for one server of another host to use a volume of this host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .common import NAME, REFERENCE, TIME
 
 #: Common name in the certificate of an agent.
 PEER = Text(1, 255)
-#: Where a volume of another host is, as the attachment there keeps it.
+#: The place of a volume on another host, as the attachment stores it.
 ORIGIN = Record(
     host=Field(Text(0, 255), "The host that has the volume.", required=True),
     peer=Field(Nullable(PEER), "Common name in the certificate of its agent; null for one without TLS.",
@@ -17,20 +17,21 @@ ORIGIN = Record(
     address=Field(Nullable(Text(1, 300)), "host:port of its agent.", default=None),
     volume_name=Field(NAME, "Name of the volume.", required=True),
     size=Field(Integer(1, 2**20), "Size in GiB.", required=True),
-    format=Field(Choices("raw", "qcow2"), "Format in which QEMU gets it: raw through the network.", required=True),
-    multiattach=Field(Boolean(), "Whether several servers may have it at once.", required=True),
+    format=Field(Choices("raw", "qcow2"), "Format for QEMU: raw through the network.", required=True),
+    multiattach=Field(Boolean(), "Whether several servers may use it at the same time.", required=True),
     pool=Field(Nullable(Text(1, 63)), "Pool of both hosts that it lies in; null when it goes through the network.",
                default=None),
 )
 
 
 class VolumeExport(Kind):
-    """A volume of this host for one server of another. Its key is SERVER:VOLUME, and its uuid that of the attachment
-    there. The module volume_attachment makes it, a migration hands it on, and it ends with the attachment."""
+    """A volume of this host for one server of another host. Its key is SERVER:VOLUME, and its uuid equals the
+    attachment's. The module volume_attachment makes it, a migration passes it on, and it ends with the attachment.
+    """
 
     noun, plural = "volume_export", "volume_exports"
 
-    id = Field(Uuid(), "The uuid, which follows from those of server and volume.", on=FIXED, option=False,
+    id = Field(Uuid(), "The uuid, derived from the uuids of server and volume.", on=FIXED, option=False,
                sample="5b6c0a4e-9f0a-5d0e-8a55-7b1f6a0c2d11")
     name = Field(Text(1, 600), "SERVER:VOLUME, with their uuids.", on=READ,
                  sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d:0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
@@ -43,10 +44,10 @@ class VolumeExport(Kind):
                   "the server goes from one host to another.", required=True, sample=["kvm2"])
     readonly = Field(Boolean(), "Whether it may only be read.", default=False, on=FIXED, sample=False)
     volume_name = Field(Text(), "The volume's name.", on=READ, sample="data")
-    origin = Field(Nullable(Value()), "What the attachment on the other host is told of the volume.", on=READ,
+    origin = Field(Nullable(Value()), "Facts about the volume for the attachment on the other host.", on=READ,
                    sample=None)
     status = Field(Choices("open", "closed"), "Whether it is served now.", on=READ, sample="open")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
-    created_at = Field(TIME, "When it was made, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+    created_at = Field(TIME, "When it was created, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
     updated_at = Field(TIME, "When it was last changed, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")

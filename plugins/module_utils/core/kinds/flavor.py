@@ -17,8 +17,8 @@ DISK = Integer(0, 2**20)
 SWAP = Integer(0, 2**26)
 
 
-def sizes(required: bool = True) -> dict[str, Field]:
-    """The size fields, alike in a flavor and in a server's inline flavor."""
+def size_fields(required: bool = True) -> dict[str, Field]:
+    """Return the size fields, the same for a flavor and a server's inline flavor."""
     return {
         "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=required, on=FIXED, sample=1),
         "ram": Field(RAM, "Memory in MiB.", required=required, on=FIXED, sample=512),
@@ -28,21 +28,22 @@ def sizes(required: bool = True) -> dict[str, Field]:
     }
 
 
-def completed(given: Mapping[str, Any], old: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sizes *given* in place of a flavor, with those of *old*, which the server has, where they are left out."""
-    found = dict(old or {}, **given)
+def complete_sizes(requested: Mapping[str, Any], old: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sizes *requested* in place of a flavor. Omitted ones come from *old*, the server's current sizes."""
+    sizes = dict(old or {}, **requested)
     for name in ("vcpus", "ram"):
-        if name not in found:
+        if name not in sizes:
             raise InvalidField("flavor." + name, "is required to make a server: give vcpus and ram, or a flavor")
-    return found
+    return sizes
 
 
 class Flavor(Resource):
-    """The size of a server: CPUs, memory and disks. Servers keep the sizes they were made with."""
+    """The size of a server: CPUs, memory and disks. Servers keep the sizes that they were made with."""
 
     noun, plural = "flavor", "flavors"
 
-    vcpus, ram, disk, ephemeral, swap = sizes().values()
+    vcpus, ram, disk, ephemeral, swap = size_fields().values()
     extra_specs = Field(MapOf(Text(1, 255, r"[\w.:\- ]+", "may have letters, digits, and . : - _ only"), Text(0, 255)),
-                        "Extra specs, keys to strings: what its servers have besides sizes, and which hosts suit them.",
+                        "Extra specs, keys to strings: hardware of its servers in addition to sizes, and suitable "
+                        "hosts.",
                         default={}, sample={"hw:watchdog_action": "reset"})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a cloud has guests told in place of what their host knows (MD-22 to MD-28, MD-43, MD-60): values of the kind
-``server``. Neither modules nor answers have them."""
+"""Data of a cloud for guests, in place of the data of their host: values of the kind ``server``. Neither modules nor
+answers have them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ..versions import Version
 
 
 class GuestAddress(Text):
-    """An IP address; with *network*, one of a network, with its prefix; with *interface*, an address with a prefix."""
+    """An IP address; with *network*, a network with its prefix; with *interface*, an address with a prefix."""
 
     def __init__(self, network: bool = False, interface: bool = False) -> None:
         super().__init__(2, 49)
@@ -23,29 +24,29 @@ class GuestAddress(Text):
         self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """The text as it is."""
-        found = super().check(value, path, version)
+        """Return the text unchanged, if it is valid."""
+        text = super().check(value, path, version)
         try:
-            self.read(found)
+            self.read(text)
         except ValueError:
             raise InvalidField(path, self.words, value) from None
-        return found
+        return text
 
 
 LABEL, ADDRESS, ROUTED = Text(0, 255), GuestAddress(), GuestAddress(network=True)
-#: The longest password that Nova takes.
+#: The longest password that Nova accepts.
 PASSWORD = Nullable(Text(1, 255))
-#: Most name servers and routes of a NIC.
+#: Maximum number of name servers and routes of a NIC.
 MOST = 64
-#: Most tags of VLANs.
+#: Maximum number of VLAN tags.
 VLANS = 4094
 
 
-def _of_nic(known: bool = False, **more: Field) -> Record:
-    """*known*: network and port are always said."""
+def _of_nic(required: bool = False, **more: Field) -> Record:
+    """Return the record of a NIC or VLAN. *required*: network and port must be present."""
     return Record(
-        network_id=Field(Uuid(), "The network, as its users know it.", required=known),
-        port_id=Field(Uuid(), "The port.", required=known),
+        network_id=Field(Uuid(), "The network, as its users know it.", required=required),
+        port_id=Field(Uuid(), "The port.", required=required),
         gateway=Field(Nullable(ADDRESS), "Gateway of the subnet."),
         mtu=Field(Integer(0, 65535), "MTU of the network."),
         dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of the subnet."),
@@ -54,19 +55,19 @@ def _of_nic(known: bool = False, **more: Field) -> Record:
                           "Routes of the subnet."),
         ipv6=Field(ListOf(Record(
             address=Field(GuestAddress(interface=True), "An address of IPv6, with its prefix.", required=True),
-            mode=Field(Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless")), "How the guest gets it; "
-                       "null: it sets it itself."),
+            mode=Field(Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless")), "Source of the guest's "
+                       "address; null: the guest sets it itself."),
             gateway=Field(Nullable(ADDRESS), "Gateway of its subnet."),
             dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of its subnet.")), MOST),
             "Its addresses of IPv6."),
         **more)
 
 
-def told() -> Record:
-    """Of a NIC."""
+def nic_guest_data() -> Record:
+    """Return the record of a NIC."""
     return _of_nic(vlans=Field(ListOf(_of_nic(
         True,
-        segmentation_id=Field(Integer(1, VLANS), "The tag that the guest gives its packets.", required=True),
+        segmentation_id=Field(Integer(1, VLANS), "VLAN tag of its packets in the guest.", required=True),
         mac=Field(Mac(), "Its MAC address.", required=True),
         address=Field(GuestAddress(interface=True), "Its address of IPv4, with a prefix where the guest sets it "
                       "itself.")), VLANS), "Ports that it carries as VLANs, by tag."))
@@ -74,20 +75,20 @@ def told() -> Record:
 
 GUEST_DATA = Nullable(Record(
     name=Field(LABEL, "The server's name, as users see it.", required=True),
-    hostname=Field(Text(0, 1024), "Its host name, with a domain where there is one.", required=True),
+    hostname=Field(Text(0, 1024), "Its host name, with its domain if it has one.", required=True),
     project_id=Field(LABEL, "Its project.", required=True),
-    launch_index=Field(Integer(0, 100_000), "Which one it is of those made with one request.", required=True),
+    launch_index=Field(Integer(0, 100_000), "Number among the servers of one request.", required=True),
     reservation_id=Field(LABEL, "Their reservation.", required=True),
     flavor=Field(LABEL, "Name of the flavor.", required=True),
-    availability_zone=Field(LABEL, "That of the host that it is on.", required=True),
-    keys=Field(ListOf(Record(name=Field(LABEL, "As its user calls it.", required=True),
-                             type=Field(Choices("ssh", "x509"), "What it is.", required=True),
+    availability_zone=Field(LABEL, "Availability zone of its host.", required=True),
+    keys=Field(ListOf(Record(name=Field(LABEL, "Its name.", required=True),
+                             type=Field(Choices("ssh", "x509"), "Its type.", required=True),
                              data=Field(Text(1, 65535), "The public key.", required=True)), 1), "Its key.",
                required=True),
     drive_format=Field(Choices("iso9660", "vfat"), "File system of the config drive; as the host's settings say when "
                        "omitted."),
     security_groups=Field(ListOf(LABEL, 1024), "Names of its security groups.", required=True),
-    public_ipv4=Field(ADDRESS, "The floating IP by which it is reached; left out when there is none."),
+    public_ipv4=Field(ADDRESS, "Its floating IP; missing when it has none."),
 ))
 VENDOR_DATA = Nullable(Record(static=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data.json."),
                               dynamic=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data2.json.")))

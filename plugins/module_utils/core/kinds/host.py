@@ -8,10 +8,11 @@ from ..values import Boolean, Integer, ListOf, MapOf, Nullable, Text, Value
 
 
 class Host(Kind):
-    """The host of the agent: what it is, what it has, what is used, and what no document knows."""
+    """The agent's host: its identity, its capacity and usage, and the leftovers without a document."""
 
     noun, plural = "host", "hosts"
     selectable = False
+    report_doc = "The host of the agent, as the only item."
 
     id = Field(Text(1, 64), "The host's uuid in libvirt.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 255), "The host's name.", on=READ, sample="kvm1")
@@ -28,48 +29,49 @@ class Host(Kind):
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,
                 sample={"usable": True, "reason": "a guest started in 0.1 s", "checked_at": "2026-11-20T20:00:00Z"})
-    firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["uefi"])
+    firmware = Field(ListOf(Text()), "Firmware that guests can boot with here.", on=READ, sample=["uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["2.0"])
-    disk_encryption = Field(ListOf(Text()), "Formats in which servers' own disks can be encrypted.", on=READ,
+    disk_encryption = Field(ListOf(Text()), "Formats for the encryption of servers' own disks.", on=READ,
                             sample=["luks"])
-    memory_encryption = Field(MapOf(Text(), Value()), "What can encrypt guests' memory, to {guests (how many at once), "
-                              "cbitpos, reduced_phys_bits}.", on=READ,
+    memory_encryption = Field(MapOf(Text(), Value()), "Methods of memory encryption, to {guests (how many at the same "
+                              "time), cbitpos, reduced_phys_bits}.", on=READ,
                               sample={"amd-sev": {"guests": 15, "cbitpos": 47, "reduced_phys_bits": 1}})
-    pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
-                        "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
-                        "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
+    pci_devices = Field(MapOf(Text(), Value()), "PCI devices for servers, {total, free, numa_policy (if the alias has "
+                        "one)} by alias; a device with several aliases counts for each.", on=READ,
+                        sample={"gpu": {"total": 2, "free": 1}})
     pci_pools = Field(Value(), "The same, each once: {aliases, numa_node (-1: unknown), total, free, "
                                "resource_class, provider}.", on=READ,
                       sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 1, "free": 1, "provider": "0000:c1:00.0",
                                "resource_class": "CUSTOM_PCI_10DE_1EB8"}])
     mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
-                           "total, free, provider, traits (where it has some)}.", on=READ,
+                  "total, free, provider, traits (if it has some)}.", on=READ,
                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7,
                            "provider": "pci_0000_81_00_0"}])
     pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "
                  "namespaces of each label.", on=READ,
                  sample={"6GB": {"total": 1, "free": 1, "sizes_mb": [6144]}})
-    providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it, NUMA cells first: "
-                      "{name, parent (the name of the one above; empty: the host), inventories (total, reserved, "
-                      "max_unit by resource class), traits, held (what servers have of it, by uuid and resource "
-                      "class)}.", on=READ,
+    providers = Field(Value(), "Parts of the host that are child resource providers in a cloud, NUMA cells first: "
+                      "{name, parent (its name; empty: the host), inventories (total, reserved, max_unit by resource "
+                      "class), traits, held (claims of servers, by uuid and resource class)}.", on=READ,
                       sample=[{"name": "0000:c1:00.0", "parent": "NUMA0", "traits": [],
                                "inventories": {"CUSTOM_PCI_10DE_1EB8": {"total": 1, "reserved": 0, "max_unit": 1}},
                                "held": {"b6c1f4f0-5d0e-4c64-8d6b-3a0a6a0b9a11": {"CUSTOM_PCI_10DE_1EB8": 1}}}])
-    vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
-    pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
+    vcpus = Field(Integer(), "Shared CPUs of the host.", on=READ, sample=16)
+    pcpus = Field(Integer(), "Dedicated CPUs of the host.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
     memory_mb = Field(Integer(), "Memory of the host in MiB.", on=READ, sample=65536)
     memory_mb_used = Field(Integer(), "Memory of running servers in MiB.", on=READ, sample=8192)
     disk_gb = Field(Integer(), "Size of the file system or volume group with the servers' disks in GiB.", on=READ,
                     sample=900)
-    disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
-    local_disks = Field(Value(), "{format, pool, reason}: as what new servers get their disks, and why they cannot.",
+    disk_gb_free = Field(Integer(), "Free GiB of it.", on=READ, sample=700)
+    local_disks = Field(Value(), "{format, pool, reason}: format and pool of new servers' disks, or the reason for "
+                        "none.",
                         on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
-    injection = Field(Value(), "{partition, reason}: where root disks are written into (inject_partition), or why not.",
+    injection = Field(Value(), "{partition, reason}: partition for file injection (inject_partition), or the reason "
+                      "for none.",
                       on=READ, sample={"partition": -1, "reason": ""})
-    image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for the content of images.", on=READ,
+    image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for images.", on=READ,
                            sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
@@ -82,44 +84,46 @@ class Host(Kind):
                               "that libvirt knows.", on=READ,
                      sample={"arch": "x86_64", "model": "EPYC-Rome", "vendor": "AMD", "features": ["avx2"],
                              "topology": {"cells": 1, "sockets": 1, "cores": 8, "threads": 2}})
-    traits = Field(ListOf(Text()), "What the host is and can do, by the names that flavors and images require or "
-                                   "forbid (trait:NAME).", on=READ, sample=["HW_CPU_X86_AVX2"])
-    resources = Field(MapOf(Text(), Value()), "Custom resources of the host that servers of a cloud may claim, by "
-                      "resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}.", on=READ,
+    traits = Field(ListOf(Text()), "Properties of the host, by the names that flavors and images require or forbid "
+                   "(trait:NAME).", on=READ, sample=["HW_CPU_X86_AVX2"])
+    resources = Field(MapOf(Text(), Value()), "Custom resources of the host for servers of a cloud, by resource "
+                      "class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}.", on=READ,
                       sample={"CUSTOM_LICENSE": {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647,
                                                  "step_size": 1, "allocation_ratio": 1.0}})
     bandwidths = Field(MapOf(Text(), Value()), "{egress, ingress} in kbit/s that ports may be promised, by NETWORK, "
                        "NETWORK/CARD, rp_tunnelled.",
                        on=READ, sample={"physnet0": {"egress": 10000000, "ingress": 10000000}})
-    provider_config = Field(Value(), "{files, problems}: the files with these resources that were read, and what is "
-                            "wrong with others.", on=READ,
+    provider_config = Field(Value(), "{files, problems}: the valid files with these resources, and the errors in "
+                            "others.", on=READ,
                             sample={"files": ["provider.yaml"], "problems": []})
-    address = Field(Text(), "IP address by which a cloud knows the host; empty where it has no route.", on=READ,
+    address = Field(Text(), "IP address of the host in a cloud; empty where it has no route.", on=READ,
                     sample="192.0.2.11")
     metrics = Field(MapOf(Text(), Value()), "Metrics of the CPUs, with Nova's names: times in ns, shares (0 to 1) of "
-                                            "the time between looks.", on=READ, sample={"cpu.percent": 0.25})
-    images = Field(ListOf(Text()), "Ids of the images whose content is here.", on=READ,
+                    "the sampling interval.", on=READ, sample={"cpu.percent": 0.25})
+    images = Field(ListOf(Text()), "Ids of the images in the host's cache.", on=READ,
                    sample=["5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e"])
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
-    cloud_servers = Field(Integer(), "Servers among them that a cloud has made here, and alone moves and changes.",
+    cloud_servers = Field(Integer(), "Servers among them that belong to a cloud; only the cloud moves and changes "
+                          "them.",
                           on=READ, sample=0)
-    running = Field(Integer(), "Servers that run.", on=READ, sample=3)
+    running = Field(Integer(), "Running servers.", on=READ, sample=3)
     connected = Field(Boolean(), "Whether libvirt answers.", on=READ, sample=True)
-    link_name = Field(Nullable(Text(0, 255)), "The common name of its certificate, by which other agents know it. "
-                                              "null: it has no TLS.", on=READ, sample="kvm1")
-    link_port = Field(Nullable(Integer()), "Port on which other agents reach it.", on=READ, sample=6553)
-    metadata_service = Field(Value(), "{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and "
-                                      "why they are not; empty where they are, or where no guest runs.", on=READ,
+    link_name = Field(Nullable(Text(0, 255)), "Common name of its certificate, which identifies it to other agents. "
+                      "null: it has no TLS.", on=READ, sample="kvm1")
+    link_port = Field(Nullable(Integer()), "Port for other agents.", on=READ, sample=6553)
+    metadata_service = Field(Value(), "{bridges, reason}: bridges with guests that get answers at 169.254.169.254, "
+                             "and why others get none; empty when all do, or when no guest runs.", on=READ,
                              sample={"bridges": ["magbr0"], "reason": ""})
-    shares = Field(ListOf(Text()), "Folders that servers of a cloud may be given, by the names of the agent's setting "
-                                   "shares.", on=READ, sample=["scratch"])
-    consoles = Field(ListOf(Text()), "Kinds of consoles that servers which start now have.", on=READ,
+    shares = Field(ListOf(Text()), "Shares for servers of a cloud, by the names in the agent's setting shares.",
+                   on=READ, sample=["scratch"])
+    consoles = Field(ListOf(Text()), "Kinds of consoles of newly started servers.", on=READ,
                      sample=["vnc"])
-    port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they "
-                                   "should be.", on=READ, sample={"ports": 4, "reason": ""})
-    ovn = Field(Value(), "{bridge, datapath, chassis, reason}: the bridge for ports of OVN, how Open vSwitch forwards "
-                         "(V(system): the kernel, V(netdev): in a process), the host's name in OVN, and why it cannot "
-                         "plug in ports; empty where it can.", on=READ,
+    port_security = Field(Value(), "{ports, reason}: number of filtered NICs, and the reason if filtering is "
+                          "incomplete.", on=READ, sample={"ports": 4, "reason": ""})
+    ovn = Field(Value(), "{bridge, datapath, chassis, reason}: the bridge for ports of OVN, the datapath of Open "
+                "vSwitch (V(system): in the kernel, V(netdev): in a process), the host's name in OVN, and why it "
+                "cannot plug in ports; empty if it can.", on=READ,
                 sample={"bridge": "br-int", "datapath": "system", "chassis": "kvm1", "reason": ""})
-    orphans = Field(MapOf(Text(), ListOf(Text())), "What no document knows: domains, files; on Ceph C(shared), left "
-                    "over if no host knows it.", on=READ, sample={"domains": [], "files": []})
+    orphans = Field(MapOf(Text(), ListOf(Text())), "Leftovers without a document: domains, files; on Ceph C(shared), "
+                    "which are leftovers if no host knows them.", on=READ,
+                    sample={"domains": [], "files": []})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""hypervisor: a compute host of a cloud with what it has and what is claimed of it; read only."""
+"""hypervisor: a compute host of a cloud with its capacity and claims; read only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Hypervisor(Kind):
     name = Field(Text(1, 255), "The host's name.", on=READ, sample="kvm1")
     cell = Field(Text(), "Name of its cell.", on=READ, sample="cell1")
     zone = Field(Text(), "Its availability zone.", on=READ, sample="nova")
-    up = Field(Boolean(), "Whether its agent was heard lately.", on=READ, sample=True)
+    up = Field(Boolean(), "Whether its agent reports.", on=READ, sample=True)
     disabled = Field(Boolean(), "Whether it gets no new servers.", on=READ, sample=False)
     disabled_reason = Field(Nullable(Text()), "Why.", on=READ, sample=None)
-    forced_down = Field(Boolean(), "Whether it counts as down in any case.", on=READ, sample=False)
+    forced_down = Field(Boolean(), "Whether an administrator has forced it down.", on=READ, sample=False)
     type = Field(Text(), "Type of the hypervisor.", on=READ, sample="QEMU")
     version = Field(Text(), "Its version.", on=READ, sample="7.2.22")
-    vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
+    vcpus = Field(Integer(), "Shared CPUs of the host.", on=READ, sample=16)
     vcpus_used = Field(Integer(), "CPUs that are claimed.", on=READ, sample=4)
     vcpus_limit = Field(Integer(), "CPUs that may be claimed, by the allocation ratio.", on=READ, sample=64)
-    pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=8)
+    pcpus = Field(Integer(), "Dedicated CPUs of the host.", on=READ, sample=8)
     pcpus_used = Field(Integer(), "Those that are claimed.", on=READ, sample=2)
     pcpus_limit = Field(Integer(), "Those that may be claimed.", on=READ, sample=8)
     memory_mb = Field(Integer(), "Memory of the host in MiB.", on=READ, sample=65536)
@@ -34,6 +34,6 @@ class Hypervisor(Kind):
     disk_gb = Field(Integer(), "Disk of the host in GiB.", on=READ, sample=900)
     disk_gb_used = Field(Integer(), "Disk that is claimed in GiB.", on=READ, sample=200)
     disk_gb_limit = Field(Integer(), "Disk that may be claimed in GiB.", on=READ, sample=900)
-    servers = Field(Integer(), "Servers on it, and those that are on their way.", on=READ, sample=4)
+    servers = Field(Integer(), "Servers on it, and servers that move to it.", on=READ, sample=4)
     virt_types = Field(ListOf(Value()), "Kinds of virtualisation that work there, best first.", on=READ,
                        sample=["kvm", "qemu"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: what a server boots from."""
+"""image: the content that a server boots from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from ..fields import FIXED, READ, Field, Record
 from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
 from .common import REFERENCE, Resource
 
-#: What servers boot from, and kernels and ramdisks. Of a VMDK the host makes a qcow2 when it takes it in.
+#: Formats that servers boot from, and formats of kernels and ramdisks. The host converts a VMDK to qcow2 when it
+#: receives it.
 DISKS, BOOT = ("raw", "qcow2", "iso"), ("aki", "ari")
 VMDK = "vmdk"
 FORMATS = (*DISKS, *BOOT, VMDK)
@@ -19,6 +20,8 @@ class Image(Resource):
     """Content that servers boot from: a disk (raw, qcow2, vmdk), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
 
     noun, plural = "image", "images"
+    sample_actions = ("record", "receive")
+    sample_changes = {"min_ram": (64, 128)}
     unfilled = frozenset(("queued",))
     found = {"disk_format": "checksum"}
 
@@ -26,14 +29,14 @@ class Image(Resource):
         OneOf(
             Record(path=Field(Text(1, 4096), "A file on the host, in one of the agent's image_paths.", required=True)),
             Record(url=Field(Text(1, 2048, "https?://.+", "must begin with http:// or https://"),
-                             "Where to load it from.", required=True)),
+                             "Source URL.", required=True)),
             Record(volume=Field(REFERENCE, "A volume of the host that no server has; it is copied.", required=True)),
             Record(upload=Field(Boolean(), "The content follows with PUT /v1/image/{key}/data.", required=True),
-                   size=Field(Integer(0, 2**62), "How many bytes will follow. It is refused at once, in a dry run too, "
-                              "where there is no room for them."),
-                   location=Field(Text(1, 1024, "rbd://[!-~]+", "must begin with rbd://"), "Where the content lies in "
-                                  "Ceph. A host that reads there takes it in at once, where a checksum is given; else "
-                                  "it follows.")),
+                   size=Field(Integer(0, 2**62), "Number of bytes that will follow. Too many are refused immediately, "
+                              "also in a dry run."),
+                   location=Field(Text(1, 1024, "rbd://[!-~]+", "must begin with rbd://"), "Location of the content "
+                                  "in Ceph. A host that reads there imports it immediately if a checksum is given; "
+                                  "otherwise the content follows.")),
         ),
         "Where the content comes from: {path}, {url}, {volume} or {upload: true, size, location}. A url needs a "
         "checksum.",
@@ -42,9 +45,9 @@ class Image(Resource):
                      sample="sha256:" + "0" * 64)
     disk_format = Field(Choices(*FORMATS), "Format; it is always found from the content, and a wrong claim is refused.",
                         on=FIXED, aliases=("format",), sample="qcow2")
-    kernel = Field(Nullable(REFERENCE), "Image of format aki with which a server of this image boots.", default=None,
+    kernel = Field(Nullable(REFERENCE), "Image of format aki that servers of this image boot.", default=None,
                    on=FIXED, sample=None)
-    ramdisk = Field(Nullable(REFERENCE), "Image of format ari that goes with the kernel.", default=None, on=FIXED,
+    ramdisk = Field(Nullable(REFERENCE), "Image of format ari for the kernel.", default=None, on=FIXED,
                     sample=None)
     cmdline = Field(Nullable(Text(0, 2048)), "Kernel command line; needs a kernel, or is of format aki itself.",
                     default=None, on=FIXED, sample=None)
@@ -55,9 +58,9 @@ class Image(Resource):
     properties = Field(MapOf(Text(1, 255), Text(0, 255)),
                        "Image properties as in Glance, such as img_config_drive=mandatory.", default={},
                        sample={"os_distro": "debian"})
-    status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is there.", on=READ,
+    status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is complete.", on=READ,
                    sample="active")
-    consistency = Field(Nullable(Choices("stopped", "frozen", "crash-consistent")), "Of an image of a server that "
-                        "C(create_image) made, the state of its file systems; null of others.", on=READ, sample=None)
+    consistency = Field(Nullable(Choices("stopped", "frozen", "crash-consistent")), "State of the file systems in an "
+                        "image that C(create_image) made of a server; null for other images.", on=READ, sample=None)
     size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
     virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)

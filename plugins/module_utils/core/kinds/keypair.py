@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: a public SSH key that servers are given."""
+"""keypair: a public SSH key for servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .common import Resource
 
 
 class Keypair(Resource):
-    """A public SSH key. Private keys are never made or kept here (as Nova since 2.92)."""
+    """A public SSH key. Private keys are never generated or stored here (as in Nova since 2.92)."""
 
     noun, plural = "keypair", "keypairs"
 

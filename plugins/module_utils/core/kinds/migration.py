@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: a server on its way from one host to another, as each of the two agents sees it."""
+"""migration: the move of a server from one host to another, as each of the two agents sees it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from ..fields import FIXED, READ, Field
 from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid, Value
 from .common import Resource
 
-#: In order; each asks for at least that much, so a flow may be run again from its start.
+#: In order; each requests at least that phase, so a flow may be run again from its start.
 PHASES = ("prepared", "moved", "settled")
 
 
 class Migration(Resource):
-    """Half of a migration: the source's or the target's. Both have the same uuid. See ``flows.migrate``."""
+    """One side of a migration, source or target. Both sides have the same uuid. See ``flows.migrate``."""
 
     noun, plural = "migration", "migrations"
 
     server = Field(Uuid(), "The uuid of the server.", required=True, on=FIXED,
                    sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
-    side = Field(Choices("source", "target"), "Whether this host gives the server or gets it.", required=True,
+    side = Field(Choices("source", "target"), "Whether this host is the source or the target.", required=True,
                  on=FIXED, sample="source")
     peer = Field(Text(1, 255), "Common name in the certificate of the other agent.", required=True, on=FIXED,
                  sample="kvm2")
@@ -26,30 +26,34 @@ class Migration(Resource):
                     "volumes.", default=None, sample="kvm2:6553")
     type = Field(Choices("live", "cold"), "live: the guest runs on; cold: it is off while its disks are copied.",
                  default="live", on=FIXED, sample="live")
-    phase = Field(Choices(*PHASES), "How far it is to go at least.", default="prepared", sample="settled")
-    manifest = Field(Nullable(Value()), "What comes: sizes, networks and disks, as the source shows them. The target "
-                                        "needs it.", default=None, on=FIXED, compared=False, option=False)
+    phase = Field(Choices(*PHASES), "The phase that it must reach.", default="prepared", sample="settled")
+    manifest = Field(Nullable(Value()), "Sizes, networks and disks of the server, as the source shows them. The "
+                     "target needs it.", default=None, on=FIXED, compared=False, option=False)
     max_downtime = Field(Nullable(Integer(1, 60000)), "Milliseconds that the guest may stand still.", default=None,
                          sample=300)
-    downtime_steps = Field(Nullable(Integer(3, 100)), "Steps in which the time that the guest may stand still is "
-                           "raised to max_downtime, from max_downtime / downtime_steps on; needs downtime_delay.",
+    downtime_steps = Field(Nullable(Integer(3, 100)), "Steps that raise the permitted downtime from max_downtime / "
+                           "downtime_steps to max_downtime; needs downtime_delay.",
                            default=None, sample=10)
     downtime_delay = Field(Nullable(Integer(1, 86400)), "Seconds between two such steps; needs downtime_steps.",
                            default=None, sample=75)
     bandwidth = Field(Nullable(Integer(1, 1000000)), "Limit in MiB per second.", default=None, sample=100)
-    auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network takes it. "
-                          "Nothing is slowed down where post-copy may come.", default=True, sample=True)
-    post_copy = Field(Boolean(), "Whether the event force_complete may have the guest run on at the target while the "
-                      "rest of its memory follows; otherwise the guest stands still until all is there.", default=False,
+    auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network transfers it. "
+                          "Never together with post-copy.", default=True, sample=True)
+    post_copy = Field(Boolean(), "Whether the event force_complete may switch to post-copy: the guest runs at the "
+                      "target while the rest of its memory follows. Otherwise the guest is paused until all memory is "
+                      "transferred.", default=False,
                       sample=False)
-    time_limit = Field(Nullable(Integer(1, 604800)), "Seconds of copying after which on_time_limit is done. Cold, only "
-                       "abort is: the guest is off.", default=None, sample=600)
+    time_limit = Field(Nullable(Integer(1, 604800)), "Seconds of copying before on_time_limit acts. A cold migration "
+                       "can only be aborted, since the guest is off.", default=None,
+                       sample=600)
     on_time_limit = Field(Choices("abort", "pause", "post_copy"),
-                          "abort: the server stays where it is; pause: the guest stands still until all is there; "
-                          "post_copy: it runs on the target while the rest of its memory follows.", default="abort",
+                          "abort: the server stays where it is; pause: the guest is paused until all memory is "
+                          "transferred; post_copy: it runs at the target while the rest of its memory follows.",
+                          default="abort",
                           sample="abort")
 
-    status = Field(Choices("prepared", "running", "moved", "completed", "failed"), "How far it is.", on=READ,
+    status = Field(Choices("prepared", "running", "moved", "completed", "failed"), "Progress of the migration.",
+                   on=READ,
                    sample="completed")
     progress = Field(Nullable(Value()), "{phase, done, total, remaining, dirty_rate, seconds_left} in bytes, while it "
                                         "runs.", on=READ,

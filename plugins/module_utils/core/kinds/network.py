@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""network: what a server's NIC plugs into."""
+"""network: a network that servers' NICs connect to."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ VNIC_TYPE = Choices(*VNIC_TYPES)
 #: Mbit/s of a virtual function.
 TX_RATE = Integer(0, 2**31 - 1)
 NIC_MODEL = Choices("virtio", "e1000e", "e1000", "rtl8139")
-#: Security groups that a NIC has at most.
+#: Maximum number of security groups of a NIC.
 MOST_GROUPS = 100
 GROUPS = Nullable(ListOf(Uuid(), MOST_GROUPS, unique=True))
 
 
 class AllowedAddress(Text):
-    """An IP address, or a network of them."""
+    """An IP address, or a network of addresses."""
 
     def __init__(self) -> None:
         super().__init__(2, 49, r"[0-9a-fA-F.:/]*", "must be an IP address or a network such as 192.0.2.0/28")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """The text in normal form; an address has no prefix."""
-        found = super().check(value, path, version)
+        """Return the text in normal form; a single address has no prefix."""
+        text = super().check(value, path, version)
         try:
-            net = ip_network(found)
+            net = ip_network(text)
         except ValueError:
             raise InvalidField(path, "must be an IP address or a network such as 192.0.2.0/28", value) from None
         return str(net.network_address) if net.prefixlen == net.max_prefixlen else str(net)
 
 
-#: Addresses of a NIC besides its own.
+#: Addresses of a NIC in addition to its own.
 ALLOWED = ListOf(AllowedAddress(), 64)
 
 
@@ -54,6 +54,7 @@ class Network(Resource):
     """An existing bridge of the host, or a libvirt network (NAT or isolated) with DHCP that the agent makes."""
 
     noun, plural = "network", "networks"
+    sample_actions = ("record", "make")
 
     name = Field(Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only"),
                  "The name of the network; also its name in libvirt.", required=True, on=FIXED, sample="lan")
@@ -61,7 +62,8 @@ class Network(Resource):
                  "bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host only; "
                  "ovn: over all hosts of a cloud, by OVN.",
                  default="nat", on=FIXED, sample="nat")
-    bridge = Field(DEVICE, "The bridge: an existing one for mode bridge; else its name, drawn when omitted.", on=FIXED,
+    bridge = Field(DEVICE, "The bridge: an existing one for mode bridge; otherwise its name, which is generated when "
+                   "omitted.", on=FIXED,
                    sample="magbr0")
     cidr = Field(CIDR, "Addresses of the network; the first is the host's, or the router's of mode ovn. "
                  "Needed for nat and isolated.", on=FIXED,

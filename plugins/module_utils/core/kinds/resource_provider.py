@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""resource_provider and trait: what a host of a cloud has for servers to claim, and what it is and can do."""
+"""resource_provider and trait: the inventory of a cloud's host for claims of servers, and its properties and
+capabilities.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ _NAME = Text(1, 255, "[A-Z0-9_]+", "must be capital letters, digits and _")
 
 
 class Ratio(Value):
-    """A number above 0, or text of one."""
+    """A number above 0, or a text of one."""
 
     form = (int, float)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         try:
-            found = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else 0.0
+            ratio = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else 0.0
         except ValueError:
-            found = 0.0
-        if not 0 < found < float("inf"):
+            ratio = 0.0
+        if not 0 < ratio < float("inf"):
             raise InvalidField(path, "must be a number above 0", value)
-        return found
+        return ratio
 
     def schema(self, version: Optional[Version] = None) -> dict[str, Any]:
         return {"type": ["number", "string"], "exclusiveMinimum": 0}
@@ -35,35 +37,38 @@ class Ratio(Value):
 
 
 INVENTORY = Record(
-    total=Field(Integer(1), "How much there is; of a class that its agent tells it is not given."),
-    reserved=Field(Integer(), "What servers do not get of it."),
+    total=Field(Integer(1), "Total amount; only for classes that its agent does not report."),
+    reserved=Field(Integer(), "Amount that servers do not get."),
     min_unit=Field(Integer(1), "The least that one server may claim."),
     max_unit=Field(Integer(1), "The most that one server may claim."),
-    step_size=Field(Integer(1), "What a server claims is a multiple of it."),
-    allocation_ratio=Field(Ratio(), "How often it is promised."))
+    step_size=Field(Integer(1), "Claims of a server are multiples of it."),
+    allocation_ratio=Field(Ratio(), "Overcommit ratio."))
 
 
 class ResourceProvider(Kind):
-    """A host of a cloud as Placement sees it. It comes with the host: nobody makes it."""
+    """A host of a cloud as Placement sees it. It exists with the host, and cannot be made."""
 
     noun, plural = "resource_provider", "resource_providers"
+    sample_changes = {"own_traits": ([], ["CUSTOM_SSD"])}
 
     id = Field(Text(1, 64), "The uuid.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 255), "The host's name.", on=FIXED, required=True, aliases=("host",), sample="kvm1")
-    own_traits = Field(ListOf(_NAME, 1000, unique=True), "Traits that operators give it beside those that its agent "
-                       "tells, such as V(CUSTOM_SSD); custom ones that there are not are made. What is given is all of "
-                       "them.", sample=["CUSTOM_SSD"])
+    own_traits = Field(ListOf(_NAME, 1000, unique=True), "Traits from operators, in addition to the traits that its "
+                       "agent reports, such as V(CUSTOM_SSD). Missing custom traits are created. Given traits replace "
+                       "the existing ones.",
+                       sample=["CUSTOM_SSD"])
     own_inventories = Field(
-        MapOf(_NAME, INVENTORY, 500), "What operators set of its inventories, by resource class: of V(VCPU), "
-        "V(MEMORY_MB), V(DISK_GB), V(PCPU) and others that its agent tells, V(reserved) and V(allocation_ratio); of "
-        "custom classes that only they give it also V(total), V(min_unit), V(max_unit) and V(step_size). What is given "
-        "is all of it: of classes that are not named, what settings, aggregates and its agent say counts.",
+        MapOf(_NAME, INVENTORY, 500), "Settings of operators for its inventories, by resource class. Of V(VCPU), "
+                                      "V(MEMORY_MB), V(DISK_GB), V(PCPU) and other classes that its agent reports: "
+                                      "V(reserved) and V(allocation_ratio). Of custom classes also V(total), "
+                                      "V(min_unit), V(max_unit) and V(step_size). Given inventories replace the "
+                                      "existing ones; other classes follow settings, aggregates and the agent.",
         sample={"VCPU": {"allocation_ratio": 4.0}, "CUSTOM_LICENSE": {
             "total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647, "step_size": 1, "allocation_ratio": 1.0}})
     traits = Field(ListOf(Text()), "All its traits.", on=READ, sample=["COMPUTE_NODE", "CUSTOM_SSD"])
     inventories = Field(Value(), "All its inventories, by resource class.", on=READ, sample={"VCPU": {
         "total": 16, "reserved": 0, "min_unit": 1, "max_unit": 16, "step_size": 1, "allocation_ratio": 4.0}})
-    usages = Field(MapOf(Text(), Integer()), "What is claimed of them.", on=READ, sample={"VCPU": 3})
+    usages = Field(MapOf(Text(), Integer()), "Claimed amounts of them.", on=READ, sample={"VCPU": 3})
     aggregates = Field(ListOf(Text()), "Names of the host aggregates that it is in.", on=READ, sample=["fast"])
     generation = Field(Integer(), "A number that is another one when inventories, traits or aggregates are.", on=READ,
                        sample=7)

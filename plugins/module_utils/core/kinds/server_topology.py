@@ -8,9 +8,10 @@ from ..values import Integer, ListOf, Nullable, Text, Value
 
 
 class ServerTopology(Kind):
-    """What NUMA nodes a guest has, and how large its pages are."""
+    """The NUMA nodes of a guest, and the size of its pages."""
 
     noun, plural = "server_topology", "server_topologies"
+    report_doc = "The NUMA topology of the server, as the only item."
 
     server = Field(Text(1, 64), "Uuid of the server.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     nodes = Field(ListOf(Value()), "Its NUMA nodes: {memory_mb, vcpu_set, siblings}, for administrators with "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""usage: what a project of a cloud has used in a period; read only."""
+"""usage: the usage of a cloud's project in a period; read only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ..values import ListOf, Text, Value
 
 
 class Usage(Kind):
-    """The servers that a project had in a period, deleted ones too, and for how long."""
+    """The servers that a project had in a period, including deleted ones, and for how long."""
 
     noun, plural = "usage", "usages"
+    report_doc = "The usage of each project; empty when none had a server."
 
     name = Field(Text(), "The id of the project.", on=READ, sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")
     begin = Field(Text(), "When the period begins, in UTC.", on=READ, sample="2026-11-01T00:00:00Z")

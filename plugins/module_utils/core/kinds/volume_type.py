@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_type: what volumes of a cloud are like."""
+"""volume_type: properties of volumes of a cloud."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid
 from .common import DESCRIPTION, NAME
 
-#: Providers by which a type may have its volumes encrypted, and ciphers.
+#: Encryption providers of volume types, and ciphers.
 PROVIDERS, CIPHERS = ("luks",), ("aes-xts-plain64",)
 
 
 class CloudVolumeType(Kind):
-    """A volume type. One for each pool is there from the start, and follows from the cloud's settings."""
+    """A volume type. One for each pool exists from the start, derived from the cloud's settings."""
 
     noun, plural = "volume_type", "volume_types"
+    sample_changes = {"description": ("", "for databases")}
 
-    id = Field(Uuid(), "The uuid; the cloud draws it.", on=FIXED, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
-    name = Field(NAME, "The name, by which volumes name it.", required=True, sample="fast")
+    id = Field(Uuid(), "The uuid; the cloud generates it.", on=FIXED, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(NAME, "The name; volumes refer to it.", required=True, sample="fast")
     description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", sample="for databases")
     is_public = Field(Boolean(), "Whether all projects may use it.", default=True, sample=False)
-    projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Projects that may use one that is not "
-                     "public, by id or name; reported by id, to administrators.", default=[],
+    projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Projects that may use a type that is not public, by id "
+                     "or name; reported by id, to administrators.", default=[],
                      sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
-    extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), where its "
-                        "volumes lie; C(multiattach), whether several servers may have one at once. A volume is "
-                        "refused when no pool is as the others ask. They cannot change while volumes have the type. "
-                        "Others than administrators are told C(multiattach) only.",
+    extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), the pool of "
+                        "its volumes; C(multiattach), whether several servers may use one at the same time. A volume "
+                        "is refused when no pool matches the other specs. They cannot change while volumes have the "
+                        "type. Users without the role admin see C(multiattach) only.",
                         default={}, sample={"pool_name": "default", "multiattach": "<is> True"})
     encryption = Field(
-        Record(provider=Field(Choices(*PROVIDERS), "By what volumes are encrypted; required."),
+        Record(provider=Field(Choices(*PROVIDERS), "Encryption provider; required."),
                cipher=Field(Nullable(Choices(*CIPHERS)), "The cipher; the only one when omitted."),
                key_size=Field(Nullable(Integer(256, 512)), "Bits of the key: V(256), or V(512), which counts both keys "
                               "of XTS.")),
-        "How its volumes are encrypted; empty for not at all. It cannot change while volumes have the type. Reported "
-        "to administrators.", default={}, sample={"provider": "luks", "cipher": "aes-xts-plain64", "key_size": 256})
+        "Encryption of its volumes; empty for none. It cannot change while volumes have the type. Reported to "
+        "administrators.", default={}, sample={"provider": "luks", "cipher": "aes-xts-plain64", "key_size": 256})
     pool = Field(Text(), "The pool that its volumes lie in.", on=READ, sample="default")
-    multiattach = Field(Boolean(), "Whether several servers may have one of its volumes at once.", on=READ, sample=True)
+    multiattach = Field(Boolean(), "Whether several servers may use one of its volumes at the same time.", on=READ,
+                        sample=True)

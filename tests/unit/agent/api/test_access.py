@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar_agent.api import access, serve
-from magnetar_agent.api.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
+from magnetar_agent.api.access import (
+    OPERATE,
+    READ,
+    SO_PEERGROUPS,
+    BearerTokens,
+    InvalidTokens,
+    Peer,
+    admit_caller,
+    unix_socket_peer,
+)
 from magnetar_agent.link import ALPN
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 from magnetar_core.http.connections import TOLD, Connections
@@ -52,17 +61,17 @@ class Socket:
 ])
 def test_peers(monkeypatch: pytest.MonkeyPatch, sock: Socket, scope: str | None) -> None:
     monkeypatch.setattr(access, "group_id", {"magnetar": 77}.get)
-    caller = peer(sock, "magnetar")
+    caller = unix_socket_peer(sock, "magnetar")
     assert caller.scope == scope
     if scope is None:
         assert "usermod -aG magnetar" in str(caller.refusal)
         with pytest.raises(Forbidden):
-            admit(caller, "GET", {}, BearerTokens(Path("/nonexistent")))
+            admit_caller(caller, "GET", {}, BearerTokens(Path("/nonexistent")))
 
 
 def test_a_token_of_a_cloud() -> None:
     with pytest.raises(Unauthenticated, match="token of a cloud"):
-        admit(access.NOBODY, "GET", {b"x-auth-token": b"gAAAA"}, BearerTokens(Path("/nonexistent")))
+        admit_caller(access.NOBODY, "GET", {b"x-auth-token": b"gAAAA"}, BearerTokens(Path("/nonexistent")))
 
 
 def test_the_socket_is_closed_to_others(host: Any, tmp_path: Path) -> None:
@@ -130,14 +139,14 @@ def test_tokens(tmp_path: Path) -> None:
 def test_scopes_and_other_sites() -> None:
     tokens = BearerTokens(Path("/nonexistent"))
     reader = Peer("token:r", READ, None, "tls")
-    assert admit(reader, "GET", {}, tokens) is reader
+    assert admit_caller(reader, "GET", {}, tokens) is reader
     for method in ("PUT", "POST", "DELETE"):
         with pytest.raises(Forbidden, match="has the scope read"):
-            admit(reader, method, {}, tokens)
+            admit_caller(reader, method, {}, tokens)
     with pytest.raises(Unauthenticated, match="magnetar token create"):
-        admit(access.NOBODY, "GET", {}, tokens)
+        admit_caller(access.NOBODY, "GET", {}, tokens)
     with pytest.raises(Forbidden, match="another site"):
-        admit(Peer("cert:me", OPERATE), "POST", {b"origin": b"https://evil", b"host": b"kvm1:6553"}, tokens)
+        admit_caller(Peer("cert:me", OPERATE), "POST", {b"origin": b"https://evil", b"host": b"kvm1:6553"}, tokens)
 
 
 # TLS ------------------------------------------------------------------------------------------------------------
@@ -180,7 +189,7 @@ def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
         return Client(http.client.HTTPSConnection("localhost", port, context=context, timeout=10))
 
     client.token, client.port, client.ca = secret, port, keys / "ca.pem"  # type: ignore[attr-defined]
-    with served(host.agent, sock, access.tls(host.agent.host.settings, tokens), Connections(MOST)):
+    with served(host.agent, sock, access.server_tls_context(host.agent.host.settings, tokens), Connections(MOST)):
         yield client
 
 
@@ -263,7 +272,7 @@ def test_no_tcp_without_a_way_to_tell_callers_apart(host: Any, keys: Path, tmp_p
     settings = replace(host.agent.host.settings, listen="127.0.0.1:0", tls_cert=keys / "localhost.pem",
                        tls_key=keys / "localhost.key", tokens_file=tmp_path / "tokens.yml")
     tokens = BearerTokens(settings.tokens_file)
-    assert access.tls(settings, tokens) is None
+    assert access.server_tls_context(settings, tokens) is None
     assert serve.NO_TCP in serve.check_settings(settings)
     tokens.create("one", READ)
-    assert access.tls(settings, tokens) is not None
+    assert access.server_tls_context(settings, tokens) is not None

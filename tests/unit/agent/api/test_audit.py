@@ -28,7 +28,7 @@ def test_lines_are_json() -> None:
 def test_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "magnetar.audit")
     operation = Operation("ensure", "server", None, "req-1", "root")
-    audit.follow(operation)
+    audit.audit_operation(operation)
     step = {"verb": "start", "text": "start"}
     results: list[dict[str, Any]] = [
         {"key": "a", "changed": True, "steps": [step], "resource": {"user_data": "hidden"}},

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from magnetar_agent.api import serve
-from magnetar_agent.api.app import REQUEST_ID, AgentApplication, path, unknown
-from magnetar_agent.api.streams import tail
+from magnetar_agent.api.app import REQUEST_ID, AgentApplication, decode_path, handle_unknown_route
+from magnetar_agent.api.streams import tail_console_log
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.documents import CLOUD, Documents
 from magnetar_control.agents import Agents
@@ -109,14 +109,14 @@ def test_what_is_unknown_has_any_query(client: Client, host: Any, status: int) -
     """h11 takes ASCII only; other servers hand over any bytes."""
     scope = {"type": "http", "method": "POST", "path": "/v1/server", "query_string": b"\xff", "headers": [],
              "app": AgentApplication(host.agent).api, "state": {"request_id": "req-1"}}
-    answer = asyncio.run(unknown(Request(scope), HTTPException(status)))
+    answer = asyncio.run(handle_unknown_route(Request(scope), HTTPException(status)))
     assert answer.status_code == status and b"/v1/server" in bytes(answer.body)
 
 
 def test_path_of_the_front() -> None:
-    assert path({"path": "/v1/x/a/b", "raw_path": b"/v1/x/a%2Fb"}) == "/v1/x/a\x00b"
+    assert decode_path({"path": "/v1/x/a/b", "raw_path": b"/v1/x/a%2Fb"}) == "/v1/x/a\x00b"
     with pytest.raises(InvalidRequest):
-        path({"path": "/v1/x/\x00", "raw_path": b"/v1/x/%00"})
+        decode_path({"path": "/v1/x/\x00", "raw_path": b"/v1/x/%00"})
 
 
 def test_lists(client: Client) -> None:
@@ -171,8 +171,8 @@ def test_deep_nesting(client: Client) -> None:
 
 def test_waiting_and_operations(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    ensure = reconcile.ensure
-    monkeypatch.setattr(reconcile, "ensure", lambda *args: (go.wait(120), ensure(*args))[1])
+    ensure = reconcile.ensure_resource
+    monkeypatch.setattr(reconcile, "ensure_resource", lambda *args: (go.wait(120), ensure(*args))[1])
     status, answer = client.call("PUT", "/v1/flavor/f?wait=0.05", SMALL)
     where = client.headers["location"]
     assert status == 202 and where == f"/v1/operations/{answer['operation']['id']}"
@@ -191,7 +191,7 @@ def test_cancel(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
             args[-1].raise_if_cancelled()
             time.sleep(0.01)
 
-    monkeypatch.setattr(reconcile, "ensure", slow)
+    monkeypatch.setattr(reconcile, "ensure_resource", slow)
     where = "/v1/operations/" + client.call("PUT", "/v1/flavor/f?wait=0", SMALL)[1]["operation"]["id"]
     assert client.call("DELETE", where)[0] == 202
     ended = client.call("GET", f"{where}?wait=5")[1]
@@ -202,7 +202,7 @@ def test_unexpected_failures_show_no_trace(client: Client, monkeypatch: pytest.M
     def broken(*_: Any) -> Any:
         raise RuntimeError("a secret detail")
 
-    calls: list[Any] = [("ensure", "PUT", "/v1/flavor/f", SMALL), ("collection", "GET", "/v1/flavor", ...)]
+    calls: list[Any] = [("ensure_resource", "PUT", "/v1/flavor/f", SMALL), ("list_resources", "GET", "/v1/flavor", ...)]
     for name, method, where, body in calls:
         monkeypatch.setattr(reconcile, name, broken)
         status, answer = client.call(method, where, body)
@@ -329,10 +329,10 @@ def test_figures(client: Client) -> None:
 
 
 def test_tail_of_nothing(tmp_path: Path) -> None:
-    assert tail(tmp_path / "console.log", 10, None) == b""
+    assert tail_console_log(tmp_path / "console.log", 10, None) == b""
     (tmp_path / "console.log").write_bytes(b"\xff\xfe")
-    assert tail(tmp_path / "console.log", 10, 0) == b""
-    assert tail(tmp_path / "console.log", 10, None).decode()
+    assert tail_console_log(tmp_path / "console.log", 10, 0) == b""
+    assert tail_console_log(tmp_path / "console.log", 10, None).decode()
 
 
 def test_metrics(client: Client) -> None:

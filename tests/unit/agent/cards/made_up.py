@@ -104,7 +104,7 @@ def part(host: Host | Kvm, path: str, name: str = "web1", live: bool = False) ->
 
 
 def free(host: Host) -> dict[str, Any]:
-    return inventory.usage(host.agent.host)["pci_devices"]
+    return inventory.host_usage(host.agent.host)["pci_devices"]
 
 
 def noted(host: Host | Kvm) -> list[str]:

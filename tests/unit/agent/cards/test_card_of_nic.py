@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.api.serve import check_settings
-from magnetar_agent.hardware.pci import warnings
+from magnetar_agent.hardware.pci import pci_warnings
 from magnetar_agent.servers.hardware import pci
 from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
@@ -40,7 +40,7 @@ def host(tmp_path: Path) -> Any:
 
 
 def test_it_is_of_its_card(host: Host) -> None:
-    told = pci.told(host.agent.host, pci.devices(host.agent.host))
+    told = pci.pci_facts(host.agent.host, pci.assignable_devices(host.agent.host))
     assert told["pci_devices"] == {NAME: {"total": 4, "free": 4}, FIRST: {"total": 2, "free": 2},
                                    SECOND: {"total": 2, "free": 2}}
     host.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, card="ens2"), nic(2, card="ens1")]})
@@ -67,7 +67,8 @@ def test_a_card_whose_bandwidth_is_told_no_more(host: Host) -> None:
     """What has it keeps it, and starts."""
     host.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, card="ens2")], "power": "off"})
     object.__setattr__(host.agent.host.settings, "resource_provider_bandwidths", ())
-    assert pci.told(host.agent.host, pci.devices(host.agent.host))["pci_devices"] == {NAME: {"total": 4, "free": 3}}
+    assert pci.pci_facts(host.agent.host, pci.assignable_devices(host.agent.host))["pci_devices"] == {NAME: {"total": 4,
+                                                                                                             "free": 3}}
     host.ensure("server", "web1", {"power": "running"})
     assert plugged(host, live=True) == {MAC(1): "0x41 0x0"}
 
@@ -108,13 +109,13 @@ def test_without_a_word_of_cards_it_is_of_any(pair: Pair, tmp_path: Path) -> Non
     (["physnet0/ens1:10:", "physnet0/ens1:11:"], "physnet0/ens1 is there twice"),
     (["physnet0/ens1:2147483648:"], "numbers from 1 to")])
 def test_what_the_setting_may_say(setting: list[str], says: str) -> None:
-    found = bandwidth.check_setting(setting)
+    found = bandwidth.check_bandwidth_setting(setting)
     assert (says in found) if says else (found == "")
 
 
 def test_a_card_that_is_not_there_is_warned_of(host: Host) -> None:
     settings = host.agent.host.settings
     assert not any("resource_provider_bandwidths" in one for one in check_settings(settings))
-    [said] = [one for one in warnings(settings.sysfs, settings.pci_device_spec, (), ["Physnet-0", "Physnet-0/ens7"])
+    [said] = [one for one in pci_warnings(settings.sysfs, settings.pci_device_spec, (), ["Physnet-0", "Physnet-0/ens7"])
               if "resource_provider_bandwidths" in one]
     assert "no virtual function of a card ens7" in said and "There are Physnet-0/ens1, Physnet-0/ens2." in said

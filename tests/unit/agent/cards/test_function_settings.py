@@ -26,7 +26,8 @@ def test_a_guest_is_told_whether_its_card_trusts_it(trusting: Host) -> None:
         nic(1, trusted=True, tag="bond"), nic(2, tag="plain")]})
     document = trusting.agent.host.documents.find("server", "web1")
     assert document is not None
-    told = json.loads(guest_data.tree(trusting.agent.host, document)["openstack/latest/meta_data.json"])["devices"]
+    told = json.loads(guest_data.guest_metadata_tree(trusting.agent.host,
+                                                     document)["openstack/latest/meta_data.json"])["devices"]
     assert {one["tags"][0]: one["vf_trusted"] for one in told} == {"bond": True, "plain": False}
 
 
@@ -86,7 +87,7 @@ def test_what_a_killed_agent_left_set(trusting: Host, tmp_path: Path) -> None:
     (folder / "0000:31:02.1").write_text("trust")
     (folder / "0000:31:02.7").touch()  # it has gone since
     trusting.fake.functions["ens1f0", 1] = dict(TRUSTING)
-    function_settings.give_back(trusting.agent.host)
+    function_settings.reset_free_functions(trusting.agent.host)
     assert trusting.fake.functions == {("ens1f0", 1): USUAL} and noted(trusting) == []
     (folder / "0000:31:02.1").write_text("trust")
     trusting.fake.functions["ens1f0", 1] = dict(TRUSTING)

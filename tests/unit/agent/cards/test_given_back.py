@@ -47,7 +47,7 @@ def test_nobody_waits_for_a_card_to_choose(trusting: Host, monkeypatch: pytest.M
     seen = []
     monkeypatch.setattr(trusting.fake, "set_function",
                         lambda *_args: seen.append(trusting.agent.host.locks.held(*CHOICES)))
-    function_settings.give_back(trusting.agent.host)
+    function_settings.reset_free_functions(trusting.agent.host)
     assert seen == [False]
 
 
@@ -72,7 +72,7 @@ def test_a_trusted_function_of_a_card_that_is_a_switch(vdpa: Host) -> None:
     """Its card does not trust it any more either, and who has put its representor somewhere keeps that."""
     leave_set(vdpa, 0, "trust")
     others = vdpa.fake.representors["ens1f0_0"] = RepresentorPort("br-own", PORT(9), MAC(9), "somebody's")
-    function_settings.give_back(vdpa.agent.host)
+    function_settings.reset_free_functions(vdpa.agent.host)
     assert vdpa.fake.functions == {("ens1f0", 0): {"trust": "off"}} and noted(vdpa) == []
     assert vdpa.fake.representors == {"ens1f0_0": others}
     leave_set(vdpa, 0, "trust")

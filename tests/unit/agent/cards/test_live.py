@@ -25,7 +25,7 @@ def test_a_guest_gets_a_function_of_the_other_host(equipped: Pair) -> None:
     assert equipped.migrate(type="live") == WAY
     equipped.check(id, equipped.two)
     assert plugged(equipped.two, live=True) == {MAC(1): "0xb1 0x0 vlan 7"} == plugged(equipped.two)
-    assert pci.held(equipped.one.agent.host) == set()
+    assert pci.held_pci_addresses(equipped.one.agent.host) == set()
 
 
 def test_a_whole_card(pair: Pair, tmp_path: Any) -> None:
@@ -89,8 +89,8 @@ def test_a_nic_that_cannot_be_plugged_there_is_its_next_change(two: Pair) -> Non
 
 
 def test_from_an_earlier_agent_it_moves_cold(equipped: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = source.manifest
-    monkeypatch.setattr(source, "manifest", lambda *given: {
+    tell = source.build_manifest
+    monkeypatch.setattr(source, "build_manifest", lambda *given: {
         name: value for name, value in tell(*given).items() if name != "pulls_nics"})
     equipped.make(flavor=SMALL, networks=[nic(1)])
     with pytest.raises(MagnetarError, match="which cannot move while the guest runs from an agent of an earlier vers"):

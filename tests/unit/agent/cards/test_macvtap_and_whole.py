@@ -64,7 +64,8 @@ def test_a_nic_is_a_whole_card(cards: Host) -> None:
     wanted = [nic(1, vnic_type="direct-physical", address="192.0.2.7/24")]
     cards.ensure("server", "web1", {"flavor": SMALL, "networks": wanted})
     [given] = part(cards, "hostdev")
-    assert given.find("source/address").get("bus") == "0x41" and given.get("managed") == "yes"  # type: ignore[union-attr]
+    assert given.find("source/address").get("bus") == "0x41" and given.get(
+        "managed") == "yes"  # type: ignore[union-attr]
     assert part(cards, "interface") == []
     assert cards.show()["nic_devices"] == {MAC(1): {
         "pci_slot": "0000:41:00.0", "pci_vendor_info": "8086:1572", "physical_network": "Physnet-0",
@@ -96,9 +97,9 @@ def test_a_guest_is_told_the_mac_of_its_card(cards: Host, tmp_path: Path) -> Non
     cards.ensure("server", "web1", {"power": "running"})
     document = cards.agent.host.documents.find("server", "web1")
     assert document is not None
-    guest = guest_data.guest(cards.agent.host, document)
+    guest = guest_data.build_guest(cards.agent.host, document)
     assert [one.mac for one in guest.nics] == ["3c:fd:fe:00:00:01"] == [one.mac for one in guest.devices]
-    told = json.loads(guest_data.tree(cards.agent.host, document)["openstack/latest/network_data.json"])
+    told = json.loads(guest_data.guest_metadata_tree(cards.agent.host, document)["openstack/latest/network_data.json"])
     assert [one["type"] for one in told["links"]] == ["phy"]
     validate(told, SCHEMA)
 
@@ -169,4 +170,5 @@ def test_cards_move_cold(pair: Pair, tmp_path: Path) -> None:
     assert pair.migrate(type="cold") == WAY
     document = pair.two.agent.host.documents.get("server", id)
     assert document is not None and document.want[pci.MACS] == {"0000:b1:00.0": "3c:fd:fe:00:00:b1"}
-    assert [one.find("source/address").get("bus") for one in part(pair.two, "hostdev")] == ["0xb1"]  # type: ignore[union-attr]
+    assert [one.find("source/address").get("bus") for one in part(pair.two,
+                                                                  "hostdev")] == ["0xb1"]  # type: ignore[union-attr]

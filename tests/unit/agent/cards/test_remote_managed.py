@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.hardware.pci import RemoteFunction, allowed, warnings
+from magnetar_agent.hardware.pci import RemoteFunction, allowed_devices, pci_warnings
 from magnetar_agent.host import inventory
 from magnetar_agent.host.networks import IntegrationBridge
 from magnetar_agent.servers import guest_data
@@ -100,7 +100,7 @@ def test_a_guest_sees_a_port_of_ovn(dpu: Host) -> None:
     dpu.ensure("server", "web1", {"flavor": SMALL, "networks": [port_nic(1)]})
     document = dpu.agent.host.documents.find("server", "web1")
     assert document is not None
-    assert [(one.mac, one.type) for one in guest_data.guest(dpu.agent.host, document).nics] == [(MAC(1), "ovs")]
+    assert [(one.mac, one.type) for one in guest_data.build_guest(dpu.agent.host, document).nics] == [(MAC(1), "ovs")]
 
 
 @pytest.mark.parametrize(("fields", "error", "says"), [
@@ -137,7 +137,7 @@ def test_which_functions_are_given(tmp_path: Path) -> None:
     specs = AgentSettings(pci_device_spec=[SPEC, {"vendor_id": "8086", "physical_network": "physnet0"}]).pci_device_spec
 
     def found(serials: dict[str, str]) -> dict[str, RemoteFunction | None]:
-        return {one.address: one.remote for one in allowed(tmp_path, specs, serials)}
+        return {one.address: one.remote for one in allowed_devices(tmp_path, specs, serials)}
 
     first, second = RemoteFunction(SERIAL, PF_MAC, 0), RemoteFunction(SERIAL, PF_MAC, 1)
     assert found({"0000:31:00.0": SERIAL}) == {"0000:31:02.0": first, "0000:31:02.1": second}
@@ -151,19 +151,19 @@ def test_a_whole_card_is_none(tmp_path: Path) -> None:
     """It may be given by another entry."""
     smart(tmp_path, functions=0)
     alone = AgentSettings(pci_device_spec=[SPEC]).pci_device_spec
-    assert allowed(tmp_path, alone, {"0000:31:00.0": SERIAL}) == []
+    assert allowed_devices(tmp_path, alone, {"0000:31:00.0": SERIAL}) == []
     both = AgentSettings(pci_device_spec=[SPEC, {"vendor_id": "8086"}]).pci_device_spec
-    assert [one.remote for one in allowed(tmp_path, both, {"0000:31:00.0": SERIAL})] == [None]
+    assert [one.remote for one in allowed_devices(tmp_path, both, {"0000:31:00.0": SERIAL})] == [None]
 
 
 def test_what_a_host_lacks_is_told(tmp_path: Path) -> None:
     smart(tmp_path)
     (tmp_path / "class/iommu/dmar0").mkdir(parents=True)
     specs = AgentSettings(pci_device_spec=[{"address": "0000:31:02.1"}, SPEC]).pci_device_spec
-    [said] = warnings(tmp_path, specs, ())
+    [said] = pci_warnings(tmp_path, specs, ())
     assert "vital product data (VPD)" in said
     (tmp_path / "bus/pci/devices/0000:31:00.0/vpd").touch()
-    assert list(warnings(tmp_path, specs, ())) == []
+    assert list(pci_warnings(tmp_path, specs, ())) == []
 
 
 def test_one_with_a_vdpa_device_is_the_smart_nics(dpu: Host, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_one_with_a_vdpa_device_is_the_smart_nics(dpu: Host, tmp_path: Path) -> 
 
 def test_libvirt_is_asked_only_where_settings_name_smart_nics(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(big.fake, "card_serials", lambda: pytest.fail("asked"))
-    assert inventory.usage(big.agent.host)["connected"]
+    assert inventory.host_usage(big.agent.host)["connected"]
 
 
 def test_it_moves_cold_to_a_function_of_the_other_host(pair: Pair, tmp_path: Path) -> None:

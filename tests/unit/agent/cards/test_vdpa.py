@@ -62,7 +62,7 @@ def test_a_guest_sees_a_port_of_ovn(vdpa: Host) -> None:
     vdpa.ensure("server", "web1", {"flavor": SMALL, "networks": [port_nic(1)]})
     document = vdpa.agent.host.documents.find("server", "web1")
     assert document is not None
-    assert [(one.mac, one.type) for one in guest_data.guest(vdpa.agent.host, document).nics] == [(MAC(1), "ovs")]
+    assert [(one.mac, one.type) for one in guest_data.build_guest(vdpa.agent.host, document).nics] == [(MAC(1), "ovs")]
 
 
 def test_what_a_vdpa_device_needs_of_its_host(vdpa: Host, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from .made_up import MAC, NAME, SETTINGS, card, free, nic, plugged
 
 
 def test_what_a_host_tells(big: Host) -> None:
-    told = inventory.usage(big.agent.host)
+    told = inventory.host_usage(big.agent.host)
     assert told["pci_devices"] == {NAME: {"total": 2, "free": 2}}
     assert told["pci_pools"] == [{"aliases": [NAME], "numa_node": -1, "total": 2, "free": 2,
                                   "provider": "0000:31:00.0", "resource_class": "CUSTOM_PCI_8086_154C"}]
@@ -55,9 +55,10 @@ def test_its_address_is_shown_at_its_physical_network(big: Host) -> None:
 def test_a_list_looks_at_devices_once(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, at in (("web1", 1), ("web2", 2)):
         big.ensure("server", name, {"flavor": SMALL, "networks": [nic(at)]})
-    looks, look = [], pci.devices
-    monkeypatch.setattr(pci, "devices", lambda host: looks.append(1) or look(host))  # type: ignore[func-returns-value]
-    shown = reconcile.collection(big.agent.drivers, Server, {})
+    looks, look = [], pci.assignable_devices
+    monkeypatch.setattr(pci, "assignable_devices", lambda host: looks.append(1)
+                        or look(host))  # type: ignore[func-returns-value]
+    shown = reconcile.list_resources(big.agent.drivers, Server, {})
     assert [one["nic_devices"][MAC(at)]["pci_slot"] for at, one in enumerate(shown, 1)] == [
         "0000:31:02.0", "0000:31:02.1"]
     assert len(looks) == 1
@@ -185,7 +186,7 @@ def test_a_cold_move_gives_it_one_of_the_other_host(equipped: Pair) -> None:
     equipped.make(flavor=SMALL, networks=[nic(1)])
     assert plugged(equipped.one) == {MAC(1): "0x31 0x0"}
     assert equipped.migrate(type="cold") == WAY
-    assert plugged(equipped.two) == {MAC(1): "0xb1 0x0"} and pci.held(equipped.one.agent.host) == set()
+    assert plugged(equipped.two) == {MAC(1): "0xb1 0x0"} and pci.held_pci_addresses(equipped.one.agent.host) == set()
 
 
 def test_the_target_must_have_one(equipped: Pair, tmp_path: Path) -> None:

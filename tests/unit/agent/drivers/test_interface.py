@@ -49,9 +49,9 @@ def test_attach_and_detach(host: Host, power: str) -> None:
     assert (done.resource["mac"], done.resource["model"], done.resource["server_name"]) == (MAC, "virtio", "web1")
     assert not attach(host, MAC, bridge="br0", mac=MAC).changed
     assert not host.server().changed and not host.server(networks=host.show()["networks"]).changed
-    shown = reconcile.show(host.agent.drivers, KIND, f"web1:{MAC}")
-    assert shown == reconcile.show(host.agent.drivers, KIND, shown["id"]) and shown["tag"] == "back"
-    found = reconcile.collection(host.agent.drivers, KIND, {"server_name": ["web1"]})
+    shown = reconcile.show_resource(host.agent.drivers, KIND, f"web1:{MAC}")
+    assert shown == reconcile.show_resource(host.agent.drivers, KIND, shown["id"]) and shown["tag"] == "back"
+    found = reconcile.list_resources(host.agent.drivers, KIND, {"server_name": ["web1"]})
     assert [one["mac"] for one in found] == [*first, MAC]
     assert detach(host, MAC, dry_run=True).changed and detach(host, MAC).changed and macs(host) == first
     assert not detach(host, MAC).changed
@@ -106,7 +106,7 @@ def test_two_on_one_bridge_need_a_mac(host: Host) -> None:
     with pytest.raises(Ambiguous, match="2 NICs there"):
         detach(host)
     with pytest.raises(NotFound, match="SERVER:MAC"):
-        reconcile.show(host.agent.drivers, KIND, "web1:nope")
+        reconcile.show_resource(host.agent.drivers, KIND, "web1:nope")
     assert not detach(host, "nope").changed and not detach(host, server="nope").changed
 
 

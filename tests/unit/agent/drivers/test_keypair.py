@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from magnetar_agent.drivers.keypair import normal
+from magnetar_agent.drivers.keypair import normalize_public_key
 from magnetar_core.errors import Immutable, InvalidField
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def test_a_private_key_is_refused_and_not_repeated(host: Host, tmp_path: Path) -
 def test_security_keys_are_taken() -> None:
     for type, *parts in (("sk-ssh-ed25519@openssh.com", bytes(32), b"ssh:"),
                          ("sk-ecdsa-sha2-nistp256@openssh.com", b"nistp256", b"\4" + bytes(64), b"ssh:")):
-        assert normal(f"{type} {blob(type.encode(), *parts)}").startswith(type)
+        assert normalize_public_key(f"{type} {blob(type.encode(), *parts)}").startswith(type)
 
 
 def test_the_normal_form_has_one_blank_between_its_parts() -> None:
-    assert normal(f"  {ED25519.replace(' ', chr(9))}   me   \n") == f"{ED25519} me"
-    assert normal(ED25519) == ED25519
+    assert normalize_public_key(f"  {ED25519.replace(' ', chr(9))}   me   \n") == f"{ED25519} me"
+    assert normalize_public_key(ED25519) == ED25519
 
 
 MODULUS = b"\0" + b"\xff" * 128
@@ -98,7 +98,7 @@ MODULUS = b"\0" + b"\xff" * 128
 ], ids=lambda text: text[:40])
 def test_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidField, match=why) as caught:
-        normal(text)
+        normalize_public_key(text)
     assert caught.value.details["field"] == "public_key"
 
 

@@ -39,13 +39,13 @@ def test_metrics_have_nova_s_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_address_is_that_of_the_settings_or_of_the_route(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     local = host.agent.host
-    found = facts.address(local)
+    found = facts.advertised_host_address(local)
     assert not found or ipaddress.ip_address(found)
     local.settings = dataclasses.replace(local.settings, address_of_host="192.0.2.5")
-    assert facts.address(local) == "192.0.2.5"
+    assert facts.advertised_host_address(local) == "192.0.2.5"
     local.settings = dataclasses.replace(local.settings, address_of_host=None)
     monkeypatch.setattr(facts, "_AWAY", ())
-    assert facts.address(local) == ""
+    assert facts.advertised_host_address(local) == ""
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -74,7 +74,7 @@ def test_images_are_told_for_what_they_take(host: Host) -> None:
     local = host.agent.host
     assert facts.image_cache_gb(local) == 0
     local.settings = dataclasses.replace(local.settings, reserve_disk_resource_for_image_cache=True)
-    assert facts.image_cache_gb(local) == 1 == inventory.usage(local)["image_cache_gb"]
+    assert facts.image_cache_gb(local) == 1 == inventory.host_usage(local)["image_cache_gb"]
     host.ensure("image", "odd", None)
     assert facts.image_cache_gb(local) == 0
 

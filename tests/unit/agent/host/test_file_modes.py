@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.host import file_modes
-from magnetar_agent.virt.disks.disks import Disks, complete
-from magnetar_agent.virt.tools.process import run
+from magnetar_agent.virt.disks.disks import Disks, atomic_file
+from magnetar_agent.virt.tools.process import run_program
 from tests.support.file_modes import exposed
 from tests.unit.agent.conftest import SMALL, Host
 
@@ -49,12 +49,12 @@ def test_a_disk_is_closed_to_others(tmp_path: Path, format: str, label: str | No
 
 
 def test_child_programs_make_files_for_their_owner_only(tmp_path: Path) -> None:
-    run(["touch", str(tmp_path / "made")], "make a file")
+    run_program(["touch", str(tmp_path / "made")], "make a file")
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
 
 
 def test_a_complete_file_is_closed_whoever_made_it(tmp_path: Path) -> None:
-    with complete(tmp_path / "file") as part:
+    with atomic_file(tmp_path / "file") as part:
         part.touch()
         part.chmod(0o666)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o660
@@ -64,7 +64,7 @@ def test_the_agent_starts_with_the_umask(tmp_path: Path) -> None:
     """A process of its own, since the umask is the whole process's."""
     said = subprocess.run(
         [sys.executable, "-c", "import os, sys\nfrom magnetar_agent import cli\nfrom magnetar_agent.api import serve\n"
-         "serve.run = lambda *_: print(oct(os.umask(0)), flush=True)\ncli.main(sys.argv[1:])",
+         "serve.run_agent_server = lambda *_: print(oct(os.umask(0)), flush=True)\ncli.main(sys.argv[1:])",
          "agent", "--fake", "--state-dir", str(tmp_path / "state")], check=True, stdout=subprocess.PIPE, text=True)
     assert said.stdout.strip() == oct(file_modes.UMASK)
 
@@ -73,8 +73,8 @@ def test_the_agent_starts_with_the_umask(tmp_path: Path) -> None:
 def test_folders_have_their_mode_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)  # noqa: TID251 - it is given back, and no other thread runs
     try:
-        file_modes.make_folder(tmp_path / "servers" / "one")
-        file_modes.make_folder(tmp_path / "run" / "links", 0o750)
+        file_modes.make_state_folder(tmp_path / "servers" / "one")
+        file_modes.make_state_folder(tmp_path / "run" / "links", 0o750)
     finally:
         os.umask(before)  # noqa: TID251
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (*tmp_path.glob("*"), *tmp_path.glob("*/*"))}

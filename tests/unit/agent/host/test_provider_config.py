@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.host import inventory
-from magnetar_agent.host.provider_config import read
+from magnetar_agent.host.provider_config import read_provider_config
 from magnetar_agent.settings import AgentSettings
 from tests.unit.agent.conftest import Host
 
@@ -37,7 +37,7 @@ META = "meta: {schema_version: '1.0'}\n"
 def test_what_files_say(tmp_path: Path) -> None:
     (tmp_path / "provider.yaml").write_text(GOOD)
     (tmp_path / "notes.txt").write_text("nothing")
-    found = read(tmp_path, "kvm1")
+    found = read_provider_config(tmp_path, "kvm1")
     assert found.resources == {
         "CUSTOM_GOLD": {"total": 100, "reserved": 10, "min_unit": 2, "max_unit": 10, "step_size": 2,
                         "allocation_ratio": 2.0},
@@ -45,22 +45,23 @@ def test_what_files_say(tmp_path: Path) -> None:
                        "allocation_ratio": 1.0}}
     assert found.traits == ("CUSTOM_FAST", "CUSTOM_SSD")
     assert found.told == {"files": ["provider.yaml"], "problems": []}
-    assert read(tmp_path / "none", "kvm1").told == {"files": [], "problems": []}
+    assert read_provider_config(tmp_path / "none", "kvm1").told == {"files": [], "problems": []}
 
 
 def test_what_names_the_host_comes_before_what_is_said_of_each(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(OWN)
-    assert read(tmp_path, "kvm1").resources.keys() == {"CUSTOM_GOLD"} and read(tmp_path, "kvm1").traits == ()
-    assert read(tmp_path, "kvm2").traits == ("CUSTOM_OTHER",)
-    assert read(tmp_path, "kvm3").resources.keys() == {"CUSTOM_GOLD", "CUSTOM_TIN"}
+    assert read_provider_config(tmp_path, "kvm1").resources.keys() == {"CUSTOM_GOLD"} and read_provider_config(
+        tmp_path, "kvm1").traits == ()
+    assert read_provider_config(tmp_path, "kvm2").traits == ("CUSTOM_OTHER",)
+    assert read_provider_config(tmp_path, "kvm3").resources.keys() == {"CUSTOM_GOLD", "CUSTOM_TIN"}
 
 
 @pytest.mark.parametrize("empty", ["", ", traits: {}", ", traits: {additional: []}, inventories: {additional: []}"])
 def test_an_entry_that_says_nothing_hides_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, empty: str) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(META + f"providers: [{{identification: {{name: kvm1}}{empty}}}]")
-    found = read(tmp_path, "kvm1")
+    found = read_provider_config(tmp_path, "kvm1")
     assert found.resources.keys() == {"CUSTOM_GOLD", "CUSTOM_TIN"} and not found.problems
     assert "b.yaml: providers[0] gives kvm1 neither resources nor traits" in caplog.text
 
@@ -90,7 +91,7 @@ def test_an_entry_that_says_nothing_hides_nothing(tmp_path: Path, caplog: pytest
 def test_a_file_with_an_error_counts_for_nothing(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     (tmp_path / "good.yaml").write_text(GOOD)
-    found = read(tmp_path, "kvm1")
+    found = read_provider_config(tmp_path, "kvm1")
     [told] = found.problems
     assert told.startswith(f"{tmp_path}/bad.yaml: ") and problem in told
     assert found.files == ("good.yaml",) and found.traits == ("CUSTOM_FAST", "CUSTOM_SSD")
@@ -100,8 +101,8 @@ def test_an_agent_tells_it(host: Host, tmp_path: Path) -> None:
     (tmp_path / "provider.yaml").write_text(GOOD)
     (tmp_path / "worse.yaml").write_text("meta: 1")
     local = host.agent.host
-    local.provider_config = read(tmp_path, local.name)
-    told = inventory.usage(local)
+    local.provider_config = read_provider_config(tmp_path, local.name)
+    told = inventory.host_usage(local)
     assert told["resources"]["CUSTOM_TIN"]["total"] == 3 and "CUSTOM_SSD" in told["traits"]
     assert told["provider_config"]["files"] == ["provider.yaml"]
     assert "worse.yaml: meta: must be a mapping" in told["provider_config"]["problems"][0]

@@ -52,7 +52,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def ask(host: Host, location: str = LOCATION, **more: Any) -> dict[str, Any]:
     """What a conductor asks; the image as it is then."""
     want = {"id": ID, "name": ID, "source": {"upload": True, "location": location}, "checksum": checksum(), **more}
-    return host.ensure("image", ID, {name: value for name, value in want.items() if value}).resource  # type: ignore[return-value]
+    return host.ensure("image", ID, {name: value for name, value in want.items()
+                                     if value}).resource  # type: ignore[return-value]
 
 
 def kept(host: Host) -> str:
@@ -167,7 +168,7 @@ class Tools:
             (self.folder / name).chmod(0o755)
 
     def read(self, user: tuple[int, int] | None = None) -> bytes:
-        with rbd_export.exported(self.image, user) as (size, pieces):
+        with rbd_export.exported_image(self.image, user) as (size, pieces):
             assert size == 100000
             return b"".join(pieces)
 
@@ -234,5 +235,5 @@ def test_a_key_that_is_not_there(tools: Tools) -> None:
 
 def test_who_stops_reading_ends_the_tool(tools: Tools) -> None:
     tools.say("while :; do head -c 100000 /dev/zero; done")
-    with rbd_export.exported(tools.image, None) as (_size, pieces):
+    with rbd_export.exported_image(tools.image, None) as (_size, pieces):
         assert next(pieces)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar_agent.host import inventory
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.host.file_modes import make_state_folder
 from tests.support.agent.image import GOOD, OTHER, file, kept, receive
 from tests.unit.agent.conftest import Host
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_killed_upload_is_swept_and_repeated(host: Host) -> None:
     made = host.ensure("image", "img", {"source": {"upload": True}}).resource
     folder = host.root / "state" / "images" / made["id"]
-    make_folder(folder, 0o700)
+    make_state_folder(folder, 0o700)
     (folder / "left.part").write_bytes(GOOD[:5000])  # its writer is dead: nobody locks it
     (folder / ("0" * 64)).write_bytes(GOOD)  # in place, but killed before the document knew it
     host.agent.drivers.by_noun["image"].sweep(host.agent.host)
@@ -95,16 +95,16 @@ def test_a_part_that_is_swept_before_it_is_locked_is_made_again(host: Host, monk
 
 def test_a_reader_removes_nothing(host: Host) -> None:
     folder = host.root / "state" / "images" / "left"
-    make_folder(folder, 0o700)
+    make_state_folder(folder, 0o700)
     (folder / ("0" * 64)).write_bytes(GOOD)
     (folder / ("0" * 64)).chmod(0o440)
-    assert inventory.host(host.agent.drivers)["orphans"] == {"domains": [], "files": []}
+    assert inventory.host_resource(host.agent.drivers)["orphans"] == {"domains": [], "files": []}
     assert len(kept(host)) == 2
 
 
 def test_a_folder_that_goes_during_a_sweep_is_fine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = host.root / "state" / "images" / "gone"
-    make_folder(gone, 0o700)
+    make_state_folder(gone, 0o700)
     real = Path.iterdir
 
     def iterdir(self: Path) -> Iterator[Path]:

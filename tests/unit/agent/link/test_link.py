@@ -61,7 +61,7 @@ def far(tmp_path: Path, pki: Pki) -> Iterator[Agent]:
         port = sock.getsockname()[1]
         agent = Agent(settings(tmp_path, pki, "kvm2", port), FakeHypervisor())
         ending.callback(agent.close)
-        tls = access.tls(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
+        tls = access.server_tls_context(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
         ending.enter_context(served(agent, sock, tls, Connections(PLACES)))
         yield agent
 
@@ -221,8 +221,8 @@ def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: 
     with serve.tcp_socket(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         agent = Agent(replace(settings(tmp_path, pki, "kvm2", port), grace=20.0), FakeHypervisor())
-        tls = access.tls(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
-        server = serve.listener(AgentApplication(agent), agent.host.settings, tls)
+        tls = access.server_tls_context(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
+        server = serve.make_http_server(AgentApplication(agent), agent.host.settings, tls)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
         thread.start()
         agent.host.settings.client_certs["admin"] = "operate"

@@ -71,7 +71,7 @@ def test_addresses_of_ipv6_come_after_that_of_ipv4() -> None:
 
 @pytest.mark.slow
 def test_cloud_init_reads_addresses_of_ipv6(tmp_path: Path) -> None:
-    found = cloud_init.reads(configdrive.files(guest(SIX)), tmp_path, [SIX.mac])
+    found = cloud_init.reads(configdrive.config_drive_files(guest(SIX)), tmp_path, [SIX.mac])
     (nic, *_services) = found["network"]["config"]
     assert [one["type"] for one in nic["subnets"]] == [
         "ipv6_slaac", "ipv6_dhcpv6-stateful", "ipv6_dhcpv6-stateless", "static6"]
@@ -82,7 +82,7 @@ def test_cloud_init_reads_addresses_of_ipv6(tmp_path: Path) -> None:
 def test_cloud_init_makes_a_device_of_each_vlan(tmp_path: Path) -> None:
     vlan = dataclasses.replace(STATIC, mac="52:54:00:00:00:09", mtu=1400)
     nic = dataclasses.replace(DHCP, vlans=((101, vlan),))
-    found = cloud_init.reads(configdrive.files(guest(nic)), tmp_path, [nic.mac])
+    found = cloud_init.reads(configdrive.config_drive_files(guest(nic)), tmp_path, [nic.mac])
     first, second, *_services = found["network"]["config"]
     assert (first["name"], first["type"]) == ("eth0", "physical")
     assert {name: second[name] for name in ("name", "type", "vlan_id", "vlan_link", "mac_address", "mtu")} == {
@@ -94,7 +94,7 @@ def test_cloud_init_makes_a_device_of_each_vlan(tmp_path: Path) -> None:
 def test_cloud_init_reads_the_drive(tmp_path: Path) -> None:
     nics = (NIC, STATIC)
     whole = dataclasses.replace(guest(*nics), vendor_data={"cloud-init": "#!/bin/sh"})
-    found = cloud_init.reads(configdrive.files(whole), tmp_path, [nic.mac for nic in nics])
+    found = cloud_init.reads(configdrive.config_drive_files(whole), tmp_path, [nic.mac for nic in nics])
     assert found["version"] == 2 and found["seed"] == 512
     meta = found["metadata"]
     assert (meta["instance-id"], meta["local-hostname"]) == (GUEST.uuid, GUEST.hostname)
@@ -130,13 +130,13 @@ def test_cloud_init_reads_the_same_from_the_metadata_service(tmp_path: Path) -> 
     """But for the password, which is in the drive alone, and for numbers, which EC2's paths have as text."""
     macs = [NIC.mac, STATIC.mac]
     whole = dataclasses.replace(guest(NIC, STATIC), vendor_data={"cloud-init": "#!/bin/sh"})
-    drive = cloud_init.reads(configdrive.files(whole), tmp_path, macs)
+    drive = cloud_init.reads(configdrive.config_drive_files(whole), tmp_path, macs)
     found: list[dict[str, Any]] = []
 
     async def talk(send: Any) -> None:
         found.append(await asyncio.to_thread(cloud_init.reads_at, f"http://127.0.0.1:{send.port}", macs))
 
-    served(talk, tree=guest_data.tree(dataclasses.replace(whole, admin_pass=None)))
+    served(talk, tree=guest_data.metadata_tree(dataclasses.replace(whole, admin_pass=None)))
     (service,) = found
     assert drive["metadata"].pop("admin_pass") == "Secret12"
     told, kept = service.pop("ec2"), drive.pop("ec2")

@@ -15,7 +15,8 @@ from tests.support.agent.configdrive import GUEST, NIC, read
 
 @pytest.mark.parametrize("version", guest_data.VERSIONS)
 def test_each_version_has_what_it_knew(version: str) -> None:
-    names = {name.rpartition("/")[2] for name in configdrive.files(GUEST) if name.startswith(f"openstack/{version}/")}
+    names = {name.rpartition("/")[2] for name in configdrive.config_drive_files(GUEST)
+             if name.startswith(f"openstack/{version}/")}
     since = {"vendor_data.json": "2013-10-17", "network_data.json": "2015-10-15", "vendor_data2.json": "2016-10-06"}
     assert names == {"meta_data.json", "user_data", *(name for name, first in since.items() if version >= first)}
     meta = read(f"openstack/{version}/meta_data.json")
@@ -28,11 +29,11 @@ def test_each_version_has_what_it_knew(version: str) -> None:
 
 
 def test_the_drive_leaves_out_earlier_versions_of_ec2() -> None:
-    versions = {path.split("/")[1] for path in configdrive.files(GUEST) if path.startswith("ec2/")}
+    versions = {path.split("/")[1] for path in configdrive.config_drive_files(GUEST) if path.startswith("ec2/")}
     assert versions == {"2009-04-04", "latest"}
-    whole = guest_data.tree(GUEST)
+    whole = guest_data.metadata_tree(GUEST)
     assert {path.split("/")[1] for path in whole if path.startswith("ec2/")} == set(guest_data.EC2_VERSIONS)
-    for path, content in configdrive.files(GUEST).items():
+    for path, content in configdrive.config_drive_files(GUEST).items():
         assert content.rstrip(b"\n") == whole[path].rstrip(b"\n")
 
 
@@ -60,7 +61,7 @@ def test_injected_files() -> None:
     given = [("/etc/motd", b"Welcome\n"), ("/home/a b/\u00fc.bin", bytes(range(256)))]
     guest = dataclasses.replace(GUEST, injected=tuple(
         (path, base64.b64encode(content).decode()) for path, content in given))
-    files = configdrive.files(guest)
+    files = configdrive.config_drive_files(guest)
     for version in ("2012-08-10", "latest"):
         listed = read(f"openstack/{version}/meta_data.json", guest)["files"]
         assert listed == [{"content_path": "/content/0000", "path": "/etc/motd"},
@@ -70,7 +71,7 @@ def test_injected_files() -> None:
 
 def test_without_injected_files() -> None:
     assert "files" not in read("openstack/latest/meta_data.json")
-    assert not [name for name in configdrive.files(GUEST) if "content" in name]
+    assert not [name for name in configdrive.config_drive_files(GUEST) if "content" in name]
 
 
 def test_network_data() -> None:
@@ -117,7 +118,7 @@ def test_ec2_has_what_its_versions_knew(version: str, since: set[str]) -> None:
 
 
 def test_ec2_and_user_data() -> None:
-    files = configdrive.files(GUEST)
+    files = configdrive.config_drive_files(GUEST)
     assert files["openstack/latest/user_data"] == files["ec2/latest/user-data"] == b"#!/bin/sh\necho hi\n"
     ec2 = read("ec2/2009-04-04/meta-data.json")
     assert ec2["instance-type"] == "small"
@@ -128,12 +129,12 @@ def test_without_key_and_user_data() -> None:
     bare = Guest(uuid=GUEST.uuid, name="x", hostname="x", seed=b"")
     assert "admin_pass" not in read("openstack/latest/meta_data.json", bare)
     assert "public_keys" not in read("openstack/latest/meta_data.json", bare)
-    assert not [name for name in configdrive.files(bare) if name.endswith(("user_data", "user-data"))]
-    assert configdrive.files(bare) == configdrive.files(bare)
+    assert not [name for name in configdrive.config_drive_files(bare) if name.endswith(("user_data", "user-data"))]
+    assert configdrive.config_drive_files(bare) == configdrive.config_drive_files(bare)
 
 
 @pytest.mark.parametrize(("name", "label"), [
     ("web_1", "web-1"), ("Ünïcode", "ncode"), ("-.-", "server"), ("a" * 80, "a" * 63), ("db.example", "db.example"),
 ])
 def test_hostname(name: str, label: str) -> None:
-    assert guest_data.hostname(name) == label
+    assert guest_data.guest_hostname(name) == label

@@ -43,7 +43,7 @@ def test_a_cloud_says_what_the_host_does_not_know(host: Host) -> None:
     assert drive(host, "openstack/latest/vendor_data2.json") == vendor["dynamic"]
     document = host.agent.host.documents.find("server", "web1")
     assert document
-    tree = guest_data.tree(host.agent.host, document)
+    tree = guest_data.guest_metadata_tree(host.agent.host, document)
     assert json.loads(tree["openstack/latest/meta_data.json"]) == meta
     assert json.loads(tree["ec2/1.0/meta-data.json"])["hostname"] == TOLD["hostname"]
     assert "guest_data" not in host.show() and not host.server(networks=[NIC], guest_data=TOLD).changed
@@ -56,7 +56,8 @@ def test_a_password_is_told_once(host: Host) -> None:
     assert drive(host)["admin_pass"] == SECRET and SECRET not in kept(host)
     assert SECRET not in json.dumps([done.diff, done.resource])
     document = host.agent.host.documents.find("server", "web1")
-    assert document and SECRET.encode() not in b"".join(guest_data.tree(host.agent.host, document).values())
+    assert document and SECRET.encode() not in b"".join(guest_data.guest_metadata_tree(host.agent.host,
+                                                                                       document).values())
     host.ensure("flavor", "other", {**SMALL, "ram": 128})
     host.server(power="off", flavor="other")  # the drive is written again
     assert "admin_pass" not in drive(host)
@@ -111,11 +112,11 @@ def test_what_is_attached_later_is_in_the_tree(host: Host) -> None:
     host.ensure("interface_attachment", f"web1:{MAC}", {"server": "web1", **NIC})
     document = host.agent.host.documents.find("server", "web1")
     assert document
-    meta = json.loads(guest_data.tree(host.agent.host, document)["openstack/latest/meta_data.json"])
+    meta = json.loads(guest_data.guest_metadata_tree(host.agent.host, document)["openstack/latest/meta_data.json"])
     assert [(one["type"], one["tags"], one["bus"]) for one in meta["devices"]] == [
         ("nic", ["front"], "pci"), ("disk", ["db"], "pci")]
     assert drive(host)["devices"] == []
-    found = guest_data.guest(host.agent.host, document)
+    found = guest_data.build_guest(host.agent.host, document)
     assert found.mappings == {"ami": "vda", "root": "/dev/vda", "ebs0": "/dev/vdb"}
     assert found.nics[0].network == NETWORK
 
@@ -125,7 +126,7 @@ def test_addresses_of_ipv6_that_a_cloud_tells(host: Host) -> None:
     host.server(networks=[{**NIC, "told": {"ipv6": [told]}}])
     document = host.agent.host.documents.find("server", "web1")
     assert document
-    (nic,) = guest_data.guest(host.agent.host, document).nics
+    (nic,) = guest_data.build_guest(host.agent.host, document).nics
     assert nic.ipv6 == (NicAddress6("fd00:1::5", 64, "slaac", "fd00:1::1", ("fd00::53",)),)
     with pytest.raises(InvalidField, match="ipv6"):
         host.ensure("server", "web2", {"flavor": SMALL, "networks": [{**NIC, "told": {
@@ -145,7 +146,7 @@ DISK = """<domain><uuid>u</uuid><devices><disk><target dev="d" bus="{bus}"/>{add
     ("usb", '<address type="usb" bus="0" port="2"/>', ("usb", "0:2")), ("virtio", "", None),
     ("virtio", '<address type="ccw"/>', None)])
 def test_places_of_devices(bus: str, address: str, place: Any) -> None:
-    seen = domain.parse(DISK.format(bus=bus, address=address))
+    seen = domain.parse_domain_xml(DISK.format(bus=bus, address=address))
     assert seen.disks[0].place == place and seen.nics[0].place == ("pci", "0000:01:1f.2")
 
 

@@ -151,9 +151,9 @@ def test_a_flood_with_forged_headers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            asked = json.loads(await reader.readexactly(messages.length(await reader.readexactly(4))))
+            asked = json.loads(await reader.readexactly(messages.message_length(await reader.readexactly(4))))
             about.append(asked["about"])
-            writer.write(messages.packed({"number": asked["number"], "password": "", "tree": {
+            writer.write(messages.encode_message({"number": asked["number"], "password": "", "tree": {
                 "openstack/latest/user_data": 0}, "parts": [base64.b64encode(asked["about"].encode()).decode()]}))
 
     async def ask(host: str, port: int, count: int) -> bytes:

@@ -17,9 +17,9 @@ from tests.unit.agent.conftest import SMALL, Host
 def test_it_is_kept_told_and_cleared(host: Host) -> None:
     id = host.ensure("server", "web1", {"flavor": SMALL}).resource["id"]
     there = host.agent.host
-    assert password.leave(there, id, "") == (200, "")
-    assert password.leave(there, id, "sealed") == (200, "")
-    assert password.leave(there, id, "other")[0] == 409
+    assert password.store_posted_password(there, id, "") == (200, "")
+    assert password.store_posted_password(there, id, "sealed") == (200, "")
+    assert password.store_posted_password(there, id, "other")[0] == 409
     host.restart()
     there = host.agent.host
     document = there.documents.get("server", id)
@@ -29,8 +29,8 @@ def test_it_is_kept_told_and_cleared(host: Host) -> None:
     document = there.documents.get("server", id)
     assert "password" not in document.state and "password" not in watch._shown(there, document, None)[1]
     host.event("clear_password", "two")
-    assert password.leave(there, id, "other") == (200, "")
-    assert password.leave(there, "unknown", "x")[0] == 404
+    assert password.store_posted_password(there, id, "other") == (200, "")
+    assert password.store_posted_password(there, "unknown", "x")[0] == 404
 
 
 def test_a_guest_is_told_what_a_cloud_has_changed(host: Host) -> None:
@@ -41,7 +41,7 @@ def test_a_guest_is_told_what_a_cloud_has_changed(host: Host) -> None:
 
     def told() -> tuple[str, str, dict[str, str]]:
         there = host.agent.host
-        found = json.loads(guest_data.tree(there, there.documents.get("server", id))[
+        found = json.loads(guest_data.guest_metadata_tree(there, there.documents.get("server", id))[
             "openstack/latest/meta_data.json"])
         return found["name"], found["hostname"], found["meta"]
 
@@ -60,7 +60,8 @@ def test_a_guest_whose_server_is_being_changed_is_to_try_again(host: Host, monke
     id = host.ensure("server", "web1", {"flavor": SMALL}).resource["id"]
     said = []
     with host.agent.host.locks.hold("server", id):
-        one = threading.Thread(target=lambda: said.append(password.leave(host.agent.host, id, "late")[0]))
+        one = threading.Thread(target=lambda: said.append(password.store_posted_password(host.agent.host, id,
+                                                                                         "late")[0]))
         one.start()
         one.join(0.5)
         assert not said

@@ -262,7 +262,7 @@ def test_the_process_as_a_unit(host: Host, tmp_path: Path, monkeypatch: pytest.M
 def test_a_unit_that_does_not_start(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGNETAR_METADATA_SOCKET", f"{tmp_path}/none.sock")
     with pytest.raises(HypervisorError, match="magnetar-metadata.service cannot be reached at"):
-        guest_process.begin()
+        guest_process.start_guest_process()
 
 
 def test_nobody_but_root_connects() -> None:
@@ -274,7 +274,7 @@ def test_nobody_but_root_connects() -> None:
         with socket.socket(socket.AF_UNIX) as ours:
             ours.connect(path)
             ours.sendall(b"root")
-            with guest_side.connected(listener) as found:
+            with guest_side.accept_agent(listener) as found:
                 assert found.recv(4) == b"root"
     Path(path).unlink()
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent.drivers.migration import plan
-from magnetar_agent.host.file_modes import make_folder
+from magnetar_agent.drivers.migration import plan_migration
+from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
-from magnetar_core.flows.migrate import Migrate, abort
+from magnetar_core.flows.migrate import Migrate, abort_host_migration
 from magnetar_core.plan import Step
 from tests.support.agent.pair import WAY, Pair
 from tests.support.agent.pki import Pki
@@ -28,7 +28,7 @@ CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/plans/migration.yml")
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_plan(case: dict[str, Any]) -> None:
-    assert [step.verb for step in plan(case["want"], case["have"])] == case["steps"]
+    assert [step.verb for step in plan_migration(case["want"], case["have"])] == case["steps"]
 
 
 # What goes --------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_memory_is_kept_for_what_is_on_its_way(pair: Pair, at: str) -> None:
         pair.migrate("web2")
     assert ("on its way there (web1)" in str(raised.value)) is (at in ("claim", "move"))
     if at == "claim":
-        abort(pair.one.side(), pair.two.side(), "web1")
+        abort_host_migration(pair.one.side(), pair.two.side(), "web1")
         assert pair.migrate("web2") == WAY
         with pytest.raises(NoSpace):
             pair.migrate()
@@ -251,7 +251,7 @@ def test_room_on_disk_is_kept_for_what_is_on_its_way(pair: Pair, monkeypatch: py
     with pytest.raises(NoSpace, match="disks of the server take .*on its way there .web1.; abort what failed"):
         pair.migrate("web2")
     place = pair.two.agent.host.settings.state_dir / "servers" / half.want["server"]
-    make_folder(place)
+    make_state_folder(place)
     (place / "disk").touch(0o640)
     (place / "disk").write_bytes(b"x" * needs)
     assert Migrate(pair.one.side(), pair.two.side(), "web2").plan()
@@ -350,6 +350,6 @@ def test_a_moving_server_is_left_alone(pair: Pair) -> None:
                 lambda: client.event("server", "web1", "reboot")):
         with pytest.raises(Conflict, match="is being migrated"):
             act()
-    assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort", "abort"]
+    assert [step.verb for step in abort_host_migration(pair.one.side(), pair.two.side(), "web1")] == ["abort", "abort"]
     client.ensure("server", "web1", {"description": "x"})
     pair.check(id, pair.one)

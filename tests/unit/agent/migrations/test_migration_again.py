@@ -34,8 +34,8 @@ class Way:
         self.pair, self.at, self.sure = pair, "", False
         self.error: BaseException = HypervisorError("The link broke.")
         self.went: dict[str, int] = {}
-        self._whole = source.send
-        monkeypatch.setattr(source, "send", self._send)
+        self._whole = source.send_file_frames
+        monkeypatch.setattr(source, "send_file_frames", self._send)
 
     def _send(self, talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], *rate: Any) -> int:
         breaks = path.name == self.at
@@ -114,7 +114,7 @@ def test_what_the_guest_wrote_since_goes_along(pair: Pair, way: Way, name: str) 
 
 def test_a_guest_that_ran_has_other_disks_whatever_their_times_say(
         pair: Pair, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "state", lambda path, migration, run: f"{path.name} {migration} {run}")
+    monkeypatch.setattr(source, "file_state", lambda path, migration, run: f"{path.name} {migration} {run}")
     pair.make(image="system")
     way.broken("cold", "base")
     pair.migrate(type="cold")
@@ -313,22 +313,22 @@ def test_what_makes_another_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     disk, base = tmp_path / "disk", tmp_path / "base"
     for path in (disk, base):
         path.write_bytes(b"one")
-    first = [source.state(path, "m", "run") for path in (disk, base)]
-    assert [source.state(path, "m", "run") for path in (disk, base)] == first
-    assert [source.state(path, "m", "later") == old for path, old in zip((disk, base), first, strict=True)] == [
+    first = [source.file_state(path, "m", "run") for path in (disk, base)]
+    assert [source.file_state(path, "m", "run") for path in (disk, base)] == first
+    assert [source.file_state(path, "m", "later") == old for path, old in zip((disk, base), first, strict=True)] == [
         False, True]
     os.link(base, tmp_path / "image")
-    assert source.state(base, "m", "run") == first[1]
-    assert source.state(base, "another", "run") != first[1]
+    assert source.file_state(base, "m", "run") == first[1]
+    assert source.file_state(base, "another", "run") != first[1]
     with monkeypatch.context() as patched:
         patched.setattr(source, "boot_id", lambda: "another")
-        assert [source.state(path, "m", "run") == old for path, old in zip((disk, base), first, strict=True)] == [
+        assert [source.file_state(path, "m", "run") == old for path, old in zip((disk, base), first, strict=True)] == [
             False, True]
     seen = base.stat()
     (tmp_path / "new").write_bytes(b"two")
     os.utime(tmp_path / "new", ns=(seen.st_atime_ns, seen.st_mtime_ns))
     (tmp_path / "new").rename(base)
-    assert source.state(base, "m", "run") != first[1]
+    assert source.file_state(base, "m", "run") != first[1]
 
 
 def test_seconds_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import source
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarError, TimedOut, Unreachable
-from magnetar_core.flows.migrate import Migrate, abort
+from magnetar_core.flows.migrate import Migrate, abort_host_migration
 from tests.support.agent.pair import WAY, Held, Kvm, Pair, brief, killed, quiet
 from tests.support.waiting import eventually
 
@@ -30,7 +30,7 @@ Hold = Callable[..., Held]
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
     """Holds the way of a server, see ``Held``; let go at the end."""
-    monkeypatch.setattr(source, "send", source.send)
+    monkeypatch.setattr(source, "send_file_frames", source.send_file_frames)
     made: list[Held] = []
 
     def hold(host: Kvm, kind: str, done: int = 0) -> Held:
@@ -76,9 +76,9 @@ def test_abort_after_a_failure(pair: Pair) -> None:
     pair.one.fake.fail_next("migrate", HypervisorError("no."))
     with pytest.raises(HypervisorError):
         pair.migrate()
-    abort(pair.one.side(), pair.two.side(), "web1")
+    abort_host_migration(pair.one.side(), pair.two.side(), "web1")
     pair.check(id, pair.one)
-    assert abort(pair.one.side(), pair.two.side(), "web1") == []
+    assert abort_host_migration(pair.one.side(), pair.two.side(), "web1") == []
 
 
 def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_abort_of_another_ones_migration(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(third, "address", "192.0.2.3")
     monkeypatch.setattr(third, "link_name", lambda: "kvm3")
     monkeypatch.setattr(third, "open_migrations", lambda _server: [])
-    assert abort(pair.one.side(), third, "web1") == []
-    assert len(abort(pair.one.side(), pair.two.side(), "web1")) == 2
+    assert abort_host_migration(pair.one.side(), third, "web1") == []
+    assert len(abort_host_migration(pair.one.side(), pair.two.side(), "web1")) == 2
 
 
 def test_abort_when_the_target_is_down(pair: Pair) -> None:
@@ -103,7 +103,7 @@ def test_abort_when_the_target_is_down(pair: Pair) -> None:
     target = pair.two.side()
     target.client.timeout = 1
     with pytest.raises(MagnetarError):
-        abort(pair.one.side(), target, "web1")
+        abort_host_migration(pair.one.side(), target, "web1")
     assert not pair.one.side().open_migrations(id)
     pair.two.start()
 
@@ -123,7 +123,7 @@ def test_no_way_back_after_the_arrival(pair: Pair) -> None:
         if step.verb == "settle":
             break
     with pytest.raises(MagnetarError, match="has (gone|arrived)"):
-        abort(pair.one.side(), pair.two.side(), "web1")
+        abort_host_migration(pair.one.side(), pair.two.side(), "web1")
     pair.migrate()
     pair.check(id, pair.two)
 
@@ -168,8 +168,9 @@ def test_abort_on_the_way(pair: Pair, held: Hold, kind: str, done: int) -> None:
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate, type=kind)
         assert way.reached.wait(300)
-        assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1", dry_run=True)] == ["abort"] * 2
-        assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
+        assert [step.verb for step in abort_host_migration(pair.one.side(), pair.two.side(), "web1",
+                                                           dry_run=True)] == ["abort"] * 2
+        assert [step.verb for step in abort_host_migration(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
         assert isinstance(going.exception(), Cancelled)
     pair.check(id, pair.one)
     way.on.set()
@@ -184,7 +185,7 @@ def test_abort_after_the_switchover(pair: Pair, held: Hold) -> None:
     with ThreadPoolExecutor() as threads:
         going = threads.submit(pair.migrate)
         assert way.reached.wait(300)
-        aborting = threads.submit(abort, pair.one.side(), pair.two.side(), "web1")
+        aborting = threads.submit(abort_host_migration, pair.one.side(), pair.two.side(), "web1")
         client, end = pair.one.side().client, time.monotonic() + 120
         while not any(one["cancelling"] for one in client.list("operations")) and time.monotonic() < end:
             time.sleep(0.01)
@@ -220,7 +221,7 @@ def test_abort_of_what_the_agent_goes_on_with_by_itself(pair: Pair, resumed: Hel
     (shown,) = pair.one.side().client.list("operations", kind="migration", key=half["id"], status="running")
     progress = shown["progress"]  # of a cold one that is held before its disk, nothing needs to have gone
     assert (progress["phase"], progress["done"]) == ("memory and disks", 5) or progress["phase"] == "files"
-    assert [step.verb for step in abort(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
+    assert [step.verb for step in abort_host_migration(pair.one.side(), pair.two.side(), "web1")] == ["abort"] * 2
     assert pair.one.agent.host.operations.get(shown["id"]).status == "cancelled"
     pair.check(half["server"], pair.one)
     resumed.on.set()
@@ -301,7 +302,7 @@ def test_two_targets(pair: Pair, held: Hold, monkeypatch: pytest.MonkeyPatch) ->
         assert way.reached.wait(300)
         with pytest.raises(Conflict, match="on its way to kvm2"):
             Migrate(pair.one.side(), third, "web1").plan()
-        assert abort(pair.one.side(), third, "web1") == []
+        assert abort_host_migration(pair.one.side(), third, "web1") == []
         way.on.set()
         assert going.result() == WAY
     pair.check(id, pair.two)
@@ -404,7 +405,7 @@ def test_a_target_that_dies_before_it_hears_of_the_end(pair: Pair, monkeypatch: 
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize("at", range(5))
 def test_the_coordinator_dies(pair: Pair, kind: str, at: int) -> None:
-    """Between any two steps; another one begins anew."""
+    """Between any two steps; another one begins again."""
     id = pair.make()
     for number, _step in enumerate(Migrate(pair.one.side(), pair.two.side(), "web1", {"type": kind}).steps()):
         if number == at:

@@ -12,7 +12,7 @@ import pytest
 from magnetar_agent.migrations import target
 from magnetar_agent.reconcile.documents import Document
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
-from magnetar_core.flows.migrate import abort
+from magnetar_core.flows.migrate import abort_host_migration
 from tests.support.agent.full import FullDisk
 from tests.support.agent.migration_volumes import Trio, behind_is_closed
 from tests.support.agent.pair import Kvm, Pair, quiet
@@ -31,7 +31,7 @@ def again(pair: Pair, id: str) -> None:
 def back(pair: Pair, id: str) -> None:
     """Somebody wants it to stay; where it has gone already, it goes on."""
     try:
-        abort(pair.one.side(), pair.two.side(), "web1")
+        abort_host_migration(pair.one.side(), pair.two.side(), "web1")
     except Conflict:
         again(pair, id)
     else:
@@ -63,7 +63,7 @@ def broken(pair: Pair, id: str, kind: str, side: str, disk: FullDisk) -> None:
             pair.migrate(type=kind)
         if disk.was_full:
             with suppress(MagnetarError):
-                abort(pair.one.side(), pair.two.side(), "web1")
+                abort_host_migration(pair.one.side(), pair.two.side(), "web1")
     assert pair.one.runs(id) + pair.two.runs(id) <= 1
     quiet(pair)
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent.volumes import exports
-from magnetar_agent.volumes.attaching import identity
+from magnetar_agent.volumes.attaching import attachment_id
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, Unreachable
-from magnetar_core.flows.attach import attach, detach
-from magnetar_core.flows.migrate import Migrate, abort
+from magnetar_core.flows.attach import attach_remote_volume, detach_remote_volume
+from magnetar_core.flows.migrate import Migrate, abort_host_migration
 from tests.support.agent.export import behind
 from tests.support.agent.migration_volumes import Trio, behind_is_closed
 from tests.support.agent.pair import WAY, Killer, Kvm, Pair, killed
@@ -50,7 +50,7 @@ def test_volumes_go_along_and_back(trio: Trio, kind: str) -> None:
     assert trio.go(trio.one, trio.two, type=kind) == WAY
     trio.check(trio.two)
     for name in ("own", "far"):
-        detach(trio.two.side(), None, "web1", name)
+        detach_remote_volume(trio.two.side(), None, "web1", name)
     for host in (trio.one, trio.two, trio.three):
         assert not host.agent.host.documents.list("volume_attachment") + host.agent.host.documents.list("volume_export")
         assert not list((host.agent.host.settings.socket.parent / "links").glob("*"))
@@ -104,7 +104,7 @@ def home(trio: Trio) -> Trio:
 def test_a_server_with_an_encrypted_volume_goes_cold(pair: Pair) -> None:
     id = pair.make()
     pair.one.side().client.ensure("volume", "hidden", {"size": 1, "format": "luks"})
-    attach(pair.one.side(), pair.one.side(), "web1", "hidden", {})
+    attach_remote_volume(pair.one.side(), pair.one.side(), "web1", "hidden", {})
     with pytest.raises(Conflict, match="encrypted, so server 'web1' does not leave this host while it runs"):
         pair.migrate(type="live")
     pair.migrate(type="cold")
@@ -140,7 +140,7 @@ def test_a_volume_of_a_moving_server_does_not_grow(trio: Trio) -> None:
     assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
     with pytest.raises(Conflict, match="is being migrated"):
         trio.one.side().client.ensure("volume", "own", {"size": 2})
-    abort(trio.one.side(), trio.two.side(), "web1")
+    abort_host_migration(trio.one.side(), trio.two.side(), "web1")
     trio.one.side().client.ensure("volume", "own", {"size": 2})
     assert sized(trio) == (2, 2)
 
@@ -150,7 +150,7 @@ def test_a_running_guest_connects_to_stand_ins_first(trio: Trio) -> None:
     there = trio.two.fake._come  # what libvirt does when a guest begins to come
 
     def come(sent: dict[str, Any]) -> None:
-        seen.extend(behind(trio.two, identity(trio.server, one)) for one in (trio.own, trio.far))
+        seen.extend(behind(trio.two, attachment_id(trio.server, one)) for one in (trio.own, trio.far))
         there(sent)
 
     trio.two.fake._come = come  # type: ignore[method-assign]
@@ -165,13 +165,13 @@ def test_what_was_lent_is_taken_back(trio: Trio, ends: str) -> None:
     with pytest.raises(HypervisorError):
         trio.go(trio.one, trio.two)
     if ends == "abort":
-        abort(trio.one.side(), trio.two.side(), "web1")
+        abort_host_migration(trio.one.side(), trio.two.side(), "web1")
         assert not trio.two.agent.host.documents.list("volume_attachment")
     assert trio.one.runs(trio.server)
     assert not trio.one.agent.host.documents.list("volume_export")
     (export,) = trio.three.agent.host.documents.list("volume_export")
     assert export.want["peers"] == ["kvm1"]
-    assert behind(trio.one, identity(trio.server, trio.far)) == f"{trio.far} disk"
+    assert behind(trio.one, attachment_id(trio.server, trio.far)) == f"{trio.far} disk"
     trio.go(trio.one, trio.two)
     trio.check(trio.two)
 
@@ -206,10 +206,10 @@ def test_volumes_of_a_moving_server_stay(trio: Trio) -> None:
     steps = Migrate(trio.one.side(), trio.two.side(), "web1").steps()
     assert [next(steps).verb, next(steps).verb, next(steps).verb] == WAY[:3]
     with pytest.raises(Conflict, match="is being migrated"):
-        detach(trio.one.side(), None, "web1", "own")
+        detach_remote_volume(trio.one.side(), None, "web1", "own")
     with pytest.raises(Conflict, match="is being migrated"):
-        attach(trio.one.side(), trio.one.side(), "web1", "third", {})
-    abort(trio.one.side(), trio.two.side(), "web1")
+        attach_remote_volume(trio.one.side(), trio.one.side(), "web1", "third", {})
+    abort_host_migration(trio.one.side(), trio.two.side(), "web1")
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def team(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Path:
         made = host.side().client.ensure("volume", name, {"size": 1, "pool": "team", "format": "raw"})["resource"]
         with (folder / made["id"]).open("r+b") as disk:
             disk.write(name.encode())
-        assert attach(pair.one.side(), host.side(), "web1", name, {})["resource"]["status"] == "attached"
+        assert attach_remote_volume(pair.one.side(), host.side(), "web1", name, {})["resource"]["status"] == "attached"
     return folder
 
 
@@ -246,8 +246,8 @@ def test_a_shared_pool_is_used_directly(pair: Pair, team: Path, kind: str) -> No
         for id, home in homes.items():
             assert home.side().client.get("volume", id)["status"] == "in-use"
             for host in hosts:
-                assert host.fake.serving(identity(server["id"], id)) is None
-                assert behind_is_closed(host, identity(server["id"], id))
+                assert host.fake.serving(attachment_id(server["id"], id)) is None
+                assert behind_is_closed(host, attachment_id(server["id"], id))
         for export in pair.one.side().client.list("volume_export") + pair.two.side().client.list("volume_export"):
             assert (export["status"], export["peers"]) == ("open", [at.name])
         assert sorted(path.name for path in team.iterdir()) == sorted(homes)
@@ -258,7 +258,7 @@ def test_a_shared_pool_is_used_directly(pair: Pair, team: Path, kind: str) -> No
         pair.check(server["id"], there)
         check(there)
     for name in ("own", "far"):
-        assert detach(pair.two.side(), None, "web1", name)["changed"]
+        assert detach_remote_volume(pair.two.side(), None, "web1", name)["changed"]
     for host, name in zip(hosts, ("own", "far"), strict=True):
         shown = host.side().client.get("volume", name)
         assert shown["status"] == "available" and (team / shown["id"]).open("rb").read(3) == name.encode()
@@ -279,8 +279,8 @@ def test_a_volume_in_a_shared_pool_grows_at_home(pair: Pair, team: Path) -> None
 
 
 def test_a_shared_pool_must_be_there(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = exports.origin
-    monkeypatch.setattr(exports, "origin", lambda *given: {**told(*given), "pool": "nfs"})
+    told = exports.export_origin
+    monkeypatch.setattr(exports, "export_origin", lambda *given: {**told(*given), "pool": "nfs"})
     with pytest.raises(InvalidField, match="pool"):
         trio.go(trio.one, trio.two)
     assert not trio.one.agent.host.documents.list("migration")
@@ -315,7 +315,7 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
         raise Unreachable("Nobody is there.")
 
     with monkeypatch.context() as patched, suppress(MagnetarError):
-        patched.setattr("magnetar_agent.migrations.volumes.share", lend)
+        patched.setattr("magnetar_agent.migrations.volumes.share_volumes", lend)
         for _step in Migrate(*sides, "web1", {"type": "cold"}).steps():
             pass
     delattr(thing, method)

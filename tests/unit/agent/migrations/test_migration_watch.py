@@ -142,7 +142,7 @@ def test_post_copy_is_tried_until_memory_flows(
 
 
 def test_post_copy_that_qemu_forgets(move: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an earlier migration that failed it does not refuse, and begins anew when memory flows."""
+    """After an earlier migration that failed it does not refuse, and begins again when memory flows."""
     domain = Domain()
     domain.disks, domain.until = 4, ("jobStats", 10)
     move(domain, on_time_limit="post_copy", **late(monkeypatch))
@@ -217,7 +217,7 @@ def test_the_downtime_is_raised_step_by_step(
     ({"max_downtime": 500, "downtime_steps": 10, "downtime_delay": 150}, [(150.0 * n, 50 * n + 50) for n in range(10)]),
     ({"max_downtime": 1, "downtime_steps": 3, "downtime_delay": 1}, [(0.0, 1), (1.0, 1), (2.0, 1)])])
 def test_the_steps_of_the_downtime(options: dict[str, Any], expected: list[tuple[float, int]]) -> None:
-    assert migrate.downtimes(MigrationParams(**{**vars(PASSAGE), **options})) == expected
+    assert migrate.downtime_schedule(MigrationParams(**{**vars(PASSAGE), **options})) == expected
 
 
 @pytest.mark.parametrize("flowing", [True, False])
@@ -280,7 +280,7 @@ def test_what_is_told(move: Callable[..., list[Any]]) -> None:
 @pytest.mark.parametrize("kind", ["live", "cold"])
 def test_progress_while_it_runs(pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes done and left, bytes that the guest writes in a second, and an estimate."""
-    monkeypatch.setattr(source, "send", source.send)
+    monkeypatch.setattr(source, "send_file_frames", source.send_file_frames)
     pair.make()
     way = Held(pair.one, kind, 5)
     with ThreadPoolExecutor() as threads:

@@ -31,10 +31,10 @@ class Ends:
            linked: bool = False) -> int:
         """Send *path* and receive it as *to*; the bytes of data that went."""
         went: list[int] = []
-        sending = threading.Thread(target=transfer.send, args=(self.near, path, offset, went.append))
+        sending = threading.Thread(target=transfer.send_file_frames, args=(self.near, path, offset, went.append))
         sending.start()
         try:
-            assert transfer.receive(self.far, to, offset, append, state, linked) == path.stat().st_size
+            assert transfer.receive_file_frames(self.far, to, offset, append, state, linked) == path.stat().st_size
         finally:
             sending.join(10)
         return sum(went)
@@ -71,7 +71,7 @@ def test_holes_are_not_sent(ends: Ends, tmp_path: Path) -> None:
 
 def _pieces(path: Path) -> list[tuple[int, bytes]]:
     with path.open("rb") as file:
-        return [(start, data) for start, data in transfer.pieces(file.fileno(), 0) if data.strip(b"\0")]
+        return [(start, data) for start, data in transfer.data_pieces(file.fileno(), 0) if data.strip(b"\0")]
 
 
 def test_a_file_that_broke_off_goes_on(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,25 +156,25 @@ def test_another_attempt_threw_it_away(ends: Ends, tmp_path: Path) -> None:
 
 def _gone(ends: Ends, there: Path) -> None:
     with pytest.raises(HypervisorError, match="another attempt"):
-        transfer.receive(ends.far, there, 0, state="one")
+        transfer.receive_file_frames(ends.far, there, 0, state="one")
 
 
 def test_the_part_is_gone(ends: Ends, tmp_path: Path) -> None:
     with pytest.raises(HypervisorError, match="is not there any more"):
-        transfer.receive(ends.far, tmp_path / "there", 8, state="one")
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 8, state="one")
 
 
 def _broken(ends: Ends, here: Path, there: Path, sent: object) -> None:
     def send() -> None:
         try:
-            transfer.send(ends.near, here, 0, sent, rate=20 * MIB)  # type: ignore[arg-type]
+            transfer.send_file_frames(ends.near, here, 0, sent, rate=20 * MIB)  # type: ignore[arg-type]
         except Unreachable:
             ends.near.close()
 
     sending = threading.Thread(target=send)
     sending.start()
     try:
-        transfer.receive(ends.far, there, 0, state="one")
+        transfer.receive_file_frames(ends.far, there, 0, state="one")
     finally:
         sending.join(10)
 
@@ -190,7 +190,7 @@ def test_a_changed_byte_is_noticed(ends: Ends, tmp_path: Path) -> None:
     ends.near.write(transfer._FRAME.pack(0, 4, transfer._digest(b"good")) + b"goof")
     ends.near.flush()
     with pytest.raises(HypervisorError, match="changed on its way"):
-        transfer.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0)
     assert not (tmp_path / "there").exists()
 
 
@@ -198,13 +198,13 @@ def test_a_frame_that_is_too_long(ends: Ends, tmp_path: Path) -> None:
     ends.near.write(transfer._FRAME.pack(0, transfer.PIECE + 1, b"x" * 16))
     ends.near.flush()
     with pytest.raises(InvalidRequest, match="too long"):
-        transfer.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0)
 
 
 def test_the_other_side_is_gone(ends: Ends, tmp_path: Path) -> None:
     ends.near.close()
     with pytest.raises(Unreachable, match="goes on where it was"):
-        transfer.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0)
     with pytest.raises(Unreachable):
         ends.far.call("look")
 
@@ -217,7 +217,7 @@ def test_no_room(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ends.near.write(transfer._FRAME.pack(0, 4, transfer._digest(b"good")) + b"good")
     ends.near.flush()
     with pytest.raises(NoSpace, match="No space left.*Free some room"):
-        transfer.receive(ends.far, tmp_path / "there", 0)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0)
 
 
 def test_a_link_in_the_way_is_not_followed(ends: Ends, tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_a_limit_is_kept(ends: Ends, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(os.urandom(2 * MIB))
     began = time.monotonic()
     args = (ends.near, tmp_path / "here", 0, lambda _count: None, 4 * MIB)
-    sending = threading.Thread(target=transfer.send, args=args)
+    sending = threading.Thread(target=transfer.send_file_frames, args=args)
     sending.start()
-    transfer.receive(ends.far, tmp_path / "there", 0)
+    transfer.receive_file_frames(ends.far, tmp_path / "there", 0)
     assert time.monotonic() - began > 0.4
     sending.join(10)
     assert not sending.is_alive()
@@ -271,7 +271,7 @@ def test_a_volume_that_broke_off_goes_on(ends: Ends, tmp_path: Path, volume: Pat
     (tmp_path / "here").write_bytes(os.urandom(8 * MIB))
     threading.Thread(target=_part_of, args=(ends, tmp_path / "here", 3)).start()
     with pytest.raises(Unreachable):
-        transfer.receive(ends.far, tmp_path / "there", 0, state="s", linked=True)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0, state="s", linked=True)
     assert transfer.bytes_present(tmp_path / "there", "s", linked=True) == 3 * MIB
     again = Ends()
     assert again.go(tmp_path / "here", tmp_path / "there", 3 * MIB, state="s", linked=True) == 5 * MIB
@@ -287,7 +287,7 @@ def _part_of(ends: Ends, path: Path, count: int) -> None:
             ends.near.flush()
             ends.socks[0].shutdown(socket.SHUT_RDWR)
     with suppress(OSError, Unreachable):
-        transfer.send(ends.near, path, 0, sent)
+        transfer.send_file_frames(ends.near, path, 0, sent)
 
 
 def test_an_earlier_attempt_writes_no_more(ends: Ends, tmp_path: Path, volume: Path) -> None:
@@ -306,5 +306,5 @@ def test_a_link_that_leads_nowhere_makes_nothing(ends: Ends, tmp_path: Path, vol
     volume.unlink()
     (tmp_path / "here").write_bytes(b"x")
     with pytest.raises(HypervisorError, match="not there any more"):
-        transfer.receive(ends.far, tmp_path / "there", 0, state="s", linked=True)
+        transfer.receive_file_frames(ends.far, tmp_path / "there", 0, state="s", linked=True)
     assert not volume.exists()

@@ -11,7 +11,7 @@ import pytest
 
 from magnetar_agent.api import batch
 from magnetar_agent.reconcile import events, reconcile
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
@@ -55,7 +55,7 @@ STORIES: dict[str, tuple[list[Any], tuple[str, str, Any, dict[str, Any]], bool]]
     "make anew with volumes": ([("server", "web1", BLOCKS)], ("server", "web1", {"availability_zone": "b"}, RECREATE),
                                True),
     "a volume anew": ([], ("volume", "data", {"format": "raw"}, RECREATE), True),
-    "a volume in a storage pool anew": ([("volume", "lv", {"size": 1, "pool": "vg"})],
+    "a volume in a storage pool again": ([("volume", "lv", {"size": 1, "pool": "vg"})],
                                         ("volume", "lv", {"image": "img"}, RECREATE), True),
     "an image anew": ([], ("image", "img", {"checksum": None}, RECREATE), True),
     "a network anew": ([("network", "lan", {"cidr": "10.99.0.0/24"})],
@@ -118,8 +118,8 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
         was = seen(host)
 
         def ask(operation: Operation, host: Host = host, want: Any = want) -> None:
-            reconcile.ensure(host.agent.drivers, BY_NOUN[noun], key, host.said(noun, key, want),
-                             permissions(allowed), False, operation)
+            reconcile.ensure_resource(host.agent.drivers, BY_NOUN[noun], key, host.said(noun, key, want),
+                                      check_permissions(allowed), False, operation)
 
         try:
             ask(Stops(lives))
@@ -128,7 +128,8 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
             if "no way back" in error.message:
                 late = True
                 assert "carried on" in error.message
-                assert "carried on" in host.agent.host.documents.find(noun, key).state["fault"]["message"]  # type: ignore[union-attr]
+                assert "carried on" in host.agent.host.documents.find(
+                    noun, key).state["fault"]["message"]  # type: ignore[union-attr]
                 if lives % 2:
                     host.restart()
                 else:
@@ -169,7 +170,7 @@ def test_a_cancelled_rebuild_never_happens(tmp_path: Path) -> None:
     """The event's own way: neither the next change nor a restart does it, and the same request may come again."""
     host = begin(tmp_path / "host", [SERVER])
     was = seen(host)
-    cancelled(host, lambda operation: events.event(
+    cancelled(host, lambda operation: events.perform_event(
         host.agent.drivers, BY_NOUN["server"], "web1", "rebuild", {}, "r1", operation))
     assert seen(host) == was
     disk = host.root / "state/servers" / host.show()["id"] / "disk"
@@ -186,8 +187,8 @@ def test_a_cancelled_rebuild_never_happens(tmp_path: Path) -> None:
 def test_a_cancelled_stop_says_what_the_guest_may_do(tmp_path: Path) -> None:
     host = begin(tmp_path / "host", [SERVER, DEAF])
     with pytest.raises(Cancelled, match="may still do so"):
-        reconcile.ensure(host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False,
-                         Stops(1))
+        reconcile.ensure_resource(host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"},
+                                  check_permissions({}), False, Stops(1))
     host.fake.deaf.clear()
     host.fake.shutdown(host.show()["id"])
     host.settled()
@@ -201,8 +202,8 @@ def test_the_way_back_may_fail(tmp_path: Path) -> None:
     flavor = host.show()["flavor"]
     host.fake.fail_next("start", HypervisorError("no luck"))
     with pytest.raises(Cancelled, match="not yet as it was before: no luck"):
-        reconcile.ensure(host.agent.drivers, BY_NOUN["server"], "web1", {"flavor": {**SMALL, "disk": 9}},
-                         permissions(REBOOT), False, Stops(1))
+        reconcile.ensure_resource(host.agent.drivers, BY_NOUN["server"], "web1", {"flavor": {**SMALL, "disk": 9}},
+                                  check_permissions(REBOOT), False, Stops(1))
     assert host.show()["power_state"] == "off" and host.show()["fault"]["message"] == "no luck"
     host.restart()
     assert (host.show()["power_state"], host.show()["flavor"], host.show()["fault"]) == ("running", flavor, None)
@@ -215,8 +216,8 @@ def test_what_was_left_to_do_before_still_is(tmp_path: Path) -> None:
     with pytest.raises(HypervisorError):
         host.server(power="paused", **{k: v for k, v in FULL.items() if k != "flavor"}, flavor=FULL["flavor"])
     was = seen(host)
-    said = cancelled(host, lambda operation: reconcile.ensure(
-        host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"}, permissions({}), False, operation))
+    said = cancelled(host, lambda operation: reconcile.ensure_resource(
+        host.agent.drivers, BY_NOUN["server"], "web1", {"power": "off"}, check_permissions({}), False, operation))
     assert "What was left to do" in said and seen(host) == was
     host.ensure("server", "web1", {"description": "next"})
     assert host.show()["power_state"] == "paused"
@@ -225,7 +226,7 @@ def test_what_was_left_to_do_before_still_is(tmp_path: Path) -> None:
 
 def test_a_cancelled_batch_tells_what_was_done(host: Host) -> None:
     operation = Stops(9)
-    items = [(f"f{at}", {"vcpus": 1, "ram": 64}, permissions({})) for at in range(30)]
+    items = [(f"f{at}", {"vcpus": 1, "ram": 64}, check_permissions({})) for at in range(30)]
     with pytest.raises(Cancelled, match=r"\d+ of 30") as error:
         batch.ensure_many(host.agent.drivers, BY_NOUN["flavor"], items, False, operation)
     made = {one.name for one in host.agent.host.documents.list("flavor")}

@@ -165,14 +165,14 @@ def test_a_server_anew_whose_volume_is_served_by_its_own_host(host: Host) -> Non
     documents = host.agent.host.documents
     server, volume = documents.find("server", "web1"), documents.find("volume", "data")
     assert server and volume
-    id, name = attaching.identity(server.id, volume.id), f"{server.id}:{volume.id}"
+    id, name = attaching.attachment_id(server.id, volume.id), f"{server.id}:{volume.id}"
     both = {"name": name, "server": server.id, "volume": volume.id, "readonly": False}
     documents.write(Document("volume_export", id, name, {
         **VolumeExport.defaults(), **both, "peers": ["me"], "server_name": "web1"}))
     documents.write(Document("volume_attachment", id, name, {
         **VolumeAttachment.defaults(), **both, "device": "vdb", "bus": "virtio", "tag": None, "boot_index": None,
         "delete_on_termination": False,
-        "origin": exports.origin(host.agent.host, volume) | {"peer": "me", "address": "127.0.0.1:1"}}))
+        "origin": exports.export_origin(host.agent.host, volume) | {"peer": "me", "address": "127.0.0.1:1"}}))
     made = ended(lambda: host.ensure("server", "web1", {"root_format": "raw"}, on_immutable="recreate"))
     assert made[0].changed
     assert not documents.list("volume_export") + documents.list("volume_attachment")
@@ -230,7 +230,7 @@ def test_what_was_taken_while_the_old_one_went(host: Host, monkeypatch: pytest.M
 
 
 def test_what_was_removed_before_a_crash_is_made_anew_once(host: Host) -> None:
-    """A crash after the last step of the removal: nothing is left of it that would make it anew again and again."""
+    """A crash after the last step of the removal: nothing is left of it that would create it again again and again."""
     host.ensure("network", "lan", {"cidr": "192.168.7.0/24"})
     document = host.agent.host.documents.find("network", "lan")
     assert document

@@ -251,7 +251,7 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
             document.want["flavor"]["swap"] and not document.want["rescue"])
         assert {int(one.get("cpuset", "")) for one in root.iterfind("cputune/vcpupin")} == set(
             numa.held_cpus(held) if held else ())
-    cpus = [cpu for one in placement.held(host.agent.host) for cpu in numa.held_cpus(one)]
+    cpus = [cpu for one in placement.held_placements(host.agent.host) for cpu in numa.held_cpus(one)]
     assert len(cpus) == len(set(cpus))
     folders = {path.name for path in (host.root / "state" / "servers").glob("*")}
     assert folders == {d.id for d in documents}
@@ -271,7 +271,7 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
     for one in documents:  # it is known of which base a clone is, so that this can go with the last of them
         for clone in (host.root / "libvirt/pool-ceph").glob(f"{one.id}_*@of"):
             assert rbd_images.BASE + one.state["pool"]["base"] == clone.read_text()
-    assert all(pools.named(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
+    assert all(pools.find_pool(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
                for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains
                for one in host.agent.host.documents.list("volume_attachment"))

@@ -259,7 +259,7 @@ def test_two_clients_with_different_wishes(host: Host) -> None:
     assert len(host.agent.host.documents.list("server")) == 1
     assert len(host.fake.domains()) == 1
     document = host.agent.host.documents.list("server")[0]
-    shown = reconcile.show(host.agent.drivers, Server, "web1")
+    shown = reconcile.show_resource(host.agent.drivers, Server, "web1")
     assert {"who": shown["metadata"]["who"], "power": shown["power_state"]} in [
         {"who": want["metadata"]["who"], "power": want["power"]} for want in wishes]
     assert document.want["power"] == shown["power_state"]

@@ -94,17 +94,17 @@ def test_a_guest_that_libvirt_could_not_thaw_is_thawed_when_it_is_back(host: Hos
         host.ensure("volume_snapshot", "s", {"volume": "data"})
     assert not host.agent.host.documents.list("volume_snapshot") and host.fake.frozen == {id}
     host.agent.power_sync.settle()
-    assert not host.fake.frozen and not quiesce.left(host.agent.host)
+    assert not host.fake.frozen and not quiesce.frozen_servers(host.agent.host)
 
 
 def test_a_guest_that_a_killed_agent_left_frozen_is_thawed_at_its_next_start(host: Host) -> None:
     id = copied_volume(host)
-    frozen = quiesce.quiesced(host.agent.host, host.agent.host.documents.get("server", id))
+    frozen = quiesce.quiesced_guest(host.agent.host, host.agent.host.documents.get("server", id))
     assert frozen.__enter__() and host.fake.frozen == {id}
     host.agent.close()
     host.agent = host._agent()
     host.start()
-    assert not host.fake.frozen and not quiesce.left(host.agent.host)
+    assert not host.fake.frozen and not quiesce.frozen_servers(host.agent.host)
 
 
 def test_what_a_dead_agent_left_frozen_is_thawed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_an_image_that_fails_or_is_cancelled_leaves_nothing(web: Host, monkeypat
     operation = Operation("test")
     monkeypatch.setattr(web.fake, "begin_copy", _then(web.fake.begin_copy, operation.cancel))
     with pytest.raises(Cancelled):
-        events.event(web.agent.drivers, Server, "web1", "create_image", {"name": "golden"}, "r", operation)
+        events.perform_event(web.agent.drivers, Server, "web1", "create_image", {"name": "golden"}, "r", operation)
     nothing_left(web)
     assert [i.name for i in web.agent.host.documents.list("image")] == ["system"]
     assert web.event("create_image", "r", name="golden")["consistency"] == "frozen"
@@ -286,7 +286,7 @@ def test_death_during_a_rebuild_by_request(tmp_path: Path, late: bool) -> None:
         between = (folder(host) / "disk").stat().st_mtime_ns
         assert host.event("rebuild", "r1")["resource"]["power_state"] == "running"
         after = (folder(host) / "disk").stat().st_mtime_ns
-        assert after != first and between in (first, after), "it is made anew once"
+        assert after != first and between in (first, after), "it is recreated once"
 
 
 def test_rebuild(web: Host) -> None:

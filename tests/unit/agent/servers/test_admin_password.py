@@ -86,7 +86,7 @@ def test_neither_is_a_matter_of_qemus(host: Host) -> None:
     assert older is not None
     older.want["hardware"] = {}
     documents.write(older)
-    host.fake.define(spec.domain(host.agent.host, older))
+    host.fake.define(spec.domain_spec(host.agent.host, older))
     for hardware in ({}, {"guest_agent": True}, {"admin_user": "cloud"}):
         assert [step.verb for step in host.server(image="system", hardware=hardware).steps] in (["record"], [])
         assert host.server(image="system", hardware=hardware).steps == []
@@ -319,7 +319,7 @@ def test_a_crash_while_another_password_is_asked_for(host: Host, monkeypatch: py
     """Nobody knows which the guest has: the older one is not set any more, and forgotten when its time is over."""
     id = made(host)
     host.fake.talking.add(id)
-    with admin_password.instead(host.agent.host, id, None):
+    with admin_password.override_admin_password(host.agent.host, id, None):
         documents = host.agent.host.documents
         document = documents.get("server", id)
         assert document is not None

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent.fake.statistics import HOST, UPTIME
-from magnetar_agent.host.statistics import DISK, NIC
+from magnetar_agent.host.hypervisor import DISK_COUNTERS, NIC_COUNTERS
 from magnetar_agent.servers import diagnostics as servers
 from magnetar_agent.virt.domain import statistics
-from magnetar_agent.virt.domain.statistics import read
+from magnetar_agent.virt.domain.statistics import read_statistics
 from magnetar_core.errors import NotFound
 
 XML = """<domain type="kvm"><devices>
@@ -29,20 +29,20 @@ STATS = {
 
 
 def test_libvirts_words() -> None:
-    assert read(STATS, XML, 9) == {
+    assert read_statistics(STATS, XML, 9) == {
         "virt_type": "kvm", "uptime": 9, "cpus": [{"id": 0, "time": 125}, {"id": 2, "time": None}],
         "memory": {"maximum": 262144, "actual": 131072, "last_update": 5, "rss": 7},
         "disks": [{"device": "vda", "read_bytes": 2, "read_requests": 1, "write_bytes": 4, "write_requests": 3,
-                   "errors": None}, {"device": "sdo", **dict.fromkeys(DISK)}],
+                   "errors": None}, {"device": "sdo", **dict.fromkeys(DISK_COUNTERS)}],
         "nics": [{"device": "vnet7", "mac": "52:54:00:00:00:01", "rx_octets": 1, "rx_packets": 2, "rx_errors": 3,
                   "rx_drop": 4, "tx_octets": 5, "tx_packets": 6, "tx_errors": 7, "tx_drop": 8},
-                 {"device": None, "mac": "52:54:00:00:00:02", **dict.fromkeys(NIC)}]}
+                 {"device": None, "mac": "52:54:00:00:00:02", **dict.fromkeys(NIC_COUNTERS)}]}
 
 
 def test_a_qemu_that_is_busy_leaves_figures_out() -> None:
-    found = read({"state.state": 1, "block.count": 1, "block.0.name": "vda"}, XML, None)
+    found = read_statistics({"state.state": 1, "block.count": 1, "block.0.name": "vda"}, XML, None)
     assert (found["cpus"], found["memory"], len(found["nics"])) == ([], {}, 2)
-    assert found["disks"] == [{"device": "vda", **dict.fromkeys(DISK)}]
+    assert found["disks"] == [{"device": "vda", **dict.fromkeys(DISK_COUNTERS)}]
 
 
 def test_users_are_the_sessions_of_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,15 +56,15 @@ def test_users_are_the_sessions_of_people(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_server_is_told_with_its_state(host: Any) -> None:
     made = host.server(config_drive=True).resource
-    told = servers.diagnostics(host.agent.drivers, "web1")
+    told = servers.collect_diagnostics(host.agent.drivers, "web1")
     assert (told["id"], told["power_state"], told["config_drive"]) == (made["id"], "running", True)
     assert told["uptime"] == UPTIME
     assert [cpu["id"] for cpu in told["cpus"]] == [0] and told["memory"]["maximum"] == 64 * 1024
     host.ensure("server", "web1", {"power": "off"})
-    assert servers.diagnostics(host.agent.drivers, made["id"]) == {
+    assert servers.collect_diagnostics(host.agent.drivers, made["id"]) == {
         "id": made["id"], "power_state": "off", "config_drive": True, **servers.NOTHING}
     with pytest.raises(NotFound):
-        servers.diagnostics(host.agent.drivers, "web2")
+        servers.collect_diagnostics(host.agent.drivers, "web2")
 
 
 def test_a_server_that_stops_meanwhile_is_off(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_server_that_stops_meanwhile_is_off(host: Any, monkeypatch: pytest.Mon
         host.fake.guest_powers_off(uuid)
 
     monkeypatch.setattr(host.fake, "statistics", stops)
-    assert servers.diagnostics(host.agent.drivers, made["id"])["power_state"] == "off"
+    assert servers.collect_diagnostics(host.agent.drivers, made["id"])["power_state"] == "off"
 
 
 def test_the_host_is_told_without_libvirt(host: Any) -> None:

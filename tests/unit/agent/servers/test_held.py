@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.documents import CLOUD, HELD
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
@@ -16,8 +16,8 @@ from tests.unit.agent.conftest import Host
 
 def asked(host: Host, name: str, **want: object) -> None:
     """A cloud asks for it."""
-    reconcile.ensure(host.agent.drivers, Server, name, host.said("server", name, dict(want)), permissions({}), False,
-                     Operation("test", cloud=True))
+    reconcile.ensure_resource(host.agent.drivers, Server, name, host.said("server", name, dict(want)),
+                              check_permissions({}), False, Operation("test", cloud=True))
 
 
 def boots(host: Host) -> None:

@@ -165,7 +165,8 @@ def test_a_volume_grows_while_its_server_is_rescued(torn: Host) -> None:
     assert runs(torn)["vdb"] == "disk"
     made = torn.ensure("volume", "data", {"size": 2}).resource
     assert torn.fake.disk(root).virtual_size == 4 * GIB  # type: ignore[union-attr]
-    assert torn.fake.disk(torn.root / "state/volumes" / made["id"]).virtual_size == 2 * GIB  # type: ignore[index,union-attr]
+    assert torn.fake.disk(torn.root / "state/volumes"
+                          / made["id"]).virtual_size == 2 * GIB  # type: ignore[index,union-attr]
 
 
 @pytest.mark.parametrize(("noun", "want"), [("volume", {"source_volume": "data", "format": "raw"}),
@@ -244,20 +245,20 @@ def test_a_root_disk_that_is_a_volume_stays_what_it_is(tmp_path: Path) -> None:
 
 def test_a_root_disk_that_is_reached_by_a_protocol_stays_so() -> None:
     root = Disk(Path("/x"), "vda", "raw", remote=NetworkSource("rbd", "pool/image"), serial="s")
-    made = rescue.disks({"rescue": {"iso": False, "format": "raw"}}, Path("/servers/s"), root)
+    made = rescue.rescue_disks({"rescue": {"iso": False, "format": "raw"}}, Path("/servers/s"), root)
     assert made[1] == replace(root, target="vdb")
 
 
 def test_a_volume_that_is_detached_when_its_server_is_rescued(torn: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rescued server keeps what has the volume's device name then: its root disk."""
     torn.ensure("server", "web2", {"rescue": None})
-    still = attaching.still
+    still = attaching.hold_server_volume
 
     def late(agent: Agent, server: str, volume: str) -> AbstractContextManager[None]:
-        monkeypatch.setattr(attaching, "still", still)
+        monkeypatch.setattr(attaching, "hold_server_volume", still)
         torn.ensure("server", "web2", {"rescue": {}})
         return still(agent, server, volume)
-    monkeypatch.setattr(attaching, "still", late)
+    monkeypatch.setattr(attaching, "hold_server_volume", late)
     assert torn.ensure("volume_attachment", "web2:data", None).changed
     kept = torn.fake.domain(torn.show("web2")["id"])
     assert runs(torn)["vdb"] == "disk" and kept is not None and "vdb" in {disk.target for disk in kept.disks}
@@ -403,7 +404,7 @@ def test_devices_that_guests_do_not_have(web: Host, properties: dict[str, str], 
 
 def large_image(host: Host, size: int, **properties: str) -> None:
     """An image of some KiB that claims a disk of *size* bytes."""
-    disks_of_fake.write(host.root / "large.qcow2", DiskSeen("qcow2", size))
+    disks_of_fake.write_fake_disk(host.root / "large.qcow2", DiskSeen("qcow2", size))
     host.ensure("image", "large", {"source": {"path": str(host.root / "large.qcow2")}, "disk_format": "qcow2",
                                    "properties": properties})
 

@@ -11,7 +11,7 @@ import pytest
 
 from magnetar_agent.servers import GIB, MIB
 from magnetar_agent.servers.disks import image_links
-from magnetar_agent.virt.disks.disks import flush
+from magnetar_agent.virt.disks.disks import flush_file
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField
 from tests.support.agent.pair import WAY, Pair
 from tests.support.agent.resize import folder, image
@@ -22,7 +22,8 @@ BIG = {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 16}
 
 
 def sizes(host: Host) -> dict[str, int]:
-    return {path.name: host.fake.disk(path).virtual_size for path in folder(host).glob("disk*")}  # type: ignore[union-attr]
+    return {path.name: host.fake.disk(path).virtual_size for path in folder(host).glob(
+        "disk*")}  # type: ignore[union-attr]
 
 
 def test_another_flavor_needs_leave_to_reboot(host: Host) -> None:
@@ -153,7 +154,7 @@ def test_a_rebuild_that_fails_is_finished_by_the_next_call(host: Host) -> None:
 
 
 def test_a_rebuild_of_an_image_that_has_gone(host: Host) -> None:
-    """A server that still holds the content may be made anew from it; one with a raw copy may not."""
+    """A server that still holds the content may be recreated from it; one with a raw copy may not."""
     image(host, "first")
     host.server(image="first")
     host.server("raw", image="first", root_format="raw")
@@ -168,7 +169,7 @@ def test_a_rebuild_of_an_image_that_has_gone(host: Host) -> None:
 
 @pytest.mark.parametrize("how", [{"on_immutable": "recreate"}, {"on_immutable": "rebuild"}, {}], ids=str)
 def test_an_image_that_waits_for_its_content(host: Host, how: dict[str, Any]) -> None:
-    """The server is refused to be made anew from it, and stays as it is."""
+    """The server is refused to be recreated from it, and stays as it is."""
     image(host, "first")
     host.server(image="first")
     host.ensure("image", "first", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64},
@@ -275,6 +276,6 @@ def test_an_image_on_another_file_system_is_copied_to_the_disk(host: Host, monke
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(image_links.os, "link", link)
-    monkeypatch.setattr(image_links, "flush", lambda path: (flushed.append(path.name), flush(path)))
+    monkeypatch.setattr(image_links, "flush_file", lambda path: (flushed.append(path.name), flush_file(path)))
     host.server(image="system", flavor={**SMALL, "disk": 1})
     assert flushed == ["base.part"] and (folder(host) / "base").read_bytes().startswith(b"system")

@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.servers import shutdown
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Cancelled, HypervisorError, InvalidField
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
@@ -241,4 +241,5 @@ def test_guests_that_do_not_hear_keep_no_others_waiting(host: Host, monkeypatch:
 
 
 def off(host: Host, name: str, operation: Operation) -> Result:
-    return reconcile.ensure(host.agent.drivers, Server, name, {"power": "off"}, permissions({}), False, operation)
+    return reconcile.ensure_resource(host.agent.drivers, Server, name, {"power": "off"}, check_permissions({}), False,
+                                     operation)

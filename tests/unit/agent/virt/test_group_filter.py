@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from magnetar_agent.host.networks import GroupRule, Port, PortFilter, PortGroup
-from magnetar_agent.virt.network.conntrack import Flow, FlowEnd, flows
-from magnetar_agent.virt.network.group_filter import ended, lessened
-from magnetar_agent.virt.network.port_filter import NftPortFilter, _bridges_follow, replacement
+from magnetar_agent.virt.network.conntrack import Flow, FlowEnd, list_flows
+from magnetar_agent.virt.network.group_filter import forbidden_flows, restricted_taps
+from magnetar_agent.virt.network.port_filter import NftPortFilter, _bridges_follow, replacement_script
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.taps import Guest, in_own_network, ip, needs
 from tests.support.waiting import eventually
@@ -271,17 +271,17 @@ def test_what_a_change_ends() -> None:
             (filter_(GroupRule("egress", 4, prefix="10.9.9.0/24")), [ping6, away]),
             (filter_(GroupRule("egress", 4, 17, 7001, 7999)), [stream, ping, ping6, away]),
             (filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",)), [stream, ping, ping6])):
-        assert list(ended(wanted, ["tap-one", "tap-two"], every)) == over
-        assert lessened(filter_(*OUT), wanted) == {
+        assert list(forbidden_flows(wanted, ["tap-one", "tap-two"], every)) == over
+        assert restricted_taps(filter_(*OUT), wanted) == {
             tap for tap, id, had in (("tap-one", WEB, OUT), ("tap-two", PEERS, inward))
             if not {*had} <= {*rules_of(wanted, id)}}
-        assert not lessened(wanted, filter_(*{*OUT, *rules_of(wanted, WEB)}, members=("192.0.2.1",)))
-    assert not list(ended(filter_(*OUT), ["tap-one", "tap-two"], every))
+        assert not restricted_taps(wanted, filter_(*{*OUT, *rules_of(wanted, WEB)}, members=("192.0.2.1",)))
+    assert not list(forbidden_flows(filter_(*OUT), ["tap-one", "tap-two"], every))
     named = filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1", "10.9.9.2"))
-    assert lessened(named, filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",))) == {"tap-one"}
-    assert not lessened(named, replace(  # its member's guest is gone
+    assert restricted_taps(named, filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",))) == {"tap-one"}
+    assert not restricted_taps(named, replace(  # its member's guest is gone
         filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",)), ports=frozenset((one(WEB),))))
-    assert lessened(None, named) == {"tap-one", "tap-two"}
+    assert restricted_taps(None, named) == {"tap-one", "tap-two"}
 
 
 def test_what_a_change_ends_of_a_port_that_has_a_whole_network() -> None:
@@ -301,7 +301,7 @@ def test_what_a_change_ends_of_a_port_that_has_a_whole_network() -> None:
     both = (*OUT, GroupRule("ingress", 4))
     for wanted, over in ((filter_(*both), []), (filter_(*OUT), [inward]), (filter_(*both[1:]), [behind]),
                          (filter_(both[0], both[2]), [six]), (filter_(), [behind, inward, six])):
-        assert list(ended(wanted, ["tap-one", "tap-two"], every)) == over
+        assert list(forbidden_flows(wanted, ["tap-one", "tap-two"], every)) == over
 
 
 def test_connections_in_zones_are_those_of_others() -> None:
@@ -314,7 +314,7 @@ def test_connections_in_zones_are_those_of_others() -> None:
             hearer.bind(("127.0.0.1", 7000))
             for port in (7000, 7001):
                 sender.sendto(b"x", ("127.0.0.1", port))
-            assert {flow.sent.port for flow in flows() if flow.protocol == 17} == {7000}
+            assert {flow.sent.port for flow in list_flows() if flow.protocol == 17} == {7000}
 
     in_own_network(act)
 
@@ -334,9 +334,9 @@ def test_a_port_that_may_send_from_everywhere_ends_nothing_of_others() -> None:
         return PortFilter(PREFIX, ports, groups=frozenset((
             PortGroup(WEB, rules), PortGroup(PEERS, (*OUT, GroupRule("ingress", 4))))))
 
-    assert list(ended(filter_(*OUT), ["tap-one"], every)) == []
-    assert list(ended(filter_(GroupRule("ingress", 4)), ["tap-one"], every)) == [own]
-    assert list(ended(filter_(), ["tap-one"], every)) == [own, behind]
+    assert list(forbidden_flows(filter_(*OUT), ["tap-one"], every)) == []
+    assert list(forbidden_flows(filter_(GroupRule("ingress", 4)), ["tap-one"], every)) == [own]
+    assert list(forbidden_flows(filter_(), ["tap-one"], every)) == [own, behind]
 
 
 def test_ipv6() -> None:
@@ -376,7 +376,8 @@ def test_where_nobody_follows_connections() -> None:
 
 def test_where_bridges_follow_connections() -> None:
     """What such a kernel is told more; this machine's may be none."""
-    before, after = (replacement(PortFilter(PREFIX, frozenset({one(WEB)}), metadata="mg"), (), follow).splitlines()
+    before, after = (replacement_script(PortFilter(PREFIX, frozenset({one(WEB)}), metadata="mg"), (),
+                                        follow).splitlines()
                      for follow in (False, True))
     at = after.index("chain followed { type filter hook prerouting priority -150; policy accept;")
     assert after[:at] + after[at + 4:] == before

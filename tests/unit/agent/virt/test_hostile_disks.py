@@ -17,7 +17,7 @@ import pytest
 from magnetar_agent.host.hypervisor import DomainSpec, Export
 from magnetar_agent.host.storage import Backing, Disk
 from magnetar_agent.virt.disks import nbd, qcow2, qemu_img
-from magnetar_agent.virt.domain.domain import render
+from magnetar_agent.virt.domain.domain import render_domain
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.hostile import beside
 from tests.support.agent.hostile_qemu import NOBODY, Hypervisor
@@ -51,7 +51,7 @@ class Room:
     def make(self, format: str = "raw") -> None:
         """The disk as the agent makes it, on a base of this format."""
         self.disk.unlink(missing_ok=True)
-        qcow2.create(self.disk, 2 * MIB, Backing(self.base, format))
+        qcow2.create_qcow2(self.disk, 2 * MIB, Backing(self.base, format))
         os.chown(self.disk, NOBODY, NOBODY)
 
     def check(self) -> None:
@@ -133,7 +133,7 @@ USES: dict[str, Callable[[Room, Hypervisor], object]] = {
     "resize": lambda room, hypervisor: hypervisor.grow_disk(room.disk, "qcow2", 8 * MIB),
     "export": lambda room, hypervisor: _export(room, hypervisor, stand_in=False),
     "stand-in": lambda room, hypervisor: _export(room, hypervisor, stand_in=True),
-    "start": lambda room, _hypervisor: qemu_img.check([Disk(room.disk, "vda")], (NOBODY, NOBODY)),
+    "start": lambda room, _hypervisor: qemu_img.check_backing_files([Disk(room.disk, "vda")], (NOBODY, NOBODY)),
 }
 
 
@@ -212,7 +212,7 @@ def test_an_export_takes_nothing_from_a_header(room: Room, stand_in: bool, monke
     other.chmod(0o644)
     with room.disk.open("r+b") as disk:
         disk.write(header(backing=file(other)))
-    monkeypatch.setattr(nbd, "check", lambda _disks, _user: None)
+    monkeypatch.setattr(nbd, "check_backing_files", lambda _disks, _user: None)
     hypervisor, copy = Hypervisor(), room.secret.with_name("copy")
     with _exported(room, hypervisor, stand_in=stand_in) as socket:
         subprocess.run(["qemu-img", "convert", "-n", "-O", "raw", f"nbd+unix:///volume?socket={socket}",
@@ -235,8 +235,8 @@ def test_an_apparmor_profile_has_nothing_from_a_header(room: Room, standing: boo
         uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="web1", title="web1", vcpus=1, ram_mib=64, virt_type="qemu",
         machine="q35", nics=(), console_log=room.folder / "console.log",
         disks=(Disk(room.disk, "vda", backing=Backing(room.base, "raw") if standing else None),))
-    said = subprocess.run([AA_HELPER, "--create", "--dryrun", "--uuid", f"libvirt-{spec.uuid}"], input=render(spec),
-                          capture_output=True, text=True, check=True).stderr
+    said = subprocess.run([AA_HELPER, "--create", "--dryrun", "--uuid", f"libvirt-{spec.uuid}"],
+                          input=render_domain(spec), capture_output=True, text=True, check=True).stderr
     assert f'"{room.disk}" rwk' in said and str(room.secret) not in said
     assert (str(room.base) in said) is standing
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.host.hypervisor import Export
-from magnetar_agent.host.sockets import bound, itself
+from magnetar_agent.host.sockets import bind_unix_socket, pin_socket_path
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.virt.disks import nbd, qcow2
 from magnetar_agent.virt.domain import tpm
@@ -85,9 +85,9 @@ def hostile(folder: Path, victim: Victim, *names: str) -> AbstractContextManager
 
 def _export(room: Path, **more: Any) -> Export:
     host: Any = SimpleNamespace(settings=SimpleNamespace(socket=room / "agent.sock"), hypervisor=Hypervisor())
-    place = exports.make_folder(host, "e1")
+    place = exports.make_export_folder(host, "e1")
     disk = room / "disk"
-    qcow2.create(disk, 1 << 20)
+    qcow2.create_qcow2(disk, 1 << 20)
     os.chown(disk, NOBODY, NOBODY)
     return Export("e1", "volume", Disk(disk, "", "qcow2"), place / "nbd", **more)
 
@@ -164,10 +164,10 @@ def test_a_folder_that_was_writable_is_taken_back(room: Path) -> None:
 
 def test_a_door_leads_to_the_socket_of_its_name_only(room: Path) -> None:
     """What listens there is reached, and not what a link leads to."""
-    with bound(room / "libvirt") as libvirt:
+    with bind_unix_socket(room / "libvirt") as libvirt:
         libvirt.listen()
         (room / "qemu").symlink_to(room / "libvirt")
-        with pytest.raises(OSError), itself(room / "qemu"):
+        with pytest.raises(OSError), pin_socket_path(room / "qemu"):
             pytest.fail("it followed the link")
-        with itself(room / "libvirt") as name, socket.socket(socket.AF_UNIX) as client:
+        with pin_socket_path(room / "libvirt") as name, socket.socket(socket.AF_UNIX) as client:
             client.connect(name)

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from magnetar_agent.metadata.configdrive import files
+from magnetar_agent.metadata.configdrive import config_drive_files
 from magnetar_agent.metadata.guest_data import Guest, Key
 from magnetar_agent.virt.disks import iso
 from tests.support.agent.iso import read
@@ -17,7 +17,7 @@ GUEST = Guest(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="one", hostname=
 
 def written(content: dict[str, bytes]) -> bytes:
     target = io.BytesIO()
-    iso.write(target, "config-2", content)
+    iso.write_iso(target, "config-2", content)
     return target.getvalue()
 
 
@@ -42,5 +42,6 @@ def test_a_layout_is_shared_and_nothing_of_another_guest_is_in_it() -> None:
 def test_drives_of_guests_without_user_data_have_one_layout() -> None:
     iso._empty.cache_clear()
     for name, key in (("short", "a"), ("a-name-that-is-longer", "ssh-ed25519 " + "A" * 68)):
-        written(files(Guest(uuid=GUEST.uuid, name=name, hostname=name, seed=b"\2" * 512, keys=(Key("me", key),))))
+        written(config_drive_files(Guest(uuid=GUEST.uuid, name=name, hostname=name, seed=b"\2" * 512,
+                                         keys=(Key("me", key),))))
     assert iso._empty.cache_info().misses == 1

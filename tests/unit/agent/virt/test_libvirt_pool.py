@@ -346,7 +346,7 @@ def test_libvirtd_is_asked_for_its_workers(monkeypatch: pytest.MonkeyPatch, said
             raise HypervisorError("virt-admin is not installed.")
         return said
 
-    monkeypatch.setattr(limits, "run", run)
+    monkeypatch.setattr(limits, "run_program", run)
     assert limits.ask_workers() == workers
 
 

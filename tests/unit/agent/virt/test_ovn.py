@@ -23,8 +23,8 @@ from magnetar_agent.host import inventory
 from magnetar_agent.host.hypervisor import MigrationParams
 from magnetar_agent.host.networks import IntegrationBridge, Nic, Port, tap_name
 from magnetar_agent.servers import guest_data
-from magnetar_agent.virt.domain.domain import parse, render_device
-from magnetar_agent.virt.domain.migrated_xml import there
+from magnetar_agent.virt.domain.domain import parse_domain_xml, render_device
+from magnetar_agent.virt.domain.migrated_xml import target_domain_xml
 from magnetar_agent.virt.network import ovn
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.support.agent.metadata_cloud_init import SCHEMA
@@ -58,8 +58,9 @@ def test_a_port_is_plugged_in_at_the_integration_bridge(host: Host, datapath: st
     assert shown["networks"][0]["port"] == ONE and shown["addresses"] == {
         ONE: [{"addr": "10.9.9.7", "version": 4, "mac": MAC, "source": "fixed"}]}
     assert not host.server().changed and not host.server(networks=shown["networks"]).changed
-    assert inventory.ovn(host.agent.host) == {"bridge": "br-int", "datapath": datapath, "chassis": "fake", "reason": ""}
-    tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
+    assert inventory.ovn_status(host.agent.host) == {"bridge": "br-int", "datapath": datapath, "chassis": "fake",
+                                                     "reason": ""}
+    tree = guest_data.guest_metadata_tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
     (link,) = json.loads(tree["openstack/latest/network_data.json"])["links"]
     assert (link["type"], link["vif_id"], link["mtu"]) == ("ovs", ONE, 1442)
 
@@ -68,7 +69,7 @@ def test_a_port_is_plugged_in_at_the_integration_bridge(host: Host, datapath: st
 def test_a_guest_is_told_what_its_nic_carries(host: Host, case: dict[str, Any]) -> None:
     nic = {"port": ONE, "mac": MAC, "address": case["address"], "told": case["told"]}
     assert host.server(networks=[nic]).changed and not host.server(networks=[nic]).changed
-    tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
+    tree = guest_data.guest_metadata_tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
     found = json.loads(tree["openstack/latest/network_data.json"])
     jsonschema.validate(found, SCHEMA)
     assert found["links"] == case["links"]
@@ -166,7 +167,7 @@ def test_what_the_host_lacks_is_said_before_anything_is_changed(host: Host) -> N
     # A definition that is written meanwhile is good for either datapath.
     host.server("there", description="written anew")
     assert [nic.checksums for nic in host.fake.domain(host.show("there")["id"]).nics] == [False]
-    assert inventory.ovn(host.agent.host)["reason"] == LACKS
+    assert inventory.ovn_status(host.agent.host)["reason"] == LACKS
 
 
 # Moves --------------------------------------------------------------------------------------------------------------
@@ -205,10 +206,10 @@ def test_the_running_domain_as_it_will_be_there(tmp_path: Path) -> None:
     card = render_device(Nic(MAC, bridge="br-int", port=ONE, tap="here", mtu=1442))
     live = f"<domain><devices>{card}</devices></domain>"
     for plug, port in ((("br-two", ONE), ONE), (("br0", None), None)):
-        went = there(live, MigrationParams(
+        went = target_domain_xml(live, MigrationParams(
             libvirt=tmp_path, qemu=tmp_path, disks=tmp_path, persistent="<domain/>", folder=(tmp_path, tmp_path),
             nics={MAC: (None, plug[0], "there", plug[1])}))
-        (nic,) = parse(went).nics
+        (nic,) = parse_domain_xml(went).nics
         assert (nic.bridge, nic.tap, nic.port, nic.mtu) == (plug[0], "there", port, 1442)
         assert len(ET.fromstring(went).findall("devices/interface/virtualport")) == (port is not None)
 
@@ -264,39 +265,40 @@ def test_each_thing_that_lacks_has_its_words(monkeypatch: pytest.MonkeyPatch) ->
 def _each_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database, control = tmp_path / "openvswitch/db.sock", tmp_path / "ovn/ovn-controller.7.ctl"
     switch = tmp_path / "openvswitch/ovs-vswitchd.5.ctl"
-    assert "Open vSwitch does not run" in ovn.look("br-int", tmp_path).reason
+    assert "Open vSwitch does not run" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
     with speaking(database, rows()):
-        assert "no bridge br-int" in ovn.look("br-int", tmp_path).reason
+        assert "no bridge br-int" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
     with speaking(database, {"no": "rows"}):
-        assert "does not answer" in ovn.look("br-int", tmp_path).reason
+        assert "does not answer" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
     with speaking(database, rows("netdev")):
-        assert "ovs-vswitchd does not run" in ovn.look("br-int", tmp_path).reason
+        assert "ovs-vswitchd does not run" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
     with speaking(database, rows("netdev")), speaking(switch, SWITCH):
-        assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
+        assert "ovn-controller does not run" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
         (tmp_path / "ovn").mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as dead:  # of one that was killed
             dead.bind(str(tmp_path / "ovn/ovn-controller.3.ctl"))
-        assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
+        assert "ovn-controller does not run" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
         with speaking(control, "not connected\n"):
-            assert "no connection to the southbound database (not connected)" in ovn.look("br-int", tmp_path).reason
+            assert "no connection to the southbound database (not connected)" in ovn.inspect_integration_bridge(
+                "br-int", tmp_path).reason
         with speaking(control, "connected\n"):
-            assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
+            assert ovn.inspect_integration_bridge("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
     with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, "connected"):
-        assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
+        assert ovn.inspect_integration_bridge("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
     for version, words in (("22.06.1", "OVN must be 22.09 or newer"), ("21.12.0", "ovn-controller 21.12 runs"),
                            ("22.09.0", ""), ("23.03.1", "")):
         told = {"connection-status": "connected", "version": f"ovn-controller {version}\nOpen vSwitch Library 3.1.0\n"}
         with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, told):
-            reason = ovn.look("br-int", tmp_path).reason
+            reason = ovn.inspect_integration_bridge("br-int", tmp_path).reason
             assert words in reason if words else not reason
     for version, words in (("2.13.8", "ovs-vswitchd (Open vSwitch) 2.13 runs, and Open vSwitch must be 2.17 or newer"),
                            ("2.9.0", "must be 2.17"), ("2.17.9", ""), ("3.1.0", "")):
         told = f"ovs-vswitchd (Open vSwitch) {version}\n"
         with speaking(database, rows("")), speaking(switch, told), speaking(control, "connected"):
-            reason = ovn.look("br-int", tmp_path).reason
+            reason = ovn.inspect_integration_bridge("br-int", tmp_path).reason
             assert words in reason if words else not reason
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert "Install Open vSwitch" in ovn.look("br-int", tmp_path).reason
+    assert "Install Open vSwitch" in ovn.inspect_integration_bridge("br-int", tmp_path).reason
 
 
 def test_host_check(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

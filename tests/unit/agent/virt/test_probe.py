@@ -17,8 +17,8 @@ from tests.support.waiting import eventually
 #: Stands for a QEMU that hangs, and says who it is.
 HANGS = "#!/bin/sh\necho $$ > {place}/began.part\nmv {place}/began.part {place}/began\nexec sleep 600\n"
 #: A process that probes, as an agent does.
-AGENT = ("import sys, pathlib; from magnetar_agent.virt.host import probe; probe.qemu = lambda: sys.argv[1]; "
-         "probe.platform.machine = lambda: 'x86_64'; probe.probe('tcg', limit=600)")
+AGENT = ("import sys, pathlib; from magnetar_agent.virt.host import probe; probe.qemu_program = lambda: sys.argv[1]; "
+         "probe.platform.machine = lambda: 'x86_64'; probe.probe_kvm('tcg', limit=600)")
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def ended(pid: int) -> bool:
 
 
 def test_it_is_told_and_ended(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "qemu", lambda: str(program))
+    monkeypatch.setattr(probe, "qemu_program", lambda: str(program))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert probe.probe("tcg", limit=4.0) == (False, "a guest under tcg started but hung for 4 s")
+    assert probe.probe_kvm("tcg", limit=4.0) == (False, "a guest under tcg started but hung for 4 s")
     assert ended(int((tmp_path / "began").read_text()))
 
 

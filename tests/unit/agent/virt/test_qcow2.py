@@ -39,13 +39,13 @@ def test_it_is_what_qemu_img_makes(tmp_path: Path, size: int, backing: str | Non
         subprocess.run(["qemu-img", "create", "-q", "-f", backing, base, "1M"], check=True)
         on = ["-b", str(base), "-F", backing]
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *on, theirs, str(size)], check=True)
-    qcow2.create(mine, size, Backing(base, backing) if backing else None)
+    qcow2.create_qcow2(mine, size, Backing(base, backing) if backing else None)
     assert facts(mine) == facts(theirs)
     checked = said("check", mine)
     assert checked["check-errors"] == 0 and not checked.get("leaks") and not checked.get("corruptions")
     assert mine.stat().st_mode & 0o777 == 0o640
     with pytest.raises(FileExistsError):
-        qcow2.create(mine, size)
+        qcow2.create_qcow2(mine, size)
 
 
 @pytest.mark.parametrize("backing", ["raw", "qcow2"])
@@ -53,7 +53,7 @@ def test_it_holds_what_is_written(tmp_path: Path, backing: str) -> None:
     base, disk = tmp_path / "base", tmp_path / "disk"
     (tmp_path / "raw").write_bytes(b"base" * 2**18)
     subprocess.run(["qemu-img", "convert", "-O", backing, tmp_path / "raw", base], check=True)
-    qcow2.create(disk, 2 * GIB, Backing(base, backing))
+    qcow2.create_qcow2(disk, 2 * GIB, Backing(base, backing))
     subprocess.run(["qemu-io", "-f", "qcow2", "-c", "write -P 7 1G 128k", "-c", "read -P 7 1G 128k",
                     "-c", "read -P 0 1M 64k", disk], check=True, capture_output=True)
     subprocess.run(["qemu-img", "convert", "-O", "raw", disk, tmp_path / "all"], check=True)
@@ -64,9 +64,9 @@ def test_it_holds_what_is_written(tmp_path: Path, backing: str) -> None:
 
 def test_a_missing_or_unspeakable_backing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HypervisorError, match="backing file .* does not exist"):
-        qcow2.create(tmp_path / "disk", GIB, Backing(tmp_path / "none", "raw"))
+        qcow2.create_qcow2(tmp_path / "disk", GIB, Backing(tmp_path / "none", "raw"))
     long = tmp_path.joinpath(*["d" * 200] * 5, "base")
     long.parent.mkdir(parents=True)
     long.touch()
     with pytest.raises(HypervisorError, match="too long"):
-        qcow2.create(tmp_path / "disk", GIB, Backing(long, "raw"))
+        qcow2.create_qcow2(tmp_path / "disk", GIB, Backing(long, "raw"))

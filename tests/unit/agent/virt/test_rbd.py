@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ceph's tools: what they are asked, and what their answers mean (those of Ceph 16.2). ``tests/lab/test_ceph.py`` asks
-real ones."""
+"""Ceph's tools: what they are asked, and what their answers mean (those of Ceph 16.2). The tests
+of ``tests/lab/volumes/test_ceph.py`` ask real ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Said:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[list[str]] = []
         self.answers: dict[str, list[str | int]] = {}
-        monkeypatch.setattr(rbd, "run", self.run)
+        monkeypatch.setattr(rbd, "run_program", self.run)
 
     def run(self, arguments: list[str], what: str, _limit: float) -> str:
         tool, words = arguments[0], [one for one in arguments[1:] if one not in WHO]
@@ -59,7 +59,7 @@ def test_whom_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
         whole.append(arguments)
         return '["b", "a"]'
 
-    monkeypatch.setattr(rbd, "run", run)
+    monkeypatch.setattr(rbd, "run_program", run)
     assert tools.names() == ["a", "b"]
     assert rbd.RbdTools(NetworkSource("rbd", "vms/")).names() == ["a", "b"]
     assert whole == [["rbd", *WHO, "ls", "--format=json", "--pool", "vms"],
@@ -180,10 +180,10 @@ def test_a_guest_that_moves_finds_its_images_as_the_target_does() -> None:
                 f"name='{image}'><host name='{host}'/><auth username='magnetar'><secret type='ceph' uuid='{secret}'/>"
                 "</auth></source><backingStore/><target dev='vda'/></disk></devices></domain>")
     passage: Callable[..., Any] = MigrationParams
-    found = migrated_xml.there(domain("here", "mon1"), passage(
+    found = migrated_xml.target_domain_xml(domain("here", "mon1"), passage(
         libvirt=Path("/l"), qemu=Path("/q"), disks=Path("/d"), persistent=domain("there", "mon2"),
         folder=(Path("/one"), Path("/two")), nics={}))
     source = ET.fromstring(found).find("devices/disk/source")
     assert source is not None and source.find("host").get("name") == "mon2"  # type: ignore[union-attr]
     assert source.find("auth/secret").get("uuid") == "there"  # type: ignore[union-attr]
-    assert migrated_xml.local_disks(found, Path("/one")) == []
+    assert migrated_xml.migrated_disks(found, Path("/one")) == []

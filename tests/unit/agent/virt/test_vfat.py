@@ -22,7 +22,7 @@ from tests.unit.agent.conftest import Host
 
 def written(path: Path, files: dict[str, bytes], label: str = "config-2") -> Path:
     with path.open("wb") as target:
-        vfat.write(target, label, files)
+        vfat.write_vfat(target, label, files)
     return path
 
 
@@ -39,7 +39,7 @@ FILES: list[dict[str, bytes]] = [
     {"a": b"1"}, {"same": b"twice", "the/same": b"twice"},
     {"a": b"", "b/c/d": b"x" * 2048, "b/c/e": b"y" * 2049, "f/g-with_a.long.name.json": b"z" * 5000},
     {f"many/{at:04}": bytes([at % 256]) * at for at in range(300)},
-    {f"{'n' * length}": b"x" for length in range(1, 60)}, configdrive.files(GUEST)]
+    {f"{'n' * length}": b"x" for length in range(1, 60)}, configdrive.config_drive_files(GUEST)]
 
 
 @pytest.mark.slow

@@ -25,10 +25,10 @@ from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.host.hypervisor import DomainSpec
 from magnetar_agent.host.networks import NetworkSpec, Nic
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, NetworkSource, SharedFolder
-from magnetar_agent.virt.domain.domain import DomainState, parse, render, render_device, state
+from magnetar_agent.virt.domain.domain import DomainState, domain_state, parse_domain_xml, render_device, render_domain
 from magnetar_agent.virt.domain.power import FREE
-from magnetar_agent.virt.host.probe import PROVED, firmware, probe
-from magnetar_agent.virt.tools.templates import NAMESPACE, fill
+from magnetar_agent.virt.host.probe import PROVED, probe_firmware, probe_kvm
+from magnetar_agent.virt.tools.templates import NAMESPACE, fill_template
 
 CASES = sorted(Path(__file__).parents[3].glob("cases/xml/*.yml"))
 SCHEMAS = Path("/usr/share/libvirt/schemas")
@@ -70,9 +70,10 @@ def xml_of(path: Path) -> str:
     """What the template makes of a case."""
     case = yaml.safe_load(path.read_text())
     if "network" in case:
-        return fill("network.xml.j2", {"spec": NetworkSpec(**case["network"]), "hosts_file": case.get("hosts_file")})
+        return fill_template("network.xml.j2", {"spec": NetworkSpec(**case["network"]),
+                                                "hosts_file": case.get("hosts_file")})
     cache = case.pop("cache", "none")
-    return render(spec_of(case), cache).replace(f'arch="{platform.machine()}"', 'arch="x86_64"')
+    return render_domain(spec_of(case), cache).replace(f'arch="{platform.machine()}"', 'arch="x86_64"')
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -109,7 +110,7 @@ def hostile() -> DomainSpec:
 
 
 def test_hostile_names_stay_text() -> None:
-    root, spec = ET.fromstring(render(hostile())), hostile()
+    root, spec = ET.fromstring(render_domain(hostile())), hostile()
     assert len(root.findall("devices")) == 1
     assert [root.findtext(path) for path in ("name", "title", "description", "os/cmdline")] == [HOSTILE] * 4
     assert root.findtext("os/kernel") == str(spec.kernel)
@@ -118,7 +119,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_what_is_rendered_is_read_back() -> None:
-    spec, seen = hostile(), parse(render(hostile()))
+    spec, seen = hostile(), parse_domain_xml(render_domain(hostile()))
     assert seen.owned and seen.disks == spec.disks and seen.nics == spec.nics
     assert (seen.uuid, seen.name, seen.title, seen.vcpus, seen.ram_mib, seen.virt_type, seen.machine) == (
         spec.uuid, spec.name, spec.title, 1, 64, "kvm", "q35")
@@ -126,7 +127,7 @@ def test_what_is_rendered_is_read_back() -> None:
 
 def test_volumes_are_read_back() -> None:
     spec = spec_of(yaml.safe_load((Path(__file__).parents[3] / "cases/xml/volumes.yml").read_text()))
-    for disk, seen in zip(spec.disks, parse(render(spec)).disks, strict=True):
+    for disk, seen in zip(spec.disks, parse_domain_xml(render_domain(spec)).disks, strict=True):
         assert seen == (replace(disk, path=Path(disk.remote.name)) if disk.remote else disk)
     for disk in spec.disks:
         alone = ET.tostring(ET.fromstring(render_device(disk)))
@@ -137,18 +138,19 @@ def test_volumes_are_read_back() -> None:
 def test_a_template_cannot_use_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "x.j2").write_text("{{ nothing }}")
     with pytest.raises(UndefinedError):
-        fill("x.j2", {}, tmp_path)
+        fill_template("x.j2", {}, tmp_path)
 
 
 @pytest.mark.parametrize(("unit", "mib"), [("KiB", 2), ("b", 0), ("MiB", 2048), ("GiB", 2097152), (None, 2)])
 def test_memory_units(unit: str | None, mib: int) -> None:
     attribute = f' unit="{unit}"' if unit else ""
-    assert parse(f"<domain><memory{attribute}>2048</memory></domain>").ram_mib == mib
+    assert parse_domain_xml(f"<domain><memory{attribute}>2048</memory></domain>").ram_mib == mib
 
 
 def test_other_peoples_domains_are_read() -> None:
-    seen = parse("<domain type='lxc'><name>x</name><uuid>u</uuid><devices><disk type='network'><source name='pool/i'/>"
-                 "</disk><disk device='cdrom'/><interface type='user'/></devices></domain>")
+    seen = parse_domain_xml(
+        "<domain type='lxc'><name>x</name><uuid>u</uuid><devices><disk type='network'><source name='pool/i'/>"
+                            "</disk><disk device='cdrom'/><interface type='user'/></devices></domain>")
     assert (seen.name, seen.owned, seen.virt_type, len(seen.disks), len(seen.nics)) == ("x", False, "lxc", 2, 1)
 
 
@@ -169,23 +171,23 @@ def test_other_peoples_domains_are_read() -> None:
     (DomainState(99, 99), ("off", "unknown")),
 ])
 def test_states(seen: DomainState, words: tuple[str, str]) -> None:
-    assert state(seen) == words
+    assert domain_state(seen) == words
 
 
 def test_the_firmware_of_the_kvm_probe() -> None:
-    assert len(firmware()) == 0x10000 and PROVED == 99
+    assert len(probe_firmware()) == 0x10000 and PROVED == 99
 
 
 if platform.machine() == "x86_64" and shutil.which("qemu-system-x86_64"):
 
     def test_the_guest_of_the_kvm_probe_runs_under_emulation() -> None:
-        usable, reason = probe("tcg", limit=30)
+        usable, reason = probe_kvm("tcg", limit=30)
         assert usable, reason
 
 
 def test_definitions_that_differ_in_names_and_numbers_have_one_form() -> None:
     def form(spec: DomainSpec) -> str:
-        return FREE.sub("", render(spec))
+        return FREE.sub("", render_domain(spec))
 
     disk, nic = Disk(Path("/s/1/disk"), "vda"), Nic("52:54:00:00:00:01", network="lan")
     one = DomainSpec(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=1, ram_mib=64,

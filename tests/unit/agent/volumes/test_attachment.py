@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent.drivers.attachment import plan
+from magnetar_agent.drivers.attachment import plan_attachment
 from magnetar_agent.reconcile import reconcile
-from magnetar_agent.volumes.attaching import identity
+from magnetar_agent.volumes.attaching import attachment_id
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
 from magnetar_core.kinds import BY_NOUN
 from tests.unit.agent.conftest import Host
@@ -26,9 +26,9 @@ CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/plans/volume_attachme
 def test_plan(case: dict[str, Any]) -> None:
     if "refused" in case:
         with pytest.raises(MagnetarError, match=case["refused"]):
-            list(plan(case["want"], case["have"]))
+            list(plan_attachment(case["want"], case["have"]))
     else:
-        assert [step.verb for step in plan(case["want"], case["have"])] == case["steps"]
+        assert [step.verb for step in plan_attachment(case["want"], case["have"])] == case["steps"]
 
 
 def attach(host: Host, server: str = "web1", volume: str = "data", dry_run: bool = False, **want: Any) -> Any:
@@ -41,7 +41,7 @@ def detach(host: Host, server: str = "web1", volume: str = "data") -> Any:
 
 
 def shown(host: Host, noun: str, key: str) -> dict[str, Any]:
-    return reconcile.show(host.agent.drivers, BY_NOUN[noun], key)
+    return reconcile.show_resource(host.agent.drivers, BY_NOUN[noun], key)
 
 
 def plugged(host: Host, name: str = "web1") -> list[str]:
@@ -69,7 +69,7 @@ def test_attach_and_detach_while_it_runs(place: Host) -> None:
     done = attach(place)
     assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == ["record", "attach"]
     server, volume = place.show()["id"], shown(place, "volume", "data")
-    assert done.resource["id"] == identity(server, volume["id"])
+    assert done.resource["id"] == attachment_id(server, volume["id"])
     assert (done.resource["device"], done.resource["serial"], done.resource["status"]) == (
         "vdb", volume["id"][:20], "attached")
     assert plugged(place) == ["vdb"] and place.fake.domain(server).disks[1].serial == volume["id"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from magnetar_agent.volumes import exports
-from magnetar_agent.volumes.attaching import identity
+from magnetar_agent.volumes.attaching import attachment_id
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
-from magnetar_core.flows.attach import attach, detach
+from magnetar_core.flows.attach import attach_remote_volume, detach_remote_volume
 from magnetar_core.http import client
 from tests.support.agent.export import behind
 from tests.support.agent.pair import Kvm, Pair
@@ -35,7 +35,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def give(place: Pair, server: str = "web1", volume: str = "data", **want: Any) -> dict[str, Any]:
     waiting = {name: want.pop(name) for name in ("dry_run",) if name in want}
-    return attach(place.one.side(), place.two.side(), server, volume, want, **waiting)
+    return attach_remote_volume(place.one.side(), place.two.side(), server, volume, want, **waiting)
 
 
 def volume(host: Kvm, name: str = "data") -> dict[str, Any]:
@@ -57,23 +57,24 @@ def test_attach_and_detach(place: Pair) -> None:
     done = give(place)
     found, data = done["resource"], volume(place.two)
     assert [s["verb"] for s in done["steps"]] == ["record", "open", "record", "attach"] and found["device"] == "vdb"
-    assert found["id"] == identity(found["server"], data["id"]) and found["volume_name"] == "data"
+    assert found["id"] == attachment_id(found["server"], data["id"]) and found["volume_name"] == "data"
     assert behind(place.one, found["id"]) == f"{data['id']} disk"
     disk = place.one.fake.running(found["server"]).disks[-1]  # type: ignore[union-attr]
-    assert (disk.remote.protocol, disk.remote.socket) == ("nbd", exports.path(place.one.agent.host, found["id"]))  # type: ignore[union-attr]
+    assert (disk.remote.protocol, disk.remote.socket) == ("nbd", exports.export_socket(
+        place.one.agent.host, found["id"]))  # type: ignore[union-attr]
     assert data["status"] == "in-use" and data["attachments"] == [
         {"id": found["id"], "server": found["server"], "server_name": "web1", "device": None}]
     assert not give(place)["changed"]
     gone = place.one.side().client.delete("volume_attachment", "web1:data")
     assert gone["changed"] and [s["verb"] for s in gone["steps"]] == ["detach", "release", "forget"]
     clean(place)
-    assert not detach(place.one.side(), place.two.side(), "web1", "data")["changed"]
+    assert not detach_remote_volume(place.one.side(), place.two.side(), "web1", "data")["changed"]
 
 
 def test_detach_by_both_endpoints(place: Pair) -> None:
     give(place)
-    assert detach(place.one.side(), place.two.side(), "web1", "data", dry_run=True)["changed"]
-    assert detach(place.one.side(), place.two.side(), "web1", "data")["changed"]
+    assert detach_remote_volume(place.one.side(), place.two.side(), "web1", "data", dry_run=True)["changed"]
+    assert detach_remote_volume(place.one.side(), place.two.side(), "web1", "data")["changed"]
     clean(place)
 
 
@@ -81,7 +82,7 @@ def test_an_export_that_was_never_used_goes_too(place: Pair) -> None:
     place.one.fake.fail_next("attach", Conflict("no"))
     with pytest.raises(Conflict):
         give(place)
-    detach(place.one.side(), place.two.side(), "web1", "data")
+    detach_remote_volume(place.one.side(), place.two.side(), "web1", "data")
     clean(place)
 
 
@@ -157,7 +158,7 @@ def test_an_export_that_goes_meanwhile_is_not_opened_again(place: Pair, monkeypa
     monkeypatch.setattr(agent.host.locks, "held", lambda *_name: bool(place.one.side().client.delete(
         "volume_attachment", id)) and False)  # it goes between two lines of the look
     agent.remote_volumes.look()
-    assert place.two.fake.serving(id) is None and not exports.folder(agent.host, id).exists()
+    assert place.two.fake.serving(id) is None and not exports.export_folder(agent.host, id).exists()
 
 
 def test_one_that_cannot_be_opened_holds_no_other_up(place: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def test_one_that_cannot_be_opened_holds_no_other_up(place: Pair, monkeypatch: p
     def look(_host: object, id: str) -> None:
         looked.append(id)
         raise FileNotFoundError(id)
-    monkeypatch.setattr("magnetar_agent.volumes.exports.look", look)
+    monkeypatch.setattr("magnetar_agent.volumes.exports.reopen_export", look)
     place.two.agent.remote_volumes.look()
     assert len(looked) == 2
 

@@ -15,9 +15,9 @@ from magnetar_agent.host import inventory
 from magnetar_agent.host.storage import NetworkSource
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.virt.disks import storage
-from magnetar_agent.virt.disks.storage import rbd
+from magnetar_agent.virt.disks.storage import rbd_source
 from magnetar_agent.volumes import pools
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, NoSpace
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
@@ -100,7 +100,7 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
         host.ensure("volume", "data", {"size": 5})
     with pytest.raises(NoSpace):
         host.ensure("volume_snapshot", "then", {"volume": "data"})
-    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")
+    shown = reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")
     assert (shown["fault"]["code"], shown["status"]) == ("no-space", "available") and len(names(host)) == 1
     assert host.ensure("volume", "data", {"size": 4}).resource["fault"] is None
 
@@ -110,8 +110,8 @@ def test_half_a_copy_leaves_nothing(host: Host, error: Exception) -> None:
     image(host)
     host.fake.fail_next("copy_into", error)
     with pytest.raises(type(error)):
-        reconcile.ensure(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img", "pool": "vg"}, permissions({}),
-                         False, Operation("test"))
+        reconcile.ensure_resource(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img", "pool": "vg"},
+                                  check_permissions({}), False, Operation("test"))
     assert names(host) == set() and host.agent.host.documents.list("volume") == []
 
 
@@ -121,10 +121,10 @@ def test_a_pool_that_is_not_there(host: Host) -> None:
     gone.rename(gone.with_name("away"))
     with pytest.raises(Conflict, match="no storage pool 'vg0'.*virsh pool-define"):
         host.ensure("volume", "more", {"size": 1, "pool": "vg"})
-    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(Conflict, match="gone from the host"):
         host.ensure("volume", "data", {"size": 2})
-    assert inventory.host(host.agent.drivers)["orphans"]["files"] == []
+    assert inventory.host_resource(host.agent.drivers)["orphans"]["files"] == []
     gone.with_name("away").rename(gone)
     assert host.ensure("volume", "data", {"size": 2}).resource["id"] == shown["id"]
 
@@ -139,7 +139,7 @@ def test_orphans_of_this_host_alone_are_told(host: Host) -> None:
     for pool in ("vg0", "ceph"):
         host.fake.make_content(pool, "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", GIB)
         host.fake.make_content(pool, "root", GIB)
-    (told,) = inventory.host(host.agent.drivers)["orphans"]["files"]
+    (told,) = inventory.host_resource(host.agent.drivers)["orphans"]["files"]
     assert told.endswith("/pool-vg0/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
 
 
@@ -175,13 +175,13 @@ class FakePool:
     ('<auth type="ceph" username="m"><secret usage="client.magnetar"/></auth>', "m", "by-usage"),
 ], ids=["none", "uuid", "usage"])
 def test_how_qemu_reaches_an_image_of_ceph(auth: str, user: str | None, secret: str | None) -> None:
-    assert rbd(POOL % auth, "image", FakePool()) == NetworkSource(
+    assert rbd_source(POOL % auth, "image", FakePool()) == NetworkSource(
         "rbd", "volumes/image", hosts=(("mon1", "6789"), ("mon2", None)), user=user, secret=secret)
 
 
 def test_a_pool_that_says_nothing_is_told() -> None:
     with pytest.raises(HypervisorError, match="no name of a Ceph pool"):
-        rbd("<pool type='rbd'><name>x</name></pool>", "image", FakePool())
+        rbd_source("<pool type='rbd'><name>x</name></pool>", "image", FakePool())
 
 
 def test_pools_of_ceph_that_libvirt_has_forgotten_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,14 +224,14 @@ def test_a_server_whose_pool_does_not_run(host: Host) -> None:
     with pytest.raises(HypervisorError, match="pool-vg0"):
         host.server(power="running")
     with pytest.raises(Conflict, match="no storage pool 'vg0'"):
-        host.server(power="off", description="defined anew")
+        host.server(power="off", description="defined again")
     assert host.ensure("volume_attachment", "web1:data", None).changed
     (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
     host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
     (host.root / "libvirt/pool-vg0").rename(host.root / "libvirt/away")
     assert host.ensure("server", "web1", None).changed
     (host.root / "libvirt/away").rename(host.root / "libvirt/pool-vg0")
-    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")
+    shown = reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")
     assert (shown["status"], shown["attachments"]) == ("available", [])
 
 
@@ -279,7 +279,7 @@ def test_content_of_another_is_not_taken_over(host: Host, places: dict[str, Path
 @pytest.mark.parametrize("pool", ["ceph", "team"])
 def test_two_hosts_that_make_the_same_at_once(host: Host, places: dict[str, Path], pool: str) -> None:
     """The other one has begun after this one has looked."""
-    look, theirs = type(pools.named(host.agent.host, pool)).has, places[pool] / CHOSEN
+    look, theirs = type(pools.find_pool(host.agent.host, pool)).has, places[pool] / CHOSEN
 
     def late(place: Any, id: str) -> bool:
         found = look(place, id)
@@ -289,7 +289,7 @@ def test_two_hosts_that_make_the_same_at_once(host: Host, places: dict[str, Path
             theirs.with_name(f"{CHOSEN}.begun").touch()
         return found
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(pools.named(host.agent.host, pool)), "has", late)
+        patch.setattr(type(pools.find_pool(host.agent.host, pool)), "has", late)
         if pool == "team":
             theirs.with_name(f"{CHOSEN}.begun").touch()
         with pytest.raises(Conflict, match="Choose another id"):
@@ -313,7 +313,7 @@ def test_what_this_host_began_is_made_again(host: Host, places: dict[str, Path],
         host.agent.host.documents.write(document)
         host.restart()
         assert content.open("rb").read(8) == b"magnetar" and content.stat().st_size == GIB
-        assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "available"
+        assert reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "available"
     document.state = {"begun": True, "unfinished": True, "making": True}
     host.agent.host.documents.write(document)
     host.ensure("volume", "data", None)

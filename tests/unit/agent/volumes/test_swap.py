@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.reconcile import reconcile
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InUse, InvalidField, MagnetarError
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import Operation
@@ -30,7 +30,7 @@ def swap(host: Host, **want: Any) -> Any:
 
 
 def shown(host: Host, noun: str, key: str) -> dict[str, Any]:
-    return reconcile.show(host.agent.drivers, BY_NOUN[noun], key)
+    return reconcile.show_resource(host.agent.drivers, BY_NOUN[noun], key)
 
 
 def volumes(host: Host) -> list[str]:
@@ -153,9 +153,9 @@ class Held:
 
     def _run(self) -> None:
         try:
-            reconcile.ensure(self.host.agent.drivers, BY_NOUN["volume_attachment"], "web1:new",
-                             {"server": "web1", "volume": "new", "replaces": "old"}, permissions({}), False,
-                             self.operation)
+            reconcile.ensure_resource(self.host.agent.drivers, BY_NOUN["volume_attachment"], "web1:new",
+                                      {"server": "web1", "volume": "new", "replaces": "old"}, check_permissions({}),
+                                      False, self.operation)
         except MagnetarError as error:
             self.failed.append(error)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_agent.drivers.volume import plan
+from magnetar_agent.drivers.volume import plan_volume
 from magnetar_agent.host import inventory
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.settings import AgentSettings
-from magnetar_core.ensure import permissions
+from magnetar_core.ensure import check_permissions
 from magnetar_core.errors import (
     Cancelled,
     Conflict,
@@ -39,9 +39,9 @@ CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/plans/volume.yml").re
 def test_plan(case: dict[str, Any]) -> None:
     if "refused" in case:
         with pytest.raises(MagnetarError, match=case["refused"]):
-            list(plan(case["want"], case["have"]))
+            list(plan_volume(case["want"], case["have"]))
     else:
-        assert [step.verb for step in plan(case["want"], case["have"])] == case["steps"]
+        assert [step.verb for step in plan_volume(case["want"], case["have"])] == case["steps"]
 
 
 def content(host: Host, shown: dict[str, Any]) -> Path:
@@ -224,8 +224,8 @@ def test_a_cancelled_copy_leaves_nothing(host: Host) -> None:
     operation = Operation("test")
     operation.cancel()
     with pytest.raises(Cancelled):
-        reconcile.ensure(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img"}, permissions({}), False,
-                         operation)
+        reconcile.ensure_resource(host.agent.drivers, BY_NOUN["volume"], "v", {"image": "img"}, check_permissions({}),
+                                  False, operation)
     assert host.agent.host.documents.list("volume") == []
     assert not list((host.root / "state").glob("volumes/*"))
 
@@ -269,15 +269,15 @@ def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bo
     slow = Slow(host, "finish_copy" if runs else "copy_disk")
 
     def copy(name: str) -> Operation:
-        return host.agent.host.operations.start("ensure", lambda operation: reconcile.ensure(
-            host.agent.drivers, BY_NOUN[noun], name, want, permissions({}), False, operation))
+        return host.agent.host.operations.start("ensure", lambda operation: reconcile.ensure_resource(
+            host.agent.drivers, BY_NOUN[noun], name, want, check_permissions({}), False, operation))
 
     operation = copy("new")
     assert slow.reached.wait(300)
     shown = operation.as_dict()
     assert (shown["status"], shown["progress"]) == ("running", {
         "done": total // 2, "total": total, "unit": "bytes", "phase": "make the content"})
-    assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "creating"
+    assert reconcile.show_resource(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "creating"
     operation.cancel()
     assert operation.wait(120) and operation.status == "cancelled"
     assert {path.name for path in (host.root / "state/volumes").iterdir()} == before
@@ -287,7 +287,7 @@ def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bo
     again = copy("new")
     assert again.wait(120) and again.status == "succeeded"
     assert again.as_dict()["progress"]["done"] == total
-    assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "available"
+    assert reconcile.show_resource(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "available"
 
 
 def test_a_full_pool_leaves_nothing(host: Host) -> None:
@@ -299,7 +299,7 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
     host.fake.fail_next("grow_disk", NoSpace())
     with pytest.raises(NoSpace):
         host.ensure("volume", "v", {"size": 2})
-    shown = reconcile.show(host.agent.drivers, BY_NOUN["volume"], "v")
+    shown = reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "v")
     assert shown["fault"]["code"] == "no-space" and shown["status"] == "available"
     assert host.ensure("volume", "v", {"size": 2}).resource["fault"] is None
 
@@ -307,7 +307,7 @@ def test_a_full_pool_leaves_nothing(host: Host) -> None:
 def test_content_that_is_gone_is_told(host: Host) -> None:
     shown = host.ensure("volume", "data", {"size": 1}).resource
     content(host, shown).unlink()
-    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(Conflict, match="gone from the host"):
         host.ensure("volume", "data", {"size": 1})
     assert host.ensure("volume", "data", None).changed
@@ -318,7 +318,7 @@ def test_orphans_are_told(host: Host) -> None:
     lost = content(host, shown).with_name("8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     lost.touch(0o640)
     content(host, shown).with_name("lost+found").mkdir(0o700)
-    assert inventory.host(host.agent.drivers)["orphans"]["files"] == [str(lost)]
+    assert inventory.host_resource(host.agent.drivers)["orphans"]["files"] == [str(lost)]
 
 
 def test_pools_of_the_settings(host: Host) -> None:
@@ -330,7 +330,7 @@ def test_pools_of_the_settings(host: Host) -> None:
         host.ensure("volume", "far", {"size": 1, "pool": "away"})
     assert not (host.root / "mnt").exists()
     pooled(host)
-    assert reconcile.show(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
+    assert reconcile.show_resource(host.agent.drivers, BY_NOUN["volume"], "data")["status"] == "error"
     with pytest.raises(InvalidField, match="which has default"):
         host.ensure("volume", "data", {"size": 2})
 

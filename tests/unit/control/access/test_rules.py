@@ -11,7 +11,7 @@ from magnetar_control.compute.access.policies import BASE, CHECKS, FORMER, FURTH
 from magnetar_control.compute.access.policy import ADMIN, Policy
 from magnetar_control.compute.servers import server_topology
 from magnetar_control.store.engine import tables as store
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.store import CELL0
 
@@ -69,7 +69,7 @@ def test_who_does_not_pass_it_is_refused_or_shown_less(world, rule, monkeypatch)
         return (name != ADMIN or case.get("admin", False)) and name not in without
 
     monkeypatch.setattr(Policy, "allows", allows)
-    monkeypatch.setattr(server_topology, "_placed", lambda _caller, _target: case["placed"])
+    monkeypatch.setattr(server_topology, "_host_placement", lambda _caller, _target: case["placed"])
     ask = lambda: matrix.ask(  # noqa: E731
         world, route._replace(told=told, headers=headers), world.personas["member"], "red")[0]
     try:
@@ -105,12 +105,12 @@ def given(world, row, flavor, abroad=None):
         connection.execute(store.host_states.delete())
         number = connection.execute(store.actions.select().filter_by(request_id=mine["request"])).one().id
         connection.execute(store.action_events.insert().values(
-            action_id=number, event="compute_stop_instance", start_time=now(), details="why"))
+            action_id=number, event="compute_stop_instance", start_time=utc_now(), details="why"))
         connection.execute(store.servers.update().where(store.servers.c.id == mine["server"]).values(
             **row, host="kvm1"))
     with world.api.write() as connection:
         connection.execute(store.flavors.update().where(store.flavors.c.id == mine["flavor"]).values(
             **flavor, extra_specs='{"hw:cpu_policy": "shared"}'))
         if abroad:
-            hosts.register(connection, abroad, CELL0, "unix:/nowhere")
+            hosts.upsert_host_row(connection, abroad, CELL0, "unix:/nowhere")
     world.parts.hosts.all(fresh=True)

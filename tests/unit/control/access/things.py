@@ -32,7 +32,7 @@ from magnetar_control.services.network.tables import (
 )
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.store.engine import tables as store
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
 from magnetar_control.store.hosts import hosts
 
 PROJECTS = ("red", "blue")
@@ -56,7 +56,7 @@ class Things:
 
     def _add(self, table, **values):
         """Add a row; its id."""
-        columns = {"created_at": now()} if "created_at" in table.c else {}
+        columns = {"created_at": utc_now()} if "created_at" in table.c else {}
         columns |= {"id": fresh()} if "id" in table.c and table.c.id.autoincrement is not True else {}
         row = {**columns, **{name: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
                              for name, value in values.items()}}
@@ -65,9 +65,10 @@ class Things:
 
     def _host(self):
         cell = self.parts.store.named("cell1").id
-        self.common["host"] = hosts.register(self.connection, "kvm1", cell, "https://kvm1.example:6553")
-        hosts.inventory(self.connection, "kvm1", {"name": "kvm1", "vcpus": 8, "memory_mb": 16384, "disk_gb": 100,
-                                                  "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22"})
+        self.common["host"] = hosts.upsert_host_row(self.connection, "kvm1", cell, "https://kvm1.example:6553")
+        hosts.save_host_inventory(self.connection, "kvm1", {"name": "kvm1", "vcpus": 8, "memory_mb": 16384,
+                                                            "disk_gb": 100,
+                                                            "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22"})
         self._add(store.aggregates, id=1, uuid=fresh(), name="fast")
         self.common |= {"aggregate": "1", "public_key": KEY.format("all"), "content": CONTENT.decode()}
 
@@ -76,7 +77,7 @@ class Things:
         things["keypair"] = str(uuid.uuid5(NAMESPACE, f"{things['user']} key"))
         self.connection.execute(insert(store.flavors).values(
             id=fresh_of(things, "flavor"), name=f"{mark}flavor", vcpus=1, ram=64, disk=1, is_public=False,
-            created_at=now(), extra_specs='{"hw:cpu_policy": "shared"}'))
+            created_at=utc_now(), extra_specs='{"hw:cpu_policy": "shared"}'))
         things["private_flavor"] = things["flavor"]
         number = self.connection.execute(store.flavors.select().filter_by(id=things["flavor"])).one().number
         self.connection.execute(insert(store.flavor_projects).values(flavor_number=number, project_id=id))
@@ -93,7 +94,7 @@ class Things:
     def _member(self, image, project):
         """Share an image with a project; its id."""
         self.connection.execute(insert(members).values(
-            image_id=image, member=project, status="accepted", created_at=now()))
+            image_id=image, member=project, status="accepted", created_at=utc_now()))
         return project
 
     def _image(self, project, visibility, name, status="active"):
@@ -216,7 +217,7 @@ class Things:
         things["held_volume"] = self._add(volume.volumes, name=f"{mark}held", **row, **{**more, "status": "reserved"})
         things["attachment"] = self._add(
             volume.attachments, volume_id=things["used_volume"], project_id=row["project_id"], host="kvm1",
-            server_id=things["server"], device="/dev/vdb", status="attached", attached_at=now())
+            server_id=things["server"], device="/dev/vdb", status="attached", attached_at=utc_now())
         things["free_attachment"] = self._add(volume.attachments, volume_id=things["held_volume"], status="reserved",
                                               project_id=row["project_id"], server_id=fresh())
         things["snapshot"] = self._add(volume.snapshots, name=f"{mark}snapshot", volume_id=things["volume"],
@@ -244,13 +245,13 @@ class Things:
                       flavor_id=things["flavor"], flavor=flavor, shares=[share])
             things["request"] = f"req-{fresh()}"
             self._add(store.actions, request_id=things["request"], server_id=things["server"], action="os-stop",
-                      project_id=id, user_id=things["user"], start_time=now(), state="done")
+                      project_id=id, user_id=things["user"], start_time=utc_now(), state="done")
             migration = {"server_id": things["server"], "project_id": id, "user_id": things["user"], "source": "kvm1",
                          "target": "kvm2", "type": "live-migration"}
             self._add(store.migrations, uuid=fresh_of(things, "migration_uuid"), status="running", **migration)
             found = self.connection.execute(store.migrations.select().filter_by(uuid=things["migration_uuid"])).one()
             things["migration"] = str(found.id)
-            added(self.connection, store.host_states, host="kvm1", seen_at=now())
+            insert_if_absent(self.connection, store.host_states, host="kvm1", seen_at=utc_now())
         with self.api.write() as self.connection:
             for server in ("server", "sharing_server"):
                 self._add(store.server_mappings, server_id=things[server], project_id=id,

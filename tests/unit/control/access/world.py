@@ -23,12 +23,12 @@ from magnetar_control.compute.attachments import interfaces
 from magnetar_control.services.identity import assignments
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.identity.resources import DEFAULT, new_row
-from magnetar_control.services.identity.tokens import Claims, new_id
+from magnetar_control.services.identity.tokens import Claims, draw_token_id
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_control.store.engine import tables as store
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_control.web import Request
 from magnetar_core import errors
 from tests.unit.control.api.compute import Agents
@@ -69,7 +69,7 @@ class World(Things):
     nouns that belong to nobody. *personas* by name."""
 
     def __init__(self, folder):
-        self.parts = serve.Parts(make({
+        self.parts = serve.Parts(make_settings({
             "state_dir": str(folder), "network_cidr": "10.20.0.0/16", "shares": {FREE_SHARE: "free"}}))
         self.parts.agents = Agents()
         self.parts.upgrade()
@@ -162,7 +162,8 @@ class World(Things):
             "role": self.roles["reader"], "role_there": self.roles["member"], "free_domain": domain,
             "other_role": self._noun(identity.roles, name="extra"),
             "group": self.things["red"]["users_group"], "some_user": self.personas["member"].user}
-        added(self.connection, identity.members, group_id=self.common["group"], user_id=self.common["some_user"])
+        insert_if_absent(self.connection, identity.members, group_id=self.common["group"],
+                         user_id=self.common["some_user"])
         for target, target_id in (("domain", DEFAULT), ("system", assignments.ALL)):
             self._given(target, target_id, "group", self.common["group"])
             self._given(target, target_id, "user", self.common["some_user"])
@@ -170,8 +171,8 @@ class World(Things):
             self._given("project", self.projects[project], "group", self.things[project]["users_group"])
 
     def _given(self, target, target_id, actor, actor_id):
-        added(self.connection, identity.assignments, target=target, target_id=target_id, actor=actor, actor_id=actor_id,
-              role_id=self.roles["reader"])
+        insert_if_absent(self.connection, identity.assignments, target=target, target_id=target_id, actor=actor,
+                         actor_id=actor_id, role_id=self.roles["reader"])
 
     def _person(self, name, role, scope, scope_id, project=None):
         """A user with a role there, and a token for it."""
@@ -181,7 +182,7 @@ class World(Things):
                 target=scope, target_id=scope_id, actor="user", actor_id=user, role_id=self.roles[role]))
         moment = time.time()
         token = self.parts.identity.tokens.sign(self.connection, Claims(
-            new_id(), user, 0, moment, moment + 7200, ("password",), scope, scope_id))
+            draw_token_id(), user, 0, moment, moment + 7200, ("password",), scope, scope_id))
         below = ROLES[:ROLES.index(role) + 1] if role in ROLES else (role,) if role else ()
         roles = frozenset(below) if scope in ("project", "system") else frozenset()
         self.personas[name] = Persona(name, token, user, project, roles, scope)

@@ -19,7 +19,8 @@ quoted), ``body`` and ``sends`` (headers). ``each`` repeats it, as above. What i
 * ``message`` (whole) and ``says`` (a part, or several) of the fault.
 
 ``save`` keeps values by path (``.``: the whole document) as variables. ``{id}`` and ``{flavor.id}`` stand for
-variables; a text that is nothing else becomes their value. A map of one key with ``$`` is computed: see ``COMPUTED``.
+variables, ``{newest}`` for the number of the newest microversion, ``{too_new}`` for the number after it; a text that is
+nothing else becomes their value. A map of one key with ``$`` is computed: see ``COMPUTED``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ import orjson
 import yaml
 from sqlalchemy import insert
 
-from magnetar_control.store.engine.database import now
+from magnetar_control.api.nova.versions import NEWEST
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts import conductors, hosts
 from magnetar_control.web import Request
@@ -216,6 +218,7 @@ class Run:
     def __init__(self, case, databases, folder):
         given = case.told.get("given", {})
         self.told, self.variables = case.told, Variables(case.variables)
+        self.variables.update(newest=NEWEST, too_new=NEWEST + 1)
         self.variables.update(filled(given.get("variables", {}), self.variables))
         self.given = filled({key: given[key] for key in given if key in ("settings", "conductors", "hosts", "agents")},
                             self.variables)
@@ -223,7 +226,7 @@ class Run:
 
     def run(self):
         for holder, name in self.given.get("conductors", {}).items():
-            conductors.present(self.compute.cell, holder, name)
+            conductors.write_conductor_heartbeat(self.compute.cell, holder, name)
         for name, columns in self.given.get("hosts", {}).items():
             self.host(name, columns or {})
         given = self.told.get("given", {})
@@ -247,7 +250,7 @@ class Run:
             name, **{key: value for key, value in columns.items() if key not in SET})
         if changes := {key: value for key, value in columns.items() if key in SET}:
             with self.compute.api.write() as connection:
-                hosts.set_host(connection, name, **changes)
+                hosts.update_host_row(connection, name, **changes)
             self.compute.cloud.hosts.all(fresh=True)
 
     def insert(self, tables):
@@ -256,7 +259,7 @@ class Run:
                 (self.compute.api, API.tables[name]) if name in API.tables else (self.compute.cell, CELL.tables[name]))
             with database.write() as connection:
                 for columns in many:
-                    made = {"created_at": now()} if "created_at" in table.c else {}
+                    made = {"created_at": utc_now()} if "created_at" in table.c else {}
                     connection.execute(insert(table).values(**{**made, **_columns(columns)}))
 
     def step(self, number, step):

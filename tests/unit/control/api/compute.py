@@ -19,10 +19,13 @@ from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.network import EmbeddedNetworks, quotas
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.settings_file import make
-from magnetar_control.store.engine.database import now
+from magnetar_control.settings_file import make_settings
+from magnetar_control.store.accounts.quota_usage import find_wrong_usage
+from magnetar_control.store.claims import allocations
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import API, CELL, host_states, server_mappings, servers
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.servers.filter_rows import insert_filter_rows
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.web import Request
 from magnetar_core.errors import Unreachable
@@ -137,11 +140,12 @@ class Compute:
             if name != "api":
                 self.store.add_cell(name, _url(database), id_of(name))
                 self.store._open[id_of(name)] = database
-        given = make({"state_dir": str(folder), "novnc_dir": f"{folder}/novnc",
-                      "spice_dir": f"{folder}/spice", **settings})
+        given = make_settings({"state_dir": str(folder), "novnc_dir": f"{folder}/novnc",
+                               "spice_dir": f"{folder}/spice", **settings})
         images = EmbeddedImages(self.api, Path(folder) / "images")
         self.cloud = Cloud(given, self.store, Services(
-            Identity(), images, EmbeddedNetworks(self.api, limits=quotas.defaults(given)), EmbeddedVolumes(
+            Identity(), images, EmbeddedNetworks(self.api, limits=quotas.default_network_limits(given)),
+            EmbeddedVolumes(
                 self.api, list, Agents(), lambda _host, _image: None, images),
             EmbeddedKeys(given.certificates, given.keys)), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
@@ -160,25 +164,30 @@ class Compute:
         found = {"name": name, "vcpus": 8, "memory_mb": 16384, "disk_gb": 100, "hypervisor_type": "QEMU",
                  "hypervisor_version": "7.2.22", "cpu_model": "EPYC", **info}
         with self.api.write() as connection:
-            id = hosts.register(connection, name, id_of(cell), f"https://{name}.example:6553")
-            hosts.inventory(connection, name, found)
+            id = hosts.upsert_host_row(connection, name, id_of(cell), f"https://{name}.example:6553")
+            hosts.save_host_inventory(connection, name, found)
         with self.databases[cell].write() as connection:
-            connection.execute(insert(host_states).values(host=name, seen_at=now() if seen else None))
+            connection.execute(insert(host_states).values(host=name, seen_at=utc_now() if seen else None))
         self.cloud.hosts.all(fresh=True)
         return id
 
-    def server(self, project="red", user="alice", cell="cell1", **values):
-        """A server as a row; the uuid."""
+    def server(self, project="red", user="alice", cell="cell1", claimed=False, **values):
+        """A server as a row; the uuid. *claimed*: it counts as a server of its host."""
         id = str(uuid.uuid4())
         flavor = {"id": "1", "name": "tiny", "vcpus": 2, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
         row = {"id": id, "project_id": project, "user_id": user, "name": "web1", "vm_state": "active", "power_state": 1,
-               "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(), "created_at": now(), **values}
+               "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(), "created_at": utc_now(), **values}
         with self.databases[cell].write() as connection:
             connection.execute(insert(servers).values(**row))
+            insert_filter_rows(connection, [row])
         if cell != "cell0":
             with self.api.write() as connection:
                 connection.execute(insert(server_mappings).values(
                     server_id=id, cell_id=id_of(cell), project_id=project, created_at=row["created_at"]))
+        if claimed:
+            with self.api.write() as connection:
+                host = hosts.fetch_host_row(connection, values["host"])
+                assert allocations.claim_host_resources(connection, id, id, host.id, allocations.Amounts())
         return id
 
     @contextlib.contextmanager
@@ -195,8 +204,11 @@ def _url(database):
 
 
 def emptied(databases):
-    """Leave the tables empty."""
+    """Leave the tables empty. Whatever the test did, the counted usage was that of its servers."""
     for name, database in databases.items():
+        if name != "api":
+            with database.read() as connection:
+                assert find_wrong_usage(connection) == []
         every = [f'DELETE FROM "{table.name}"' for table in reversed((API if name == "api" else CELL).sorted_tables)]
         with database.write() as connection:
             for words in every if database.kind == "sqlite" else ["; ".join(every)]:

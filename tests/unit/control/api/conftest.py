@@ -30,7 +30,7 @@ def postgres_three(cluster):
     with psycopg.connect(host=str(cluster), user=server.USER, dbname="postgres", autocommit=True) as connection:
         for name in NAMES:
             connection.execute(f"CREATE DATABASE compute_{name} TEMPLATE made")
-            found[name] = Database(server.url(cluster, f"compute_{name}"), name)
+            found[name] = Database(server.postgres_url(cluster, f"compute_{name}"), name)
     yield found
     for database in found.values():
         database.close()
@@ -51,7 +51,7 @@ def computes(request, tmp_path, database_kind):
                 folder = request.getfixturevalue("cluster")
                 with psycopg.connect(host=str(folder), user=server.USER, dbname="postgres", autocommit=True) as one:
                     one.execute(f"CREATE DATABASE of{cells}_{name} TEMPLATE made")
-                found[name] = Database(server.url(folder, f"of{cells}_{name}"), name)
+                found[name] = Database(server.postgres_url(folder, f"of{cells}_{name}"), name)
             opened.append(found[name])
         return Compute(found, tmp_path)
 

@@ -28,7 +28,7 @@ def test_hosts_and_metadata(compute):
     changed = act(compute, id, "set_metadata", metadata={"gpu": None}).json["aggregate"]
     assert changed["metadata"] == {"ssd": "true"}
     with compute.api.read() as connection:  # what the scheduler reads
-        (found,) = aggregates.every(connection)
+        (found,) = aggregates.fetch_aggregate_rows(connection)
     assert (found.metadata, found.hosts) == ({"ssd": "true"}, ["kvm1"])
     full = compute.admin.delete(f"{PATH}/{id}")
     assert (full.status, full.message) == (
@@ -54,7 +54,7 @@ def test_metadata_that_stands_may_be_said_again(small):
     """Horizon sends all of it with each change."""
     id = made(small)["id"]
     with small.api.write() as connection:
-        aggregates.change(connection, id, metadata={"cpu_allocation_ratio": "many"})
+        aggregates.update_aggregate_row(connection, id, metadata={"cpu_allocation_ratio": "many"})
     again = act(small, id, "set_metadata", metadata={"cpu_allocation_ratio": "many", "ssd": "true"})
     assert again.json["aggregate"]["metadata"] == {"cpu_allocation_ratio": "many", "ssd": "true"}, again
     assert act(small, id, "set_metadata", metadata={"cpu_allocation_ratio": "more"}).status == 400

@@ -18,7 +18,7 @@ from magnetar_control.services import Services
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import flavors
 from magnetar_control.web import Request
 
@@ -89,7 +89,7 @@ class Pictures(EmbeddedImages):
     def show(self, context, image_id):
         if image_id == UUID:
             return {"id": UUID, "name": "one", "status": "active", "size": 1, "min_disk": 0, "min_ram": 0,
-                    "created_at": now(), "updated_at": None, "properties": {}}
+                    "created_at": utc_now(), "updated_at": None, "properties": {}}
         return super().show(context, image_id)
 
 
@@ -113,7 +113,7 @@ def cloud(compute, tmp_path):
     compute.host()
     with compute.api.write() as connection:
         for id in ("a", "1"):
-            connection.execute(insert(flavors).values(id=id, name=f"tiny {id}", vcpus=1, ram=64, created_at=now()))
+            connection.execute(insert(flavors).values(id=id, name=f"tiny {id}", vcpus=1, ram=64, created_at=utc_now()))
     compute.id = compute.server(host="kvm1", metadata='{"a": "b"}', tags='["a"]')
     return compute
 
@@ -128,7 +128,8 @@ def asked(cloud, operation):
         for name in re.findall(r"\{(\w+)\}", path):
             path = path.replace(f"{{{name}}}", params.get(name, cloud.id if name == "server_id" else UUID))
         answer = cloud.application.handle(Request(operation.method, "/v2.1" + path, query, {
-            "x-auth-token": "admin", "openstack-api-version": f"compute {VERSIONS[operation.until]}"}, content, "http://cloud"))
+            "x-auth-token": "admin", "openstack-api-version": f"compute {VERSIONS[operation.until]}"}, content,
+                                                  "http://cloud"))
         if answer.status >= 500 and answer.status not in (501, 503):  # no host is there
             failed.append((path, query, content[:200], answer.content))
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from sqlalchemy import insert
 
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import flavors
 
 IMAGE, OTHER = "70a599e0-31e7-49b7-b260-868f441e862b", "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"
@@ -54,7 +54,7 @@ def boot(small):
     """Makes a server of an image with this mapping."""
     small.host()
     with small.api.write() as connection:
-        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=now()))
+        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=utc_now()))
 
     def made(mapping):
         small.cloud.services = dataclasses.replace(small.cloud.services, image=Images(mapping), network=Networks(),

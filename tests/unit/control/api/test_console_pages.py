@@ -12,9 +12,9 @@ from shutil import which
 import pytest
 
 from magnetar_control.api.console import frames, xterm
-from magnetar_control.api.console.frames import framing_site, hint
+from magnetar_control.api.console.frames import frame_refusal_page, framing_site
 from magnetar_control.api.console.sites import ConsoleSites
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import Forbidden, InvalidSettings
 
 TLS, PLAIN = "https://cloud.example:8774", "http://127.0.0.1:8774"
@@ -55,7 +55,7 @@ DASHBOARD = {"console_allowed_origins": ["https://dashboard.example"]}
     (DASHBOARD, TLS, {"host": "cloud.example:8774", "origin": "https://dashboard.example.evil.example"}, False),
 ])
 def test_who_may_open_a_console(settings, root, headers, good):
-    sites = ConsoleSites(make(settings))
+    sites = ConsoleSites(make_settings(settings))
     if good:
         sites.check(headers, root)
     else:
@@ -70,7 +70,7 @@ def test_who_may_open_a_console(settings, root, headers, good):
     {"console_allowed_origins": [1]}])
 def test_a_setting_that_is_no_site(settings):
     with pytest.raises(InvalidSettings, match=next(iter(settings))):
-        ConsoleSites(make(settings))
+        ConsoleSites(make_settings(settings))
 
 
 def test_xterm_of_debian(tmp_path):
@@ -84,8 +84,8 @@ def test_xterm_of_debian(tmp_path):
     for name, text in files.items():
         (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lib" / name).write_text(text)
-    assert xterm.terminal(tmp_path / "lib") is None
-    found = xterm.terminal(tmp_path)
+    assert xterm.terminal_script(tmp_path / "lib") is None
+    found = xterm.terminal_script(tmp_path)
     assert found is not None and b"throw" not in found and str(tmp_path).encode() not in found
     if which("node"):
         (tmp_path / "run.js").write_bytes(b"var window = {};" + found + b"console.log(new window.Terminal().valueOf(),"
@@ -99,7 +99,7 @@ def test_xterm_of_npm(tmp_path):
     (tmp_path / "css").mkdir()
     (tmp_path / "lib/xterm.js").write_text("whole")
     (tmp_path / "css/xterm.css").write_text("styles")
-    assert (xterm.terminal(tmp_path), xterm.stylesheet(tmp_path)) == (b"whole", b"styles")
+    assert (xterm.terminal_script(tmp_path), xterm.terminal_stylesheet(tmp_path)) == (b"whole", b"styles")
 
 
 @pytest.mark.parametrize(("settings", "headers", "site"), [
@@ -126,23 +126,23 @@ def test_xterm_of_npm(tmp_path):
     (DASHBOARD, {"referer": "https://dashboard.example"}, None),
 ])
 def test_who_shows_a_console_in_a_frame(settings, headers, site):
-    assert framing_site(ConsoleSites(make(settings)), headers, TLS) == site
+    assert framing_site(ConsoleSites(make_settings(settings)), headers, TLS) == site
 
 
 def test_the_hint_in_a_frame_says_what_to_do(caplog, monkeypatch):
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
-    answer = hint("https://dashboard.example")
+    answer = frame_refusal_page("https://dashboard.example")
     page = answer.body().decode()
     assert answer.status == 403 and "console_allowed_origins: [https://dashboard.example]" in page
     assert answer.headers["Content-Security-Policy"] == "default-src 'none'" and "<script" not in page
     assert "console_allowed_origins" in caplog.text
-    assert "[https://dashboard.example]" in hint("A page of another site").body().decode()
+    assert "[https://dashboard.example]" in frame_refusal_page("A page of another site").body().decode()
 
 
 def test_over_plain_http_a_hint_in_no_frame_goes_on_to_the_console(monkeypatch):
     """By a script, the only one that the page may run."""
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
-    answer = hint("http://dashboard.example", sure=False)
+    answer = frame_refusal_page("http://dashboard.example", sure=False)
     (script,) = re.findall("<script>(.*)</script>", answer.body().decode())
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert answer.status == 200 and "window.top === window" in script
@@ -154,10 +154,10 @@ def test_frames_of_strangers_do_not_fill_the_log(caplog, monkeypatch):
     """Anybody may ask for a page, and name any site."""
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
     for number in range(50):
-        hint(f"https://site{number}.example")
+        frame_refusal_page(f"https://site{number}.example")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "https://site0.example shows a console, and is not in console_allowed_origins"]
     monkeypatch.setattr(frames, "WARN_EVERY", 0.0)
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
-    hint("https://later.example")
+    frame_refusal_page("https://later.example")
     assert "https://later.example" in caplog.text

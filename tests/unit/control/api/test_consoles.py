@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from magnetar_control.compute.servers import consoles
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import console_tokens
 from magnetar_control.store.servers import consoles as store
 from magnetar_control.store.servers import servers
@@ -31,7 +31,7 @@ def opened(compute, id, who="alice", body=SERIAL):
 def refused(compute, token):
     """Whether the token is good for nothing."""
     with pytest.raises(Forbidden) as error:
-        consoles.granted(compute.cloud, token)
+        consoles.resolve_console_token(compute.cloud, token)
     assert error.value.message == consoles.REFUSED
     return True
 
@@ -47,12 +47,12 @@ def test_a_token_is_good_once(compute, server):
     token = opened(compute, server)
     with compute.cell.read() as connection:
         assert token not in str(connection.execute(select(console_tokens)).all())
-    first, second = (consoles.granted(compute.cloud, token) for _who in range(2))
+    first, second = (consoles.resolve_console_token(compute.cloud, token) for _who in range(2))
     assert (first.server.id, first.host.name, first.kind) == (server, "kvm1", "serial")
     assert (first.token.project_id, first.token.user_id) == ("red", "alice")
-    consoles.use(first)
+    consoles.use_console_token(first)
     with pytest.raises(Forbidden):
-        consoles.use(second)
+        consoles.use_console_token(second)
     assert refused(compute, token)
 
 
@@ -80,45 +80,46 @@ def test_an_expired_token(compute, server):
 def test_a_token_of_a_server_that_has_gone(compute, server, values):
     token = opened(compute, server)
     with compute.cell.write() as connection:
-        servers.change(connection, server, **values)
+        servers.update_server_row(connection, server, **values)
     assert refused(compute, token)
 
 
 def test_a_token_ends_with_a_move_also_when_the_server_comes_back(compute, server):
     token = opened(compute, server)
     with compute.cell.write() as connection:
-        store.end(connection, server)
+        store.remove_console_tokens(connection, server)
     assert refused(compute, token)
 
 
-@pytest.mark.parametrize("change", [servers.change, servers.progress, servers.progressed])
+@pytest.mark.parametrize("change", [servers.update_server_row, servers.update_server_progress,
+                                    servers.update_progress_returning])
 @pytest.mark.parametrize("state", ["stopped", "suspended", "shelved", "shelved_offloaded", "deleted"])
 def test_a_token_ends_with_the_run_of_its_server(compute, server, change, state):
     """It is not good for the next one."""
     token, kept = opened(compute, server), opened(compute, compute.server(host="kvm1"))
     with compute.cell.write() as connection:
         change(connection, server, vm_state="paused")
-    consoles.granted(compute.cloud, token)
+    consoles.resolve_console_token(compute.cloud, token)
     with compute.cell.write() as connection:
         change(connection, server, vm_state=state)
         change(connection, server, vm_state="active")
     assert refused(compute, token)
-    consoles.granted(compute.cloud, kept)
+    consoles.resolve_console_token(compute.cloud, kept)
 
 
 def test_a_token_that_is_good_again_is_so_for_a_moment(compute, server):
     """After a live migration: at the new host, once."""
     token = opened(compute, server)
-    grant = consoles.granted(compute.cloud, token)
-    consoles.use(grant)
+    grant = consoles.resolve_console_token(compute.cloud, token)
+    consoles.use_console_token(grant)
     with compute.cell.write() as connection:
-        servers.change(connection, server, host="kvm2")
-    consoles.renew(compute.cloud, grant, compute.cloud.hosts.get("kvm2"))
+        servers.update_server_row(connection, server, host="kvm2")
+    consoles.renew_console_token(compute.cloud, grant, compute.cloud.hosts.get("kvm2"))
     with compute.cell.read() as connection:
-        assert connection.execute(select(console_tokens.c.expires_at)).scalar() < now(consoles.AGAIN + 5)
-    again = consoles.granted(compute.cloud, token)
+        assert connection.execute(select(console_tokens.c.expires_at)).scalar() < utc_now(consoles.AGAIN + 5)
+    again = consoles.resolve_console_token(compute.cloud, token)
     assert again.host.name == "kvm2"
-    consoles.use(again)
+    consoles.use_console_token(again)
     assert refused(compute, token)
 
 
@@ -128,7 +129,7 @@ def test_a_flood_of_tokens(compute, server):
     other = opened(compute, compute.server(host="kvm2"))
     assert all(refused(compute, token) for token in tokens[:3])
     for token in (*tokens[3:], other):
-        consoles.granted(compute.cloud, token)
+        consoles.resolve_console_token(compute.cloud, token)
 
 
 def test_where_a_token_leads(compute, server):
@@ -141,7 +142,7 @@ def test_where_a_token_leads(compute, server):
     assert compute.admin.get(f"/os-console-auth-tokens/{token}", "2.30").status == 401
     assert compute.admin.get(f"/os-console-auth-tokens/{token}?x=1", "2.99").status == 400
     assert compute.alice.get(f"/os-console-auth-tokens/{token}", "2.31").status == 403
-    consoles.granted(compute.cloud, token)  # looking does not use it up
+    consoles.resolve_console_token(compute.cloud, token)  # looking does not use it up
 
 
 def test_the_page_of_novnc(sqlite_three, small, tmp_path):
@@ -158,7 +159,7 @@ def test_the_page_of_novnc(sqlite_three, small, tmp_path):
     assert query["autoconnect"] == ["true"]
     path, _mark, asked = query["path"][0].partition("?")
     assert path == "below/console/socket"
-    assert consoles.granted(cloud.cloud, parse_qs(asked)["token"][0]).kind == "vnc"
+    assert consoles.resolve_console_token(cloud.cloud, parse_qs(asked)["token"][0]).kind == "vnc"
     assert url.endswith(asked.replace("=", "%3D"))  # who adds to the URL, as dashboards do, adds a parameter of its own
 
 
@@ -180,7 +181,7 @@ def test_spice(sqlite_three, small, tmp_path):
         assert urlsplit(url).path == "/console/spice.html"
         path, _mark, asked = parse_qs(urlsplit(url).query)["path"][0].partition("?")
         assert path == "console/socket"
-        assert consoles.granted(cloud.cloud, parse_qs(asked)["token"][0]).kind == "spice"
+        assert consoles.resolve_console_token(cloud.cloud, parse_qs(asked)["token"][0]).kind == "spice"
 
 
 def test_channels_of_spice(compute, server):
@@ -188,16 +189,16 @@ def test_channels_of_spice(compute, server):
     token = opened(compute, server)
     with compute.cell.write() as connection:
         connection.execute(update(console_tokens).values(type="spice-html5"))
-    first, second = (consoles.granted(compute.cloud, token) for _who in range(2))
+    first, second = (consoles.resolve_console_token(compute.cloud, token) for _who in range(2))
     assert not first.further
-    consoles.use(first)
+    consoles.use_console_token(first)
     with pytest.raises(Forbidden):
-        consoles.use(second)
+        consoles.use_console_token(second)
     for _channel in range(consoles.CHANNELS):
-        grant = consoles.granted(compute.cloud, token)
+        grant = consoles.resolve_console_token(compute.cloud, token)
         assert grant.further
-        consoles.use(grant)
+        consoles.use_console_token(grant)
     with pytest.raises(Forbidden):
-        consoles.use(consoles.granted(compute.cloud, token))
-    consoles.finish(first)
+        consoles.use_console_token(consoles.resolve_console_token(compute.cloud, token))
+    consoles.revoke_console_token(first)
     assert refused(compute, token)

@@ -6,7 +6,7 @@ import pytest
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, NotFound, TimedOut, Unreachable
 
 from .compute import Agents, Caller, Teller
@@ -51,7 +51,7 @@ def test_who_may_look_and_is_no_administrator_reads_of_no_host(small, error, tmp
     """Nor what agent, libvirt and QEMU said."""
     (tmp_path / "policy.yaml").write_text('"os_compute_api:os-server-diagnostics": "role:member"')
     small.host("kvm1")
-    settings = make({"state_dir": str(tmp_path), "policy_file": str(tmp_path / "policy.yaml")})
+    settings = make_settings({"state_dir": str(tmp_path), "policy_file": str(tmp_path / "policy.yaml")})
     cloud = Cloud(settings, small.store, small.cloud.services, Agents(**({"kvm1": Teller(error)} if error else {})))
     alice = Caller(ComputeApplication(cloud, OPERATIONS), "alice")
     refused = alice.get(f"/servers/{small.server(host='kvm1')}/diagnostics", "2.48")

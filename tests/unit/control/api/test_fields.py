@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.api.nova.fields import ApiField, Fields, View, below
+from magnetar_control.api.nova.fields import ApiField, Fields, View, field_errors_below
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.servers.server_fields import FIELDS
 from magnetar_control.api.nova.servers.server_view import ServerView
@@ -86,7 +86,7 @@ def test_a_range_does_not_end_before_it_begins():
 
 
 def test_errors_name_the_field_as_it_stands_in_the_body():
-    with pytest.raises(InvalidField) as refused, below("keypair"):
+    with pytest.raises(InvalidField) as refused, field_errors_below("keypair"):
         Text(1, 2).check("abc", "name")
     assert refused.value.details["field"] == "keypair.name"
     assert refused.value.message.startswith("keypair.name: ")

@@ -9,14 +9,15 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from magnetar_control.store.engine.database import Database, away
+from magnetar_control.api.nova.servers.server_fields import FIELDS
+from magnetar_control.store.engine.database import Database, is_database_unreachable
 from magnetar_control.store.engine.tables import servers
 from magnetar_control.store.servers import server_list
-from magnetar_control.store.servers.purge import purge
+from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
 from tests.unit.control.conftest import tables
 from tools import postgres
 
-from .compute import Compute
+from .compute import Compute, emptied
 from .conftest import NAMES
 
 
@@ -31,9 +32,9 @@ def test_what_a_database_refuses_is_not_a_cell_that_is_away(compute, monkeypatch
 
 def test_what_says_that_a_database_is_away():
     for error in (OperationalError("", {}, Exception()), PoolTimeout()):
-        assert away(error)
+        assert is_database_unreachable(error)
     for error in (DataError("", {}, Exception()), ProgrammingError("", {}, Exception())):
-        assert not away(error)
+        assert not is_database_unreachable(error)
 
 
 def test_pages_go_on_after_a_server_that_was_deleted(compute):
@@ -55,6 +56,40 @@ def test_pages_go_on_after_a_server_that_was_deleted(compute):
     assert seen == made[::-1]
     for marker in (compute.server(project="blue", deleted_at="2026-02-01T00:00:00.000000"), "0" * 36):
         assert compute.rita.get(f"/servers?marker={marker}").status == 400
+
+
+SORT_KEYS = sorted(FIELDS.sorts)
+
+
+def test_pages_have_each_server_once_where_all_values_are_equal(compute):
+    """In the order of each key, also where no server has a value."""
+    made = {compute.server(created_at="2026-01-01T00:00:00.000000") for _time in range(5)}
+    assert {"created_at", "host", "task_state", "uuid"} <= set(SORT_KEYS)
+    for key, direction in product(SORT_KEYS, ("asc", "desc")):
+        seen, path = [], f"/servers?all_tenants=1&sort_key={key}&sort_dir={direction}&limit=2"
+        while path:
+            reply = compute.admin.get(path, "2.100")
+            assert reply.status == 200, reply
+            seen += [server["id"] for server in reply.json["servers"]]
+            path = (reply.json.get("servers_links") or [{"href": ""}])[0]["href"].partition("/v2.1")[2]
+        assert len(seen) == 5 and set(seen) == made, (key, direction)
+
+
+@pytest.fixture(params=["sqlite_three", "postgres_three"])
+def limited(request, tmp_path):
+    """The Compute API with lists of at most three servers."""
+    databases = request.getfixturevalue(request.param)
+    yield Compute(databases, tmp_path, max_limit=3)
+    emptied(databases)
+
+
+def test_a_limit_beyond_all_bounds_is_a_page(limited):
+    made = [limited.server(created_at=f"2026-01-0{at + 1}T00:00:00.000000") for at in range(5)]
+    for path, query in product(("/servers", "/servers/detail"), ("limit=1000000000", "limit=1000000000&name=.")):
+        reply = limited.rita.get(f"{path}?{query}")
+        assert reply.status == 200 and reply.json["servers_links"], reply
+        assert [server["id"] for server in reply.json["servers"]] == made[:1:-1]
+    assert limited.rita.get("/servers?limit=99999999999999999999").status in (200, 400)
 
 
 def test_words_of_filters_have_an_end(compute):
@@ -81,7 +116,7 @@ def test_lists_of_deleted_servers_after_a_purge(compute):
         return {one["id"] for one in reply.json["servers"]}
 
     assert listed("deleted=true") == {*gone, kept}
-    assert purge(compute.store, compute.cell, "2026-06-01T00:00:00.000000") == 3
+    assert purge_deleted_servers(compute.store, compute.cell, "2026-06-01T00:00:00.000000") == 3
     assert listed("deleted=true") == listed("deleted=true&limit=1") == {kept}
     assert listed("changes-since=2020-01-01T00:00:00Z") == {kept, lives} and listed("") == {lives}
     assert compute.admin.get(f"/servers/{gone[0]}").status == 404
@@ -95,7 +130,7 @@ def icu(cluster, tmp_path):
     with psycopg.connect(host=str(cluster), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
         for name in NAMES:
             connection.execute(f"CREATE DATABASE icu_{name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
-            found[name] = Database(postgres.url(cluster, f"icu_{name}"), name)
+            found[name] = Database(postgres.postgres_url(cluster, f"icu_{name}"), name)
             tables(found[name])
         yield Compute(found, tmp_path)
         for name, database in found.items():

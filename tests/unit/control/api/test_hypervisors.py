@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from magnetar_control.compute.hosts import hypervisors
-from magnetar_control.compute.hosts.hypervisors import address
+from magnetar_control.compute.hosts.hypervisors import agent_address
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import NotFound, Unreachable
@@ -30,10 +30,10 @@ def test_what_a_host_has_and_what_is_used(compute):
     server = compute.server(host="kvm1", task_state="rebooting")
     compute.server(host="kvm1")
     with compute.api.write() as connection:
-        hosts.set_host(connection, "kvm1", memory_mb_reserved=512, disabled=True, disabled_reason="new fan")
-        assert allocations.claim(connection, server, server, id, allocations.Amounts(2, 1024, 10))
+        hosts.update_host_row(connection, "kvm1", memory_mb_reserved=512, disabled=True, disabled_reason="new fan")
+        assert allocations.claim_host_resources(connection, server, server, id, allocations.Amounts(2, 1024, 10))
     shown = compute.admin.get(f"{PATH}/{id}", "2.53").json["hypervisor"]
-    assert shown.pop("host_ip") == address("https://kvm1.example:6553")
+    assert shown.pop("host_ip") == agent_address("https://kvm1.example:6553")
     assert shown == {
         "id": id, "hypervisor_hostname": "kvm1", "state": "up", "status": "disabled", "hypervisor_type": "QEMU",
         "hypervisor_version": 7002022, "service": {"id": id, "host": "kvm1", "disabled_reason": "new fan"},
@@ -91,8 +91,8 @@ def test_words_of_uptime(seconds, users, words):
 
 def test_versions_and_addresses():
     assert [version_number(text) for text in ("7.2.22", "10.0", "", "8.2.0-rc1")] == [7002022, 10000000, 0, 8002000]
-    assert address("unix:/run/magnetar/agent.sock") == "127.0.0.1"
-    assert address("https://192.0.2.7:6553") == "192.0.2.7"
+    assert agent_address("unix:/run/magnetar/agent.sock") == "127.0.0.1"
+    assert agent_address("https://192.0.2.7:6553") == "192.0.2.7"
 
 
 def test_queries_do_not_grow(small):

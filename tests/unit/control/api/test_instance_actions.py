@@ -53,14 +53,14 @@ def test_a_server_that_leaves_cell0_meanwhile_has_its_actions(small, monkeypatch
     """It was found there, and is in its cell with its actions when these are read."""
     id = small.server()
     acted(small, id, 1)
-    find = servers.find
+    find = servers.find_server_row
 
     def found_before(store, server_id, **how):
-        monkeypatch.setattr(servers, "find", find)
+        monkeypatch.setattr(servers, "find_server_row", find)
         return small.databases["cell0"], find(store, server_id, **how)[1]
 
     for rest in ((), (request(1),)):
-        monkeypatch.setattr(servers, "find", found_before)
+        monkeypatch.setattr(servers, "find_server_row", found_before)
         reply = small.alice.get(path(id, *rest), "2.84")
         assert reply.status == 200 and request(1) in str(reply.json), reply
 

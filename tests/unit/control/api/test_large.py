@@ -6,7 +6,7 @@ import asyncio
 import orjson
 import pytest
 
-from magnetar_control.api.image.app import application
+from magnetar_control.api.image.app import image_application
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.image import EmbeddedImages
@@ -19,7 +19,7 @@ LARGE = 10 << 20
 
 @pytest.fixture
 def server(small, tmp_path):
-    mounts = {"": small.application, "/image": application(EmbeddedImages(small.api, tmp_path), authenticate)}
+    mounts = {"": small.application, "/image": image_application(EmbeddedImages(small.api, tmp_path), authenticate)}
     small.application.v1 = V1Application(small.cloud)
     return AsgiServer(mounts)
 

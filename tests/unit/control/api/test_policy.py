@@ -14,7 +14,7 @@ from magnetar_control.compute.access.policies import POLICIES
 from magnetar_control.compute.access.policy import Policy
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.services import Context
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import InvalidField
 
 from .compute import WHO, Caller
@@ -53,8 +53,8 @@ def test_defaults_are_as_without_a_file(file):
 
 def test_requests_are_refused_and_allowed_by_the_file(small, file):
     write(file, f'"mine": "role:member"\n{NOBODY_SHOWS}"{INDEX}:get_all_tenants": "rule:mine"\n')
-    cloud = Cloud(make({"state_dir": str(file.parent), "policy_file": str(file)}), small.store, small.cloud.services,
-                  small.cloud.agents)
+    cloud = Cloud(make_settings({"state_dir": str(file.parent), "policy_file": str(file)}), small.store,
+                  small.cloud.services, small.cloud.agents)
     alice, rita = (Caller(ComputeApplication(cloud, OPERATIONS), name) for name in ("alice", "rita"))
     id = small.server()
     reply = alice.get(f"/servers/{id}")
@@ -174,8 +174,8 @@ def test_a_policy_file_of_nova_loads(file, caplog):
 
 def test_who_is_an_administrator_is_a_rule(small, file):
     write(file, '"context_is_admin": "role:admin or user_id:rita"\n')
-    cloud = Cloud(make({"state_dir": str(file.parent), "policy_file": str(file)}), small.store, small.cloud.services,
-                  small.cloud.agents)
+    cloud = Cloud(make_settings({"state_dir": str(file.parent), "policy_file": str(file)}), small.store,
+                  small.cloud.services, small.cloud.agents)
     id = small.server(project="blue", user="bob")
     for name, status in (("rita", 200), ("alice", 404)):
         caller = Caller(ComputeApplication(cloud, OPERATIONS), name)

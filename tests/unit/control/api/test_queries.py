@@ -16,7 +16,7 @@ from magnetar_control.api.v1 import V1Application
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store.accounts import keypairs
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import server_group_members, servers
 from magnetar_control.store.servers import server_groups
 from magnetar_control.web import Request
@@ -111,7 +111,8 @@ def test_more_attachments_are_not_more_queries(cloud):
             id, image = str(uuid.uuid4()), str(uuid.uuid4())
             with cloud.api.write() as connection:
                 connection.execute(insert(volumes).values(
-                    id=id, project_id="red", user_id="alice", name="data", size=1, status="in-use", created_at=now(),
+                    id=id, project_id="red", user_id="alice", name="data", size=1, status="in-use",
+                    created_at=utc_now(),
                     volume_type="default", availability_zone="nova"))
             cloud.server(host="kvm1", image_id=image, volumes=orjson.dumps([{
                 "volume_id": id, "attachment_id": str(uuid.uuid4()), "device": "/dev/vdb", "tag": None,
@@ -143,7 +144,7 @@ def test_where_a_server_was_found_is_remembered(cloud):
         assert cloud.alice.get(f"/servers/{id}", "2.96").status == 200
     assert len(again) == 1 < len(first)
     with cloud.store.databases()[1][1].write() as connection:
-        connection.execute(update(servers).where(servers.c.id == id).values(deleted_at=now()))
+        connection.execute(update(servers).where(servers.c.id == id).values(deleted_at=utc_now()))
     assert cloud.alice.get(f"/servers/{id}", "2.96").status == 404
 
 
@@ -219,20 +220,21 @@ def test_one_request_makes_so_many_servers_at_most(cloud, counts, named, status)
         assert len(cloud.alice.get("/servers").json["servers"]) == 3
 
 
-@pytest.mark.parametrize(("path", "body", "limit", "rows"), [
+@pytest.mark.parametrize(("path", "body", "limit", "counter"), [
     ("/os-keypairs", {"keypair": {"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJSCq7WS4EYA0lxFHlPGPf+"
-                                                "dLZkBNpUlsqEyT9iIUNvC a"}}, "quota_key_pairs", keypairs),
+                                                "dLZkBNpUlsqEyT9iIUNvC a"}}, "quota_key_pairs",
+     (keypairs, "count_keypair_rows")),
     ("/os-server-groups", {"server_group": {"policies": ["affinity"]}}, "quota_server_groups",
-     server_groups)])
-def test_many_at_once_do_not_exceed_other_quotas(cloud, monkeypatch, path, body, limit, rows):
-    count = rows.count
+     (server_groups, "count_server_group_rows"))])
+def test_many_at_once_do_not_exceed_other_quotas(cloud, monkeypatch, path, body, limit, counter):
+    count = getattr(*counter)
 
     def slowly(*asked):  # so that all have counted before one is made, unless they wait for each other
         found = count(*asked)
         time.sleep(0.05)
         return found
 
-    monkeypatch.setattr(rows, "count", slowly)
+    monkeypatch.setattr(*counter, slowly)
     cloud.cloud.settings = dataclasses.replace(cloud.cloud.settings, **{limit: 3})
     ((key, wanted),) = body.items()
     with ThreadPoolExecutor(12) as threads:

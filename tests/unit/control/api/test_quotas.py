@@ -19,7 +19,7 @@ OF_RED = "/os-quota-sets/red"
 
 def test_limits_bind_projects_and_users(compute):
     def room(who):
-        return quotas.check_servers(Caller(compute.cloud, WHO[who], "req-1"), {"vcpus": 2, "ram": 512}, 1, 100)
+        return quotas.check_server_quota(Caller(compute.cloud, WHO[who], "req-1"), {"vcpus": 2, "ram": 512}, 1, 100)
 
     compute.server(user="alice")
     assert (room("alice"), room("rita")) == (9, 9)
@@ -77,10 +77,11 @@ def test_what_nova_resets_are_novas_limits(compute):
     """Those of other services are in the same table."""
     with compute.api.write() as connection:
         for holder in ("red", "red/alice"):
-            limits.put(connection, holder, {"volumes": 3, "cores": 4})
+            limits.upsert_quota_rows(connection, holder, {"volumes": 3, "cores": 4})
     assert compute.admin.delete(OF_RED).status == 202
     with compute.api.read() as connection:
-        assert limits.found(connection, ("red", "red/alice")) == {"red": {"volumes": 3}, "red/alice": {"volumes": 3}}
+        assert limits.fetch_quota_limits(connection, ("red", "red/alice")) == {"red": {"volumes": 3},
+                                                                               "red/alice": {"volumes": 3}}
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_servers_need_ports(networked):
     assert create(networked, max_count=9, networks=two).status == 202  # as many as there is room for
     assert len(networked.alice.get("/servers").json["servers"]) == 2
     with networked.api.write() as connection:
-        limits.put(connection, "red", {"port": 0})
+        limits.upsert_quota_rows(connection, "red", {"port": 0})
     assert create(networked).status == 403
     assert create(networked, networks="none").status == 202
 
@@ -114,7 +115,7 @@ def test_servers_need_ports(networked):
 def test_an_interface_needs_a_port(networked):
     id = networked.server(host="kvm1")
     with networked.api.write() as connection:
-        limits.put(connection, "red", {"port": 0})
+        limits.upsert_quota_rows(connection, "red", {"port": 0})
     refused = networked.alice.post(f"/servers/{id}/os-interface", {"interfaceAttachment": {}})
     assert refused.status == 403 and refused.message.startswith("Maximum number of ports exceeded"), refused
     assert networked.alice.get(f"/servers/{id}").json["server"]["OS-EXT-STS:task_state"] is None

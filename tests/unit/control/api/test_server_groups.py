@@ -4,7 +4,7 @@
 from sqlalchemy import insert
 
 from magnetar_control.store.engine.tables import server_group_members
-from magnetar_control.store.hosts.hosts import group_of
+from magnetar_control.store.hosts.hosts import fetch_scheduling_group
 
 PATH = "/os-server-groups"
 SPREAD = {"name": "web", "policy": "anti-affinity", "rules": {"max_server_per_host": "3"}}
@@ -35,13 +35,13 @@ def test_a_group_is_made_shown_and_deleted(compute):
     assert compute.rita.get(f"{PATH}/{id}", "2.64").json == {"server_group": shown}
     assert compute.rita.get(PATH, "2.64").json == {"server_groups": [shown]}
     with compute.api.read() as connection:  # what the scheduler reads
-        found = group_of(connection, server)
+        found = fetch_scheduling_group(connection, server)
     assert (found.policy, found.max_per_host) == ("anti-affinity", 3)
     assert compute.alice.delete(f"{PATH}/{id}").status == 204
     again = compute.alice.delete(f"{PATH}/{id}")
     assert (again.status, again.message) == (404, f"Instance group {id} could not be found.")
     with compute.api.read() as connection:
-        assert group_of(connection, server) is None
+        assert fetch_scheduling_group(connection, server) is None
 
 
 def test_a_list_is_two_queries_however_long(small):

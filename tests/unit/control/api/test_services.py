@@ -3,12 +3,15 @@
 
 import uuid
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network.tables import security_group_hosts
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import host_states, migrations
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.services import fetch_service_rows
+from tests.support.control.serving import ADMIN, Asker, authenticate
 
 from .compute import CELL1, Compute, emptied
 
@@ -39,6 +42,30 @@ def test_services_of_a_cell_that_does_not_answer(small, tmp_path, monkeypatch):
     assert listed(small, version="2.69") == [{"binary": "nova-compute", "host": "kvm1", "status": "UNKNOWN"}]
 
 
+def test_a_service_tells_why_its_host_is_refused(compute):
+    compute.host("kvm1")
+    with compute.cell.write() as connection:
+        connection.execute(update(host_states).values(problem="AUTO: its agent says that it is host 'stranger'"))
+    (service,) = listed(compute)
+    assert (service["state"], service["status"]) == ("down", "enabled")
+    assert service["disabled_reason"] == "AUTO: its agent says that it is host 'stranger'"
+    assert not compute.cloud.hosts.all(fresh=True)["kvm1"].up
+    compute.admin.put(f"{PATH}/disable-log-reason", {
+        "host": "kvm1", "binary": "nova-compute", "disabled_reason": "fan"})
+    assert listed(compute)[0]["disabled_reason"] == "fan"
+
+
+def test_services_of_compute_hosts_are_network_agents(compute):
+    compute.host("kvm1")
+    application = network_application(compute.cloud.services.network, authenticate,
+                                      lambda: fetch_service_rows(compute.store, "nova", 60))
+    (agent,) = Asker(application, ADMIN)("GET", "/v2.0/agents")["agents"]
+    assert (agent["host"], agent["alive"], agent["availability_zone"]) == ("kvm1", True, "nova")
+    with compute.api.read() as connection:
+        created_at = connection.execute(select(hosts.hosts.c.created_at)).scalar_one()
+    assert agent["created_at"] == f"{created_at[:19]}Z"
+
+
 def test_a_host_is_disabled_and_enabled_by_words(compute):
     compute.host("kvm1")
     body = {"host": "kvm1", "binary": "nova-compute"}
@@ -58,7 +85,7 @@ def test_a_host_is_disabled_and_enabled_by_words(compute):
     (one,) = listed(compute)
     assert (one["state"], one["forced_down"]) == ("down", True)
     with compute.api.read() as connection:  # what the scheduler reads
-        assert hosts.show(connection, "kvm1")["forced_down"]
+        assert hosts.fetch_host_row(connection, "kvm1").forced_down
 
 
 def test_disabling_changes_nothing_of_what_may_be_claimed(sqlite_three, tmp_path):
@@ -67,7 +94,7 @@ def test_disabling_changes_nothing_of_what_may_be_claimed(sqlite_three, tmp_path
     id = api.host("kvm1")
     api.admin.put(f"{PATH}/{id}", {"status": "disabled"}, "2.53")
     with api.api.read() as connection:
-        assert hosts.show(connection, "kvm1")["vcpus_limit"] == 128
+        assert hosts.fetch_host_row(connection, "kvm1").vcpus_limit == 128
     emptied(sqlite_three)
 
 
@@ -103,10 +130,11 @@ def test_a_host_in_use_stays(small):
     with small.cell.write() as connection:
         connection.exec_driver_sql("UPDATE migrations SET status = 'completed'")
     with small.api.write() as connection:
-        assert allocations.claim(connection, server, server, id, allocations.Amounts(1, 64, 1), cell_id=CELL1)
+        assert allocations.claim_host_resources(connection, server, server, id, allocations.Amounts(1, 64, 1),
+                                                cell_id=CELL1)
     assert small.admin.delete(f"{PATH}/{id}", "2.53").status == 409
     with small.api.write() as connection:
-        allocations.release(connection, server)
+        allocations.release_consumer_claims(connection, server)
     assert small.admin.delete(f"{PATH}/{id}", "2.53").status == 204
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 
 from magnetar_control.compute.access import policy
 from magnetar_control.compute.access.policy import Policy
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import flavors, servers
 
 IMAGE, OTHER = "70a599e0-31e7-49b7-b260-868f441e862b", "0f2f9f7e-3d7e-4c1b-a0c6-5be1fd1d7fb5"
@@ -28,7 +28,7 @@ class Images:
 def cloud(small):
     small.host()
     with small.api.write() as connection:
-        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=now()))
+        connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, disk=1, created_at=utc_now()))
     small.cloud.services = dataclasses.replace(small.cloud.services, image=Images())
     return small
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.conductor.flows import interface_attach
-from magnetar_control.conductor.steps import volume_connections
+from magnetar_control.conductor.steps import block_devices
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.errors import Conflict, MagnetarError
@@ -179,7 +179,7 @@ def test_a_volume_that_cannot_be_had_is_given_up(owner: Owner, monkeypatch: pyte
     def refused(*_args: Any) -> Any:
         raise Conflict("The host has no room for a disk.")
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect_volume", refused)
     assert owner.attach(server, volume).status == 200
     eventually(lambda: owner.state(volume) == "available")
     eventually(lambda: owner.attached(server) == [])
@@ -191,13 +191,13 @@ def test_a_detached_volume_is_detaching_before_the_answer(owner: Owner, monkeypa
     server, volume, go = owner.server()["id"], owner.volume(), threading.Event()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real = volume_connections.agent_flow.detach
+    real = block_devices.agent_flow.detach_remote_volume
 
     def waits(*args: Any, **more: Any) -> Any:
         assert go.wait(20)
         return real(*args, **more)
 
-    monkeypatch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", waits)
+    monkeypatch.setattr("magnetar_control.conductor.steps.block_devices.agent_flow.detach_remote_volume", waits)
     assert owner.detach(server, volume).status == 202
     assert owner.state(volume) == "detaching"
     again = owner.detach(server, volume)
@@ -221,7 +221,7 @@ def test_a_reset_of_the_state_leaves_no_volume_between_two_states(owner: Owner, 
         raise Conflict("No.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.flows.volume_attach.connect", waits)
+        patch.setattr("magnetar_control.conductor.flows.volume_attach.connect_volume", waits)
         third = owner.volume()
         assert owner.attach(server, third).status == 200  # the next action of the server waits for this one
         assert begun.wait(60)
@@ -245,7 +245,7 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
         raise Conflict("The guest did not let go of it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", refused)
+        patch.setattr("magnetar_control.conductor.steps.block_devices.agent_flow.detach_remote_volume", refused)
         assert owner.detach(server, volume).status == 202
         eventually(lambda: _last(owner, server)["message"] == "Error")
     assert _last(owner, server)["action"] == "detach_volume"
@@ -261,7 +261,7 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
     server, volume = owner.server()["id"], owner.volume()
     owner.attach(server, volume)
     eventually(lambda: owner.state(volume) == "in-use")
-    real, tried = volume_connections.agent_flow.detach, []
+    real, tried = block_devices.agent_flow.detach_remote_volume, []
 
     def fails_once(*args: Any, **more: Any) -> Any:
         answer = real(*args, **more)
@@ -270,7 +270,8 @@ def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
             raise MagnetarError
         return answer
 
-    monkeypatch.setattr("magnetar_control.conductor.steps.volume_connections.agent_flow.detach", fails_once)
+    monkeypatch.setattr("magnetar_control.conductor.steps.block_devices.agent_flow.detach_remote_volume",
+                        fails_once)
     assert owner.detach(server, volume).status == 202
     eventually(lambda: owner.state(volume) == "available")
     assert owner.attached(server) == [] and len(tried) == 2
@@ -309,7 +310,7 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
         assert go.wait(30)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr(volume_connections.agent_flow, verb, silent)
+    monkeypatch.setattr(block_devices.agent_flow, f"{verb}_remote_volume", silent)
     getattr(owner, verb)(server, volume)
     assert begun.wait(30)
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.fake.disks import read
+from magnetar_agent.fake.disks import read_fake_disk
 from magnetar_control.agents import AgentClient
 from magnetar_control.compute.servers import server_reservations
 from magnetar_control.conductor.steps import block_devices, nics
@@ -37,7 +37,7 @@ def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
 
 
 def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, waits, asks, allocates = [], block_devices._wait_until_made, AgentClient.ensure, nics.allocate
+    seen, waits, asks, allocates = [], block_devices._wait_until_made, AgentClient.ensure, nics.allocate_nics
 
     def allocate(work: Any, host: str) -> Any:
         seen.append(owner.call.get(f"/v2.1/servers/{work.id}").json["server"]["OS-EXT-STS:task_state"])
@@ -52,7 +52,7 @@ def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: 
             seen.append(owner.call.get(f"/v2.1/servers/{key}").json["server"]["OS-EXT-STS:task_state"])
         return asks(self, noun, key, *given, **more)
 
-    monkeypatch.setattr(nics, "allocate", allocate)
+    monkeypatch.setattr(nics, "allocate_nics", allocate)
     monkeypatch.setattr(block_devices, "_wait_until_made", wait)
     monkeypatch.setattr(AgentClient, "ensure", ensure)
     blocks = [block("image", owner.call.image(), boot_index=0, volume_size=2, delete_on_termination=True)]
@@ -162,7 +162,7 @@ SCRATCH = {"source_type": "blank", "destination_type": "local"}
 def _disks(owner: Owner, server: str) -> dict[str, int]:
     """MiB of the server's own disks, by file."""
     place = owner.cloud.folder / owner.host_of(server) / "state" / "servers" / server
-    return {path.name: seen.virtual_size >> 20 for path in place.glob("disk*") if (seen := read(path, None))}
+    return {path.name: seen.virtual_size >> 20 for path in place.glob("disk*") if (seen := read_fake_disk(path, None))}
 
 
 def _large(owner: Owner) -> None:
@@ -367,8 +367,8 @@ def _asked(owner: Owner, volume: str, **more: Any) -> Any:
 def test_a_volume_is_reserved_before_the_answer(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next who names it is told so, and does not get a server in error."""
     volume, go = owner.volume(), threading.Event()
-    real = block_devices.prepare
-    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare", lambda *args: (
+    real = block_devices.prepare_volumes
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare_volumes", lambda *args: (
         go.wait(20), real(*args))[1])
     first = _asked(owner, volume)
     assert first.status == 202 and owner.state(volume) == "reserved"
@@ -392,7 +392,7 @@ def test_a_reserved_volume_is_free_when_its_server_is_not_built(owner: Owner, mo
         server = owner.call.settled(_asked(owner, volume, flavorRef="huge").json["server"]["id"])
         assert server and server["status"] == "ERROR" and owner.state(volume) == "available"
         return
-    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare", lambda *_args: (
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create.block_devices.prepare_volumes", lambda *_args: (
         go.wait(20), (_ for _ in ()).throw(Cancelled("It is deleted.")))[1])
     id = _asked(owner, volume).json["server"]["id"]
     assert owner.state(volume) == "reserved"

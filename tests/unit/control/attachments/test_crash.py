@@ -123,7 +123,7 @@ def test_building_with_a_named_port(owner: Owner, fuse: Fuse, monkeypatch: pytes
         return str(owner.call.get(f"{NETWORK}/ports/{port}").json["port"]["device_id"])
 
     if not well:
-        monkeypatch.setattr(nics, "allocate", refuse)
+        monkeypatch.setattr(nics, "allocate_nics", refuse)
     for at in range(1, 100):
         fuse.light(at)
         reply = owner.call.post("/v2.1/servers", body, "2.60")

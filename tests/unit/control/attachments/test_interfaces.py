@@ -105,7 +105,7 @@ def test_a_host_that_refuses_leaves_no_port(owner: Owner, monkeypatch: pytest.Mo
     def refused(*_args: Any, **_more: Any) -> Any:
         raise Conflict("The host has no room for a NIC.")
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.interface_attach.nics.networks", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.interface_attach.nics.make_nic_networks", refused)
     reply = owner.call.post(path(server), {"interfaceAttachment": {"net_id": net}})
     assert reply.status == 500 and "no room" in reply.json["computeFault"]["message"]
     assert ports(owner) == before
@@ -151,7 +151,7 @@ def test_a_nic_that_comes_too_late_is_taken_back(owner: Owner, monkeypatch: pyte
     if begun:
         monkeypatch.setattr(interface_attach, "_plug", late)
     else:  # another action of the server is in hand
-        monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect",
+        monkeypatch.setattr("magnetar_control.conductor.flows.volume_attach.connect_volume",
                             lambda *_args: go.wait(20) and "vdb")
         assert owner.attach(server, owner.volume()).status == 200
     monkeypatch.setattr(interface_attach, "_unplug", lambda *args: unplugged.append(unplug(*args)))

@@ -55,7 +55,7 @@ def port(owner: Owner) -> Iterator[str]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | None], threading.Event]:
     """Holds builds back before they take ports. Set the event to let them go on, or fail as told."""
     def hold(error: Exception | None = None) -> threading.Event:
-        go, real = threading.Event(), nics.allocate
+        go, real = threading.Event(), nics.allocate_nics
 
         def allocate(work: Any, host: str) -> Any:
             go.wait(30)
@@ -63,7 +63,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | None], thread
                 raise error
             return real(work, host)
 
-        monkeypatch.setattr(nics, "allocate", allocate)
+        monkeypatch.setattr(nics, "allocate_nics", allocate)
         return go
 
     return hold
@@ -92,7 +92,7 @@ def test_a_port_is_reserved_before_the_answer(owner: Owner, port: str, held: Any
 
 def test_of_requests_at_once_one_gets_the_port(owner: Owner, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All have seen the port free before any of them reserves it."""
-    all_looked, real = threading.Barrier(4), networks.check_requested
+    all_looked, real = threading.Barrier(4), networks.resolve_requested_networks
 
     def looked(*asked: Any) -> Any:
         found = real(*asked)
@@ -100,7 +100,7 @@ def test_of_requests_at_once_one_gets_the_port(owner: Owner, port: str, monkeypa
         return found
 
     owner.call.image()
-    monkeypatch.setattr(networks, "check_requested", looked)
+    monkeypatch.setattr(networks, "resolve_requested_networks", looked)
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda _number: _asked(owner, port), range(4)))
     assert sorted(reply.status for reply in replies) == [202, 409, 409, 409]
@@ -196,7 +196,7 @@ def test_a_conductor_goes_on_where_the_api_dies(owner: Owner, port: str, monkeyp
 def test_a_server_that_moves_into_its_cell_meanwhile_keeps_its_port(owner: Owner, port: str,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be seen in neither: its mapping was read before it came, and cell0 after it had left."""
-    monkeypatch.setattr(server_reservations.servers, "find_each", lambda _store, ids: (
+    monkeypatch.setattr(server_reservations.servers, "find_server_rows", lambda _store, ids: (
         owner.call.settled(ids[0]), {})[1])
     server = _asked(owner, port).json["server"]["id"]
     built = owner.call.settled(server)

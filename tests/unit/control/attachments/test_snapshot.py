@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor.periodic.periodic import remove_unused
+from magnetar_control.conductor.periodic.periodic import remove_unused_images
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_core.errors import Conflict, HypervisorDown
 from magnetar_core.http.client import Client
@@ -131,7 +131,7 @@ def test_a_copy_that_fails_kills_the_image_only(maker: Owner, monkeypatch: pytes
     def refused(*_args: Any) -> None:
         raise Conflict("The host has no room for a copy.")
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload", refused)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload_root_disk", refused)
     id = make(maker, server)
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
@@ -233,7 +233,7 @@ def test_a_copy_that_the_host_keeps_does_not_fail_the_image(maker: Owner, monkey
         assert leftovers(maker) == [f"snapshot-{id}"]
     with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
         client.event("server", server, "create_image", {"name": f"snapshot-{server}"})  # somebody else's
-    remove_unused(maker.cloud.parts.working)
+    remove_unused_images(maker.cloud.parts.working)
     assert leftovers(maker) == [f"snapshot-{server}"]
     with maker.cloud.parts.agents.client(maker.cloud.hosts[maker.host_of(server)]) as client:
         client.delete("image", f"snapshot-{server}")
@@ -263,7 +263,7 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
         tried.append(1)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload", away)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_create_image.upload_root_disk", away)
     monkeypatch.setattr("magnetar_control.conductor.worker.retry.AGAIN", pause)
     id = make(maker, server)
     eventually(lambda: tried)

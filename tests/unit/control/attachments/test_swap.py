@@ -143,7 +143,7 @@ def test_a_server_that_is_deleted_meanwhile(owner: Owner, monkeypatch: pytest.Mo
             time.sleep(0.02)
         raise Cancelled
 
-    monkeypatch.setattr(attach, "attach", lasts)
+    monkeypatch.setattr(attach, "attach_remote_volume", lasts)
     assert owner.swap(server, old, new).status == 202
     assert asked.wait(60)
     [one] = owner.attached(server)

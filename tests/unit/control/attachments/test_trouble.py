@@ -145,7 +145,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
     """The host attaches it, and its answer is lost; then it is away, or its disk full, for longer than anything is
     asked again."""
     server, volume, tried, away = owner.server()["id"], owner.volume(), [], [True]
-    plug, unplug = volume_attach.connect, volume_attach.disconnect
+    plug, unplug = volume_attach.connect_volume, volume_attach.disconnect_volume
 
     def plugged(*args: Any) -> str:
         device = plug(*args)
@@ -159,8 +159,8 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
             raise trouble
         unplug(*args)
 
-    monkeypatch.setattr(volume_attach, "connect", plugged)
-    monkeypatch.setattr(volume_attach, "disconnect", unplugged)
+    monkeypatch.setattr(volume_attach, "connect_volume", plugged)
+    monkeypatch.setattr(volume_attach, "disconnect_volume", unplugged)
     for name, value in (("AGAIN", 0.0), ("TRIES", 2), ("SELDOM", 0.1)):
         monkeypatch.setattr(retry, name, value)
     assert owner.attach(server, volume).status == 200
@@ -174,7 +174,7 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
 
 
 def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, volume, plug = owner.server()["id"], owner.volume(), volume_attach.connect
+    server, volume, plug = owner.server()["id"], owner.volume(), volume_attach.connect_volume
 
     def plugged(*args: Any) -> str:
         plug(*args)
@@ -184,8 +184,8 @@ def test_a_volume_that_a_guest_does_not_let_go_is_kept(owner: Owner, monkeypatch
         raise TimedOut("The guest does not let go of the disk.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(volume_attach, "connect", plugged)
-        patch.setattr(volume_attach, "disconnect", unplugged)
+        patch.setattr(volume_attach, "connect_volume", plugged)
+        patch.setattr(volume_attach, "disconnect_volume", unplugged)
         assert owner.attach(server, volume).status == 200
         eventually(lambda: owner.call.get(f"/v2.1/servers/{server}/os-instance-actions").json["instanceActions"][0][
             "message"] == "Error")

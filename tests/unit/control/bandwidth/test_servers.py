@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from magnetar_control import serve
-from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings_of_checks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
-from magnetar_control.store.hosts.hosts import child_id
+from magnetar_control.store.hosts.hosts import child_provider_id
+from tests.support.control.audited import read_state
 from tests.support.control.cloud import Cloud
 from tests.support.control.placement import filled, get, holds
 
@@ -46,7 +47,7 @@ def place(cloud):
             "minimum_bandwidth_rule": {"min_kbps": 600, "direction": way}}).status == 201
     with cloud.parts.api_database.read() as connection:
         hosts = {row.name: row.id for row in connection.exec_driver_sql("SELECT id, name FROM hosts")}
-    below = {f"{name}_physnet0": child_id(id, "physnet0") for name, id in hosts.items()}
+    below = {f"{name}_physnet0": child_provider_id(id, "physnet0") for name, id in hosts.items()}
     return {"network": network, "policy": policy, **hosts, **below}
 
 
@@ -69,7 +70,7 @@ def served(cloud, place, host):
     server = cloud.admin.boot("web1", networks=[{"port": port}], host=host, version="2.74")
     assert server["status"] == "ACTIVE", server
     yield server["id"], port
-    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
+    assert findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
     assert cloud.admin.delete(f"/v2.1/servers/{server['id']}").status == 204
     assert cloud.admin.settled(server["id"]) is None
     assert {used(cloud, place, one) for one in ("kvm1", "kvm2")} == {0}
@@ -163,7 +164,7 @@ def test_who_holds_bandwidth_alone_holds_nothing_of_the_host(cloud, place):
         answer = get(cloud, f"/resource_providers/{id}/allocations", "1.12")
         assert answer.json["allocations"].keys() == held
     assert cloud.admin.call("DELETE", f"/placement/allocations/{consumer}").status == 204
-    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
+    assert findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def _until(look):

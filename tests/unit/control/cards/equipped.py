@@ -14,8 +14,9 @@ from unittest.mock import patch
 import yaml
 
 from magnetar_control import serve
-from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings_of_checks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
+from tests.support.control.audited import read_state
 from tests.support.waiting import eventually
 from tests.unit.agent.cards.made_up import card, netdev, plugged, switched
 from tests.unit.control.moves.clouds import at
@@ -124,7 +125,7 @@ class Functions:
 
 def found_nothing(cloud: WithCards) -> bool:
     """Whether the audit finds nothing."""
-    return findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
+    return findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def held(cloud: Any) -> dict[str, list[tuple[str, dict[str, int]]]]:

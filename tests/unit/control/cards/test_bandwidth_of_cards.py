@@ -11,10 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings_of_checks
 from magnetar_control.conductor.periodic.periodic import Periodic
-from magnetar_control.store.hosts.hosts import child_id
+from magnetar_control.store.hosts.hosts import child_provider_id
 from magnetar_core.errors import HypervisorError
+from tests.support.control.audited import read_state
 from tests.support.control.hardware import act
 from tests.support.control.placement import call, get
 from tests.support.waiting import eventually
@@ -106,11 +107,11 @@ def test_two_ports_of_a_server_and_what_placement_shows(some: Promised) -> None:
     assert used(cloud) == {"kvm1_physnet0/ens1": 6000, "kvm1_physnet0/ens2": 6000}
     with cloud.parts.api_database.read() as connection:
         host = connection.exec_driver_sql("SELECT id FROM hosts WHERE name = 'kvm1'").scalar()
-    provider = child_id(host, "physnet0/ens1")
+    provider = child_provider_id(host, "physnet0/ens1")
     held = get(cloud, f"/allocations/{id}", "1.28").json["allocations"]
     assert held[provider]["resources"] == {EGRESS: 6000}
     for place, types in (("physnet0/ens1", ["DIRECT", "MACVTAP"]), ("physnet0", ["NORMAL", "REMOTE_MANAGED", "VDPA"])):
-        shown = get(cloud, f"/resource_providers/{child_id(host, place)}/traits", "1.6").json["traits"]
+        shown = get(cloud, f"/resource_providers/{child_provider_id(host, place)}/traits", "1.6").json["traits"]
         assert shown == ["CUSTOM_PHYSNET_PHYSNET0", *(f"CUSTOM_VNIC_TYPE_{one}" for one in types)]
     inventory = get(cloud, f"/resource_providers/{provider}/inventories", "1.0").json["inventories"]
     assert inventory.keys() == {EGRESS} and inventory[EGRESS]["total"] == 10000
@@ -227,8 +228,8 @@ def test_what_was_changed_by_hand_is_found_and_healed(some: Promised, gone: bool
     assert some.on(port)[0] == "kvm1_physnet0/ens2"
     before = call(cloud, "GET", f"/allocations/{id}").json
     held = before["allocations"]
-    [(mine, other)] = [(one, child_id(root, "physnet0/ens1")) for one in held for root in held
-                       if one == child_id(root, "physnet0/ens2")]
+    [(mine, other)] = [(one, child_provider_id(root, "physnet0/ens1")) for one in held for root in held
+                       if one == child_provider_id(root, "physnet0/ens2")]
     if gone:
         assert call(cloud, "DELETE", f"/allocations/{id}").status == 204
         assert cloud.admin.delete(f"/v2.1/servers/{some.servers.pop(0)}").status == 204
@@ -240,7 +241,8 @@ def test_what_was_changed_by_hand_is_found_and_healed(some: Promised, gone: bool
                 "allocations": wrong}
         assert call(cloud, "PUT", f"/allocations/{id}", body=body).status == 204
         assert used(cloud) == {"kvm1_physnet0/ens1": 6001}
-    assert {one.kind for one in findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services))} == {
+    assert {one.kind for one in findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents,
+                                                              cloud.services))} == {
         "unclaimed"}
     periodic = Periodic(cloud.parts.working)
     for _look in range(3):

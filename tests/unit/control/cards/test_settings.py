@@ -58,7 +58,8 @@ def test_a_port_by_macvtap(more: Functions) -> None:
     assert held(more.cloud)[id] == [("kvm2", {NAME: 1})]
     shown, found = more.shown(port), at(more.cloud, id)["kvm2"]
     [tap] = part(more.cloud.kvm["kvm2"], "interface[@type='direct']", found["name"])
-    assert (tap.find("source").get("dev"), tap.find("vlan/tag").get("id")) == ("ens1f0v0", "7")  # type: ignore[union-attr]
+    assert (tap.find("source").get("dev"), tap.find("vlan/tag").get("id")) == ("ens1f0v0",
+                                                                               "7")  # type: ignore[union-attr]
     assert (shown["binding:vif_type"], shown["binding:vnic_type"], shown["binding:profile"]["pci_slot"]) == (
         "hw_veb", "macvtap", "0000:21:02.0")
     refused = more.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "direct"}})

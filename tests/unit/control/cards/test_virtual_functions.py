@@ -127,7 +127,8 @@ def test_it_moves_while_its_guest_runs(some: Functions) -> None:
     reply = some.cloud.admin.post(f"/v2.1/servers/{another}/action", {
         "os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}, "2.30")
     assert reply.status in (202, 400), reply
-    assert some.cloud.admin.settled(another)["status"] == "ACTIVE" and some.has(another)[0] == "kvm1"  # type: ignore[index]
+    assert some.cloud.admin.settled(another)["status"] == "ACTIVE" and some.has(
+        another)[0] == "kvm1"  # type: ignore[index]
 
 
 def test_suspended_and_resumed(some: Functions) -> None:
@@ -182,7 +183,7 @@ def test_the_flavor_of_its_server_limits_no_nics(some: Functions) -> None:
 
 def test_an_alias_of_that_name_is_none(cloud: Equipped) -> None:
     with cloud.parts.api_database.read() as connection:
-        assert hosts.pci_aliases(connection) == set()
+        assert hosts.fetch_pci_aliases(connection) == set()
 
 
 def test_evacuated(some: Functions) -> None:

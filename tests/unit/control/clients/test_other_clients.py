@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""python-novaclient and apache-libcloud, as they are, with a cloud; tests/lab/test_clients.py has them with real
+"""python-novaclient and apache-libcloud, as they are, with a cloud; tests/lab/cloud/test_clients.py has them with real
 guests."""
 
 from __future__ import annotations

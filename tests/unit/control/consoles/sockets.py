@@ -76,7 +76,7 @@ def end(opened):
 
 def expire(cloud, where):
     """The token of the URL has expired."""
-    grant = consoles.granted(application(cloud).proxy.cloud, token_of(where))
+    grant = consoles.resolve_console_token(application(cloud).proxy.cloud, token_of(where))
     with grant.database.write() as connection:
         connection.execute(update(console_tokens).where(console_tokens.c.hash == grant.token.hash).values(
             expires_at=grant.database.clock(-1)))

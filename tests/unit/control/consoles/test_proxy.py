@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from magnetar_agent.fake.consoles import GREETING
 from magnetar_control.api.console import proxy
 from magnetar_control.api.console.sites import ConsoleSites
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.pair import Held
 from tests.support.control.cloud import Caller
@@ -125,7 +125,7 @@ def test_another_host_name(cloud, server, monkeypatch):
     """With the URL of consoles in the settings: a name that leads here since a moment ago (DNS rebinding), whatever
     page it is."""
     here = f"http://127.0.0.1:{cloud.port}"
-    monkeypatch.setattr(application(cloud), "sites", ConsoleSites(make({"console_url": f"{here}/console"})))
+    monkeypatch.setattr(application(cloud), "sites", ConsoleSites(make_settings({"console_url": f"{here}/console"})))
     where = url(cloud, server)
     for origin in (None, f"http://rebound.example:{cloud.port}", here):
         with socket.create_connection(("127.0.0.1", cloud.port)) as sock:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from magnetar_control.store.engine import tables
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts
 from tests.support.control.cloud import Caller
 from tests.support.control.engines import engines
@@ -48,7 +48,7 @@ class Evacuating(Owner):
     def up(self, name: str) -> None:
         """It does again, and counts as up."""
         self.come_back(name)
-        began, deadline = now(), time.monotonic() + 60
+        began, deadline = utc_now(), time.monotonic() + 60
         while not self.heard(name, began):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -104,7 +104,7 @@ class Evacuating(Owner):
     def limits(self, name: str) -> Any:
         """The row of a host."""
         with self.cloud.parts.api_database.read() as connection:
-            return hosts.show(connection, name)
+            return hosts.fetch_host_row(connection, name)
 
     def clean(self, id: str, host: str) -> None:
         """The server is whole on *host*, nothing else has anything of it, and its migrations have ended."""

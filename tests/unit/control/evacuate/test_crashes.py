@@ -84,7 +84,7 @@ def test_the_watcher_of_a_host_that_returns(admin, id, monkeypatch):
         host = row(admin.cloud, id).host
         admin.down(host)
         there = evacuate(admin, id, Fate(0)).host
-        fate, settle = Fate(number), host_return.settle
+        fate, settle = Fate(number), host_return.complete_evacuations
 
         def dying(*args, fate=fate, settle=settle):
             try:
@@ -93,7 +93,7 @@ def test_the_watcher_of_a_host_that_returns(admin, id, monkeypatch):
             except Died:
                 raise HypervisorError("the conductor died") from None
 
-        monkeypatch.setattr(host_return, "settle", dying)
+        monkeypatch.setattr(host_return, "complete_evacuations", dying)
         admin.up(host)
         monkeypatch.undo()
         admin.clean(id, there)

@@ -183,7 +183,7 @@ def test_a_deletion_in_the_midst_of_it(admin, dead, monkeypatch):
         assert admin.call.delete(f"/v2.1/servers/{id}").status == 204
         raise HypervisorError("it was deleted meanwhile")
 
-    monkeypatch.setattr("magnetar_control.conductor.flows.server_evacuate.make", asked)
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_evacuate.make_server", asked)
     assert admin.evacuate(id).status == 200
     assert admin.call.settled(id) is None
     assert claims(admin.cloud, id) == {}

@@ -15,7 +15,7 @@ def test_a_host_that_will_not_return_is_removed(admin):
     host = admin.host_of(id)
     admin.down(host)
     there = admin.evacuated(id)["OS-EXT-SRV-ATTR:host"]
-    assert admin.call.call("DELETE", f"/v2.1/os-services/{admin.limits(host)['id']}", None, "2.53").status == 204
+    assert admin.call.call("DELETE", f"/v2.1/os-services/{admin.limits(host).id}", None, "2.53").status == 204
     assert admin.statuses(id) == [("evacuation", host, there, "completed")]
     assert claims(admin.cloud, id).keys() == {"server"} and admin.limits(host) is None
     del admin.cloud.hosts[host]

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_control.conductor.flows import server_evacuate
 from magnetar_control.conductor.hosts import host_return
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_core.errors import HypervisorError
 from tests.support.control.specs import flavor
 from tests.support.waiting import eventually
@@ -62,7 +62,7 @@ def test_a_host_that_comes_back(admin, two, boots):
 
 def test_a_boot_without_the_cloud_starts_nothing_of_it(admin, two, monkeypatch):
     first, second, host = two
-    monkeypatch.setattr(host_return, "release", lambda *_args: None)
+    monkeypatch.setattr(host_return, "start_held_servers", lambda *_args: None)
     admin.down(host)
     admin.boots(host)
     admin.up(host)
@@ -81,13 +81,13 @@ def test_a_host_counts_as_up_only_when_it_is_clean(admin, two, monkeypatch):
     gone, _kept, host = two
     admin.down(host)
     there = admin.evacuated(gone)["OS-EXT-SRV-ATTR:host"]
-    refused, began = threading.Event(), now()
+    refused, began = threading.Event(), utc_now()
     with monkeypatch.context() as patch:
         def refuses(*_args):
             refused.set()
             raise HypervisorError("the disk cannot be removed")
 
-        patch.setattr(host_return, "remove", refuses)
+        patch.setattr(host_return, "remove_server_from_host", refuses)
         admin.come_back(host)
         assert refused.wait(120)
         assert not admin.heard(host, began)
@@ -98,14 +98,14 @@ def test_a_host_counts_as_up_only_when_it_is_clean(admin, two, monkeypatch):
 
 def held_build(monkeypatch):
     """A build that waits for ``go``; ``begun`` is set when it has begun."""
-    go, begun, make = threading.Event(), threading.Event(), server_evacuate.make
+    go, begun, make = threading.Event(), threading.Event(), server_evacuate.make_server
 
     def slow(*args):
         begun.set()
         assert go.wait(60)
         return make(*args)
 
-    monkeypatch.setattr(server_evacuate, "make", slow)
+    monkeypatch.setattr(server_evacuate, "make_server", slow)
     return go, begun
 
 

@@ -11,12 +11,13 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from magnetar_control.conductor.periodic import audit
-from magnetar_control.conductor.periodic.periodic import Periodic, remove_unused
+from magnetar_control.conductor.periodic.audit_state import AuditState
+from magnetar_control.conductor.periodic.periodic import Periodic, remove_unused_images
 from magnetar_control.conductor.periodic.repair import REPAIRS
 from magnetar_control.services import Context
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine import tables
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_core.errors import Conflict
 from tests.support.control.cloud import Cloud
 
@@ -70,13 +71,15 @@ def test_a_cloud_that_is_well_has_no_findings(cloud, server):
 
 def test_the_claim_of_a_server_that_is_gone(cloud, periodic):
     with cloud.parts.api_database.write() as connection:
-        assert allocations.claim(connection, "gone", "gone", host_id(cloud), allocations.Amounts(1, 64, 0))
+        assert allocations.claim_host_resources(connection, "gone", "gone", host_id(cloud),
+                                                allocations.Amounts(1, 64, 0))
     repaired(cloud, periodic, "orphan")
 
 
 def test_a_claim_that_a_server_has_no_use_for(cloud, periodic, server):
     with cloud.parts.api_database.write() as connection:
-        allocations.claim(connection, str(uuid.uuid4()), server["id"], host_id(cloud), allocations.Amounts(1, 64, 0))
+        allocations.claim_host_resources(connection, str(uuid.uuid4()), server["id"], host_id(cloud),
+                                         allocations.Amounts(1, 64, 0))
     repaired(cloud, periodic, "elsewhere")
 
 
@@ -84,6 +87,15 @@ def test_a_counter_that_is_off(cloud, periodic, server):
     with cloud.parts.api_database.write() as connection:
         connection.execute(update(tables.hosts).values(vcpus_used=17))
     repaired(cloud, periodic, "counter")
+
+
+def test_quota_usage_that_is_off(cloud, periodic, server):
+    with cloud.parts.working.database.write() as connection:
+        connection.execute(update(tables.quota_usage).values(ram=tables.quota_usage.c.ram + 17))
+    assert set(kinds(cloud)) == {"usage"}
+    assert periodic.usage_check.look()
+    assert kinds(cloud) == []
+    assert periodic.usage_check.look() == []
 
 
 def test_a_port_and_an_attachment_that_a_server_does_not_have(cloud, periodic, server):
@@ -139,7 +151,7 @@ def test_a_move_that_nobody_goes_on_with(cloud, periodic, server):
     with cloud.parts.working.database.write() as connection:
         connection.execute(insert(tables.migrations).values(
             uuid=str(uuid.uuid4()), server_id=server["id"], project_id="p", user_id="u", type="resize",
-            status="migrating", source="kvm1", created_at=now()))
+            status="migrating", source="kvm1", created_at=utc_now()))
     repaired(cloud, periodic, "move")
 
 
@@ -199,7 +211,7 @@ def settled(cloud, server):
 def held(cloud, server):
     """Everything that is kept for the server: claims, ports, attachments, and what its host has."""
     with cloud.parts.api_database.read() as connection:
-        claims = [row["consumer_id"] for row in allocations.held(connection, server["id"])]
+        claims = [row["consumer_id"] for row in allocations.fetch_server_claims(connection, server["id"])]
     kept = [sorted(id for id, user in service.users().items() if user == server["id"])
             for service in (cloud.services.network, cloud.services.volume)]
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
@@ -223,7 +235,7 @@ def without(cloud, server):
         yield
     finally:
         with cloud.parts.working.database.write() as connection:
-            for table, found in rows.items():
+            for table, found in sorted(rows.items(), key=lambda item: item[0] is not tables.servers):
                 if found:
                     connection.execute(insert(table), [dict(row) for row in found])
 
@@ -266,7 +278,7 @@ def test_what_a_guest_has_is_not_freed_because_its_row_is_older(cloud, periodic,
 def test_what_is_removed_from_a_host_is_asked_for_once_more_before(cloud, periodic, server):
     """Whatever an audit believed: the server lives."""
     with pytest.raises(Conflict, match="deleted"):
-        REPAIRS["left"](periodic.watch, audit.AuditState(), audit.Finding("left", server["id"], "kvm1", ""))
+        REPAIRS["left"](periodic.watch, AuditState(), audit.Finding("left", server["id"], "kvm1", ""))
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
         assert client.get("server", server["id"])["power_state"] == "running"
 
@@ -285,9 +297,9 @@ def test_images_go_from_hosts_that_have_not_needed_them_for_a_day(cloud, periodi
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
         other = cloud.admin.image("other")
         cloud.parts.delivery.image(client, "kvm1", other)
-        assert remove_unused(periodic.conductor) == 0
+        assert remove_unused_images(periodic.conductor) == 0
         monkeypatch.setattr("magnetar_control.conductor.periodic.periodic.UNUSED", -60.0)
-        assert remove_unused(periodic.conductor) == 1
+        assert remove_unused_images(periodic.conductor) == 1
         left = {image["id"] for image in client.list("image")}
         assert other not in left and cloud.admin.image() in left
         cloud.parts.delivery.image(client, "kvm1", other)  # what was believed is forgotten: it comes again

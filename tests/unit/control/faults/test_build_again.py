@@ -27,7 +27,7 @@ def cloud():
 
 def fails_first(monkeypatch):
     """The first build fails; returns the hosts that were tried."""
-    make, hosts = server_create.make, []
+    make, hosts = server_create.make_server, []
 
     def once(work, host, ports):
         hosts.append(host)
@@ -35,7 +35,7 @@ def fails_first(monkeypatch):
             raise HypervisorError("QEMU does not start")
         return make(work, host, ports)
 
-    monkeypatch.setattr(server_create, "make", once)
+    monkeypatch.setattr(server_create, "make_server", once)
     return hosts
 
 
@@ -66,7 +66,7 @@ def test_it_goes_on_with_one_claim(cloud, monkeypatch, name, when):
         server = cloud.admin.settled(id)
     assert done and server["status"] == "ACTIVE", server
     with cloud.parts.api_database.read() as connection:
-        held = [one["host"] for one in allocations.held(connection, id)]
+        held = [one["host"] for one in allocations.fetch_server_claims(connection, id)]
     assert held == [server["OS-EXT-SRV-ATTR:host"]] == [hosts[-1]] != [hosts[0]]
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None
@@ -78,11 +78,11 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
     for wanted in ("ACTIVE", "ERROR"):
         with monkeypatch.context() as patched:
             hosts = fails_first(patched)
-            make, delete_on = server_create.make, Work.delete_on
+            make, delete_on = server_create.make_server, Work.delete_on
 
             def leaves(work, host, ports, make=make, wanted=wanted):
                 with work.client(host) as client:
-                    client.ensure("server", work.id, server_create.document_of(work, host, ports))
+                    client.ensure("server", work.id, server_create.server_document(work, host, ports))
                 if wanted == "ERROR":
                     raise NoSpace("The disk is full.")
                 return make(work, host, ports)
@@ -90,7 +90,7 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
             def stays(work, host, *what):
                 raise NoSpace("The disk is full.")
 
-            patched.setattr(server_create, "make", leaves)
+            patched.setattr(server_create, "make_server", leaves)
             patched.setattr(Work, "delete_on", stays)
             id = cloud.admin.post("/v2.1/servers", {"server": {
                 "name": f"left-{uuid.uuid4().hex[:6]}", "flavorRef": "1", "networks": "none",
@@ -113,20 +113,20 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
 def test_what_it_left_goes_while_the_server_waits_for_a_confirm(cloud, monkeypatch):
     """The server has moved on, between two other hosts: the guest that is left has to do with neither."""
     with monkeypatch.context() as patched:
-        make, left = server_create.make, []
+        make, left = server_create.make_server, []
 
         def leaves(work, host, ports):
             if not left:
                 left.append(host)
                 with work.client(host) as client:
-                    client.ensure("server", work.id, server_create.document_of(work, host, ports))
+                    client.ensure("server", work.id, server_create.server_document(work, host, ports))
                 raise HypervisorError("QEMU does not start")
             return make(work, host, ports)
 
         def stays(_work, _host, *_what):
             raise HypervisorError("QEMU does not end")
 
-        patched.setattr(server_create, "make", leaves)
+        patched.setattr(server_create, "make_server", leaves)
         patched.setattr(Work, "delete_on", stays)
         id = cloud.admin.boot(f"left-{uuid.uuid4().hex[:6]}", networks="none")["id"]
     own = cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"]
@@ -159,7 +159,7 @@ def on_ovn():
 
 @pytest.mark.parametrize("wanted", ["ACTIVE", "ERROR"])
 def test_its_port_is_where_it_was_tried_no_more(on_ovn, monkeypatch, wanted):
-    make, tried = server_create.make, []
+    make, tried = server_create.make_server, []
 
     def bound(id):
         return on_ovn.admin.get(f"/network/v2.0/ports/{id}").json["port"]["binding:host_id"]
@@ -171,7 +171,7 @@ def test_its_port_is_where_it_was_tried_no_more(on_ovn, monkeypatch, wanted):
         return make(work, host, ports)
 
     with monkeypatch.context() as patched:
-        patched.setattr(server_create, "make", once)
+        patched.setattr(server_create, "make_server", once)
         server = on_ovn.admin.boot("again", "2.60")
     (port,) = on_ovn.admin.get(f"/network/v2.0/ports?device_id={server['id']}").json["ports"]
     assert server["status"] == wanted and port["binding:host_id"] == (server["OS-EXT-SRV-ATTR:host"] or "")

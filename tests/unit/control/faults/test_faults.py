@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from magnetar_control.conductor.flows.flows import FLOWS
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.periodic import audit
+from magnetar_control.conductor.worker.action_runner import ActionRunner
 from magnetar_control.services.volume import worker as volume_work
 from magnetar_control.store.actions import actions as queue
 from magnetar_control.store.engine import bell, tables
@@ -91,8 +92,8 @@ def test_a_flow_that_fails_unexpectedly_is_tried_again_and_ends(cloud, monkeypat
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setitem(FLOWS["cell"], "os-stop", broken)
-    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 0.0)
-    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.TRIES", 3)
+    monkeypatch.setattr("magnetar_control.conductor.worker.action_runner.AGAIN", 0.0)
+    monkeypatch.setattr("magnetar_control.conductor.worker.action_runner.TRIES", 3)
     id = cloud.admin.boot("unlucky")["id"]
     assert cloud.admin.act(id, "os-stop").status == 202
     found = cloud.admin.settled(id)
@@ -120,7 +121,7 @@ def test_what_was_cut_off_has_an_end(cloud, monkeypatch):
     assert cloud.admin.act(id, "os-stop").status == 202
     assert over.wait(60)
     conductor = cloud.parts.working
-    while conductor._held:
+    while conductor.in_hand.works:
         time.sleep(0.01)
     with conductor.database.write() as connection:
         connection.execute(update(tables.actions).where(tables.actions.c.state == "running").values(
@@ -140,19 +141,20 @@ def test_what_was_taken_and_never_heard_of_runs_out(postgres):
     """The answer to ``take`` was lost: a conductor that beats for other work does not keep it."""
     with postgres.write() as connection:
         for server in "ab":
-            servers.enqueue(connection, server, "os-stop", "req-1", "u", "p")
-    known, lost = queue.take(postgres, "one", 2, {}).rows
+            servers.insert_action_row(connection, server, "os-stop", "req-1", "u", "p")
+    known, lost = queue.lease_next_actions(postgres, "one", 2, {}).rows
     with postgres.write() as connection:
         connection.execute(update(tables.actions).values(lease_until=postgres.clock(-1)))
-    queue.beat(postgres, "one", {known.id})
-    assert [row.id for row in queue.take(postgres, "two", 2, {}).rows] == [lost.id]
+    queue.renew_action_leases(postgres, "one", {known.id})
+    assert [row.id for row in queue.lease_next_actions(postgres, "two", 2, {}).rows] == [lost.id]
 
 
 # Two conductors of one name -------------------------------------------------------------------------------------
 def test_two_conductors_of_one_name_share_the_work(cloud, image):
     other = cloud.parts.conductor(cloud.services)
     assert other.name == cloud.parts.working.name and other.holder != cloud.parts.working.holder
-    other.start(HostWatch(other).run)
+    runner = ActionRunner(other, FLOWS)
+    runner.start(HostWatch(other).run)
     try:
         ids = [cloud.admin.post("/v2.1/servers", {"server": {
             "name": f"many{n}", "flavorRef": "1", "imageRef": image, "networks": "none"}}, "2.60").json["server"]["id"]
@@ -167,16 +169,16 @@ def test_two_conductors_of_one_name_share_the_work(cloud, image):
             cloud.admin.delete(f"/v2.1/servers/{id}")
         assert [cloud.admin.settled(id) for id in ids] == [None] * 8
     finally:
-        other.stop()
+        runner.stop()
     assert well(cloud)
 
 
 def test_what_a_conductor_takes_while_it_ends_is_left_to_others(cloud):
     """Its workers take nothing more then; the thread that hands out ends as it should."""
-    other = cloud.parts.conductor(cloud.services)
+    other = ActionRunner(cloud.parts.conductor(cloud.services), FLOWS)
     other._pool.shutdown()
     taken = [SimpleNamespace(id=number, action="create", attempts=1) for number in (1, 2)]
-    for database in (other.database, other.store.cell0):
+    for database in (other.conductor.database, other.conductor.store.cell0):
         other._submit(database, taken)
 
 
@@ -184,7 +186,7 @@ def test_what_a_conductor_takes_while_it_ends_is_left_to_others(cloud):
 def shifted(seconds):
     """``now`` of a machine whose clock is off."""
     def now():
-        moment = datetime.fromisoformat(database_module.now()) + timedelta(seconds=seconds)
+        moment = datetime.fromisoformat(database_module.utc_now()) + timedelta(seconds=seconds)
         return moment.isoformat(timespec="microseconds")
     return now
 
@@ -192,17 +194,17 @@ def shifted(seconds):
 @pytest.mark.parametrize("seconds", [-60, 60])
 def test_a_lease_is_safe_from_a_machine_whose_clock_is_off(postgres, monkeypatch, seconds):
     with postgres.write() as connection:
-        servers.enqueue(connection, "s", "os-stop", "req-1", "u", "p")
-    taken = queue.take(postgres, "right", 1, {}).rows
-    monkeypatch.setattr(queue, "now", shifted(seconds))
-    assert taken and queue.take(postgres, "off", 1, {}).rows == []
+        servers.insert_action_row(connection, "s", "os-stop", "req-1", "u", "p")
+    taken = queue.lease_next_actions(postgres, "right", 1, {}).rows
+    monkeypatch.setattr(queue, "utc_now", shifted(seconds))
+    assert taken and queue.lease_next_actions(postgres, "off", 1, {}).rows == []
     with postgres.write() as connection:
-        queue.put_back(connection, taken[0].id, "right", postgres.clock(30.0))
-    assert queue.take(postgres, "off", 1, {}).rows == []
+        queue.requeue_action_row(connection, taken[0].id, "right", postgres.clock(30.0))
+    assert queue.lease_next_actions(postgres, "off", 1, {}).rows == []
     with postgres.write() as connection:
-        servers.enqueue(connection, "t", "os-stop", "req-2", "u", "p")
-    (mine,) = queue.take(postgres, "off", 1, {}).rows
-    assert mine.server_id == "t" and queue.take(postgres, "right", 1, {}).rows == []
+        servers.insert_action_row(connection, "t", "os-stop", "req-2", "u", "p")
+    (mine,) = queue.lease_next_actions(postgres, "off", 1, {}).rows
+    assert mine.server_id == "t" and queue.lease_next_actions(postgres, "right", 1, {}).rows == []
 
 
 #: Threads of a conductor, by the beginning of their names; those that ask for it or for the API.
@@ -216,7 +218,7 @@ def on_postgresql(cluster):
     with psycopg.connect(host=str(cluster), user=postgresql.USER, dbname="postgres", autocommit=True) as connection:
         for name in names:
             connection.execute(f"CREATE DATABASE clocks_{name}")
-    with Cloud(hosts=1, databases={name: postgresql.url(cluster, f"clocks_{name}") for name in names},
+    with Cloud(hosts=1, databases={name: postgresql.postgres_url(cluster, f"clocks_{name}") for name in names},
                heartbeat=0.5) as made:
         yield made
 
@@ -281,11 +283,11 @@ def test_a_volume_that_is_made_is_left_to_who_makes_it(postgres, monkeypatch, se
     with postgres.write() as connection:
         connection.execute(tables.API.tables["volumes"].insert().values(
             id="v", project_id="p", user_id="u", size=1, status="creating", task="create", host="kvm1",
-            volume_type="default", availability_zone="nova", created_at=database_module.now()))
+            volume_type="default", availability_zone="nova", created_at=database_module.utc_now()))
     thread = threading.Thread(target=right.step)
     thread.start()
     assert working.wait(120)
-    monkeypatch.setattr(volume_work, "now", shifted(seconds))
+    monkeypatch.setattr(volume_work, "utc_now", shifted(seconds))
     assert off.step() is False
     goes.set()
     thread.join()
@@ -298,9 +300,9 @@ def test_work_is_done_though_no_bell_rings(on_postgresql, monkeypatch):
     cloud.admin.image()
     monkeypatch.setattr(bell.Bell, "ring", lambda _bell, name: silent.append(name))
     monkeypatch.setattr(bell.Notifier, "ring", lambda _ringer, names: silent.extend(names))
-    usual = queue.take
+    usual = queue.lease_next_actions
     looks = []
-    monkeypatch.setattr(queue, "take", lambda *given: looks.append(time.monotonic()) or usual(*given))
+    monkeypatch.setattr(queue, "lease_next_actions", lambda *given: looks.append(time.monotonic()) or usual(*given))
     server = cloud.admin.boot("unheard", networks="none")
     assert server["status"] == "ACTIVE" and servers.ACTIONS_BELL in silent
     began = time.monotonic()

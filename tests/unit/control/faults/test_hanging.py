@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from magnetar_control.conductor.flows.flows import FLOWS
 from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.worker.action_runner import ActionRunner
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.health import Health
 from magnetar_control.store.actions import actions
@@ -52,7 +53,7 @@ def compute(cluster, way, tmp_path):
     with psycopg.connect(host=str(cluster), user=server.USER, dbname="postgres", autocommit=True) as connection:
         for name in names:
             connection.execute(f"CREATE DATABASE hanging_{name} TEMPLATE made")
-        found = {name: Database((way.url if name == "cell2" else lambda name: server.url(cluster, name))(
+        found = {name: Database((way.url if name == "cell2" else lambda name: server.postgres_url(cluster, name))(
             f"hanging_{name}"), name) for name in names}
         yield Compute(found, tmp_path, cell_timeout=TIMEOUT, max_limit=100)
         for name in names:
@@ -188,7 +189,7 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
         with compute.databases[cell].write() as connection:  # another watches it
             connection.execute(update(host_states).values(watcher="other", lease_until="9999", seen_at="9999"))
     cloud = compute.cloud
-    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", None)
     watch = HostWatch(conductor)
     watch._round()
     assert conductor.is_up("kvm-cell1") and conductor.is_up("kvm-cell2")
@@ -212,13 +213,14 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
 def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, way, monkeypatch):
     monkeypatch.setattr(actions, "HEARTBEAT", 0.1)
     cloud = compute.cloud
-    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
-    conductor._served = [compute.databases["cell1"], compute.databases["cell2"]]
-    for database in conductor._served:
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", None)
+    runner = ActionRunner(conductor, FLOWS)
+    runner._served = [compute.databases["cell1"], compute.databases["cell2"]]
+    for database in runner._served:
         with database.write() as connection:
-            servers.enqueue(connection, "s", "os-stop", "req-1", "u", "p")
-        (taken,) = actions.take(database, conductor.holder, 1, {}).rows
-        conductor._held[database.name, taken.id] = SimpleNamespace(cancelled=threading.Event())
+            servers.insert_action_row(connection, "s", "os-stop", "req-1", "u", "p")
+        (taken,) = actions.lease_next_actions(database, conductor.holder, 1, {}).rows
+        conductor.in_hand.works[database.name, taken.id] = SimpleNamespace(cancelled=threading.Event())
 
     def lease():
         with compute.cell.read() as connection:
@@ -226,14 +228,14 @@ def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, 
 
     try:
         with way.swallows():
-            for database in conductor._served:
-                conductor._thread("beat", partial(conductor._beat, database))
+            for database in runner._served:
+                runner._thread("beat", partial(runner._beat, database))
             for _beat in range(5):
                 before = lease()
                 eventually(lambda before=before: lease() > before)
     finally:
         conductor.over.set()
-        for thread in conductor._threads:
+        for thread in runner._threads:
             thread.join(30)
 
 

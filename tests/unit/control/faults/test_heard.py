@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
 
+from magnetar_control.agents import Agents
 from magnetar_control.conductor.hosts.host_watch import HostWatch
+from magnetar_control.conductor.hosts.watch_loop import WatchLoop
+from magnetar_control.store.hosts.host_leases import Renewal
 from magnetar_control.store.servers import servers
-from magnetar_core.power import number
+from magnetar_core.power import power_number
 from tests.support.control.cloud import Cloud
 from tests.support.waiting import eventually
 
@@ -25,7 +31,7 @@ def cloud():
 def id(cloud):
     """Of a running server with which nobody has to do any more."""
     id = cloud.admin.boot("heard")["id"]
-    held = cloud.parts.working._held
+    held = cloud.parts.working.in_hand.works
     eventually(lambda: all(work.id != id for work in list(held.values())))  # it was active before that was over
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
@@ -36,9 +42,9 @@ def id(cloud):
 def work(cloud, id):
     """An action of the server, in the conductor's hands."""
     conductor = cloud.parts.working
-    conductor._held["cell1", -1] = SimpleNamespace(id=id, heard=None)
-    yield lambda: conductor._held.pop(("cell1", -1))
-    conductor._held.pop(("cell1", -1), None)
+    conductor.in_hand.works["cell1", -1] = SimpleNamespace(id=id, heard=None)
+    yield lambda: conductor.in_hand.works.pop(("cell1", -1))
+    conductor.in_hand.works.pop(("cell1", -1), None)
 
 
 class Host:
@@ -59,20 +65,20 @@ class Host:
 
 def state(cloud, id):
     with cloud.parts.working.database.read() as connection:
-        row = servers.row(connection, id)
+        row = servers.fetch_server_row(connection, id)
     return row.vm_state, row.power_state
 
 
 def test_a_guest_that_powers_itself_off_is_shut_off(cloud, id):
     Host(cloud, id, "off").tells("off")
-    assert state(cloud, id) == ("stopped", number("off"))
+    assert state(cloud, id) == ("stopped", power_number("off"))
 
 
 def test_what_is_heard_late_is_not_believed(cloud, id):
     """An action's answer may come before what was told on the way to it."""
     host = Host(cloud, id)
     host.tells("off", "running")
-    assert state(cloud, id) == ("active", number("running")) and host.asked == 1
+    assert state(cloud, id) == ("active", power_number("running")) and host.asked == 1
 
 
 def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatch):
@@ -80,10 +86,10 @@ def test_nothing_is_asked_while_an_action_is_in_hand(cloud, id, work, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(host.watch, "_changed_servers", lambda *_given: pytest.fail("a query"))
         host.tells("off", "running", "off")
-    assert not host.asked and state(cloud, id) == ("active", number("running"))
+    assert not host.asked and state(cloud, id) == ("active", power_number("running"))
     work()
     host.tells("off")
-    assert state(cloud, id) == ("stopped", number("off"))
+    assert state(cloud, id) == ("stopped", power_number("off"))
 
 
 def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, monkeypatch):
@@ -95,15 +101,15 @@ def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, m
         with conductor.agents.client(conductor.endpoint("kvm1")) as client:
             client.ensure("server", id, {"power": "off"})
         eventually(lambda: any(work.heard and work.heard[1]["power_state"] == "off" for work in
-                               list(conductor._held.values())))
+                               list(conductor.in_hand.works.values())))
         seen.append(state(cloud, id))
         ended(action, result)
 
     with monkeypatch.context() as patched:
         patched.setattr(conductor, "ended", off)
         cloud.admin.act(id, "reboot", {"type": "HARD"})
-        eventually(lambda: state(cloud, id) == ("stopped", number("off")))
-    assert seen == [("active", number("running"))]
+        eventually(lambda: state(cloud, id) == ("stopped", power_number("off")))
+    assert seen == [("active", power_number("running"))]
 
 
 def test_a_password_that_a_guest_has_left_is_kept_and_what_was_cleared_does_not_come_back(cloud, id, monkeypatch):
@@ -137,20 +143,38 @@ def test_a_password_that_a_guest_has_left_is_kept_and_what_was_cleared_does_not_
     assert done.status == 200 and cloud.admin.get(key).json["guest_password"] == shown() == ""
 
 
-def test_a_host_without_libvirt_has_what_it_told_last(monkeypatch):
+def test_a_host_without_libvirt_has_what_it_told_last(tmp_path, monkeypatch):
     """Not what it told when it was connected to, which is older."""
-    saved = []
+    monkeypatch.setattr("magnetar_control.conductor.hosts.watch_loop.PAUSE", 0.01)
+    saved, stopped = [], threading.Event()
     beats = [{"connected": True, "vcpus": 8, "mdevs": "none free"}, {"connected": False, "vcpus": None, "mdevs": None}]
-    host = SimpleNamespace(get=lambda _noun: {"connected": True, "vcpus": 8, "mdevs": "all free"},
-                           watch=lambda *_args, **_more: iter([("heartbeat", {"host": one}) for one in beats]))
-    one_round = iter([False, False, False, True])
-    conductor = SimpleNamespace(
-        agents=SimpleNamespace(make=lambda _endpoint: contextlib.nullcontext(host)), endpoint=lambda _name: "",
-        client=lambda _name: contextlib.nullcontext(host), settings=SimpleNamespace(heartbeat=1.0),
-        states=SimpleNamespace(hosts={"kvm1"}, up=lambda *_args, **_more: None),
-        over=SimpleNamespace(is_set=lambda: next(one_round), wait=lambda _seconds: None))
-    watch = HostWatch(conductor)
-    monkeypatch.setattr(watch, "_heard", lambda *_args: True)
-    monkeypatch.setattr(watch, "_inventory", lambda _name, found: saved.append(found["mdevs"]))
-    watch._watch("kvm1")
-    assert saved == ["all free", "none free", "none free"]
+    agent = [b"HTTP/1.1 200 OK\r\ncontent-length: 52\r\n\r\n"
+             b'{"connected": true, "vcpus": 8, "mdevs": "all free"}',
+             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (
+                 len(frame), frame) for beat in beats for frame in [
+                     b"event: heartbeat\ndata: " + json.dumps({"host": beat}).encode() + b"\n\n"])]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "agent.sock"))
+        listening.listen()
+        threading.Thread(target=answer_each, args=(listening, agent), daemon=True).start()
+        row = {"endpoint": f"unix:{tmp_path}/agent.sock"}
+        conductor = SimpleNamespace(agents=Agents(), settings=SimpleNamespace(heartbeat=1.0), states=SimpleNamespace(
+            rows={"kvm1": row}, rules=SimpleNamespace(looks_at_told=False), up=lambda *_args, **_more: None))
+        loop = WatchLoop(conductor, lambda *_event: None, lambda _name, host: saved.append(host["mdevs"]),
+                         lambda *_host: False)
+        monkeypatch.setattr(loop.heartbeats, "_write", lambda heard, *_more: loop.soon(
+            loop._written, Renewal(frozenset(heard), frozenset(), frozenset())))
+        monkeypatch.setattr(loop.heartbeats, "report_problem", lambda *_problem: stopped.set())
+        loop.add(["kvm1"])
+        eventually(lambda: len(saved) == 3)
+        loop.close()
+    assert saved == ["all free", "none free", "none free"] and not stopped.is_set()
+
+
+def answer_each(listening, answers):
+    """Send the *answers* to the requests of one client, one after the other."""
+    client, _address = listening.accept()
+    for answer in answers:
+        client.recv(65536)
+        client.sendall(answer)
+    client.recv(65536)

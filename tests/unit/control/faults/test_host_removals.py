@@ -49,7 +49,7 @@ def on_host(owner: Owner, host: str, id: str) -> bool:
 def noted(cloud: Cloud) -> list[str]:
     """The hosts that must remove something."""
     with cloud.parts.api_database.read() as connection:
-        return host_removals.hosts(connection)
+        return host_removals.fetch_removal_hosts(connection)
 
 
 def test_a_deleted_network_goes_at_once_and_its_range_is_free(owner: Owner, caplog: pytest.LogCaptureFixture) -> None:

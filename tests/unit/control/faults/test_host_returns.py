@@ -105,7 +105,7 @@ def test_a_build_that_was_broken_off_is_repeated_on_the_same_host(
         cloud: Cloud, monkeypatch: pytest.MonkeyPatch, breaks: int, error: Exception, status: str) -> None:
     """No more often than ``max_attempts`` says; what failed for another reason is not repeated there."""
     eventually(lambda: cloud.parts.working.is_up(HOST))
-    make, tried = server_create.make, []
+    make, tried = server_create.make_server, []
 
     def breaking(work: Any, host: str, ports: Any) -> Any:
         tried.append(host)
@@ -113,7 +113,7 @@ def test_a_build_that_was_broken_off_is_repeated_on_the_same_host(
             raise error
         return make(work, host, ports)
 
-    monkeypatch.setattr(server_create, "make", breaking)
+    monkeypatch.setattr(server_create, "make_server", breaking)
     server = cloud.admin.settled(asked(cloud))
     assert server and server["status"] == status, server
     assert tried == [HOST] * (breaks + (status == "ACTIVE"))
@@ -122,7 +122,7 @@ def test_a_build_that_was_broken_off_is_repeated_on_the_same_host(
 
 def test_a_build_that_was_broken_off_waits_for_its_host(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     eventually(lambda: cloud.parts.working.is_up(HOST))
-    make, tried = server_create.make, []
+    make, tried = server_create.make_server, []
     silence = ExitStack()
 
     def breaking(work: Any, host: str, ports: Any) -> Any:
@@ -132,7 +132,7 @@ def test_a_build_that_was_broken_off_waits_for_its_host(cloud: Cloud, monkeypatc
             raise HostDown("It does not answer.")
         return make(work, host, ports)
 
-    monkeypatch.setattr(server_create, "make", breaking)
+    monkeypatch.setattr(server_create, "make_server", breaking)
     with silence:
         id = asked(cloud)
         eventually(lambda: tried and not cloud.parts.working.is_up(HOST))

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.store.actions import actions, stopped_actions
 from magnetar_control.store.engine import tables
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.servers import servers
 from tests.support.control.cloud import Cloud
 
@@ -76,10 +76,10 @@ def test_a_crash_before_cell0_has_forgotten_it(cloud, monkeypatch):
         arrived.append(found)
         return found
 
-    arrived, usual, inner = [], Database.write, servers.arrive
+    arrived, usual, inner = [], Database.write, servers.insert_scheduled_servers
     monkeypatch.setattr(Database, "write", write)
-    monkeypatch.setattr(servers, "arrive", arrive)
-    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 2.0)
+    monkeypatch.setattr(servers, "insert_scheduled_servers", arrive)
+    monkeypatch.setattr("magnetar_control.conductor.worker.action_runner.AGAIN", 2.0)
     monkeypatch.setattr("magnetar_control.store.actions.actions.LEASE", 1.0)
     id = made(cloud, "quickly")
     assert cloud.admin.settled(id)["status"] == "ACTIVE" and died
@@ -90,14 +90,14 @@ def test_a_crash_before_cell0_has_forgotten_it(cloud, monkeypatch):
 @pytest.fixture
 def going(cloud, monkeypatch):
     """A server that is between the two until the test lets it go; and whoever asks something of it."""
-    there, go, arrive = threading.Event(), threading.Event(), servers.arrive
+    there, go, arrive = threading.Event(), threading.Event(), servers.insert_scheduled_servers
 
     def slow(*args):
         there.set()
         assert go.wait(LIMIT)
         return arrive(*args)
 
-    monkeypatch.setattr(servers, "arrive", slow)
+    monkeypatch.setattr(servers, "insert_scheduled_servers", slow)
     id = made(cloud, "going")
     assert there.wait(LIMIT)
     with ThreadPoolExecutor(8) as pool:
@@ -134,16 +134,18 @@ def test_a_server_that_is_deleted_meanwhile_goes(cloud, going):
 def new(database, id):
     """A server in cell0 whose creation is in hand."""
     with database.write() as connection:
-        servers.make(connection, [{"id": id, "project_id": "p", "user_id": "u", "name": "n", "vm_state": "building",
-                                   "task_state": "scheduling", "flavor_id": "1", "flavor": "{}",
-                                   "created_at": now()}], "req-1")
-    assert [row.server_id for row in actions.take(database, "a", 1, {}).rows] == [id]
+        servers.insert_server_rows(connection, [{"id": id, "project_id": "p", "user_id": "u", "name": "n",
+                                                 "vm_state": "building",
+                                                 "task_state": "scheduling", "flavor_id": "1", "flavor": "{}",
+                                                 "created_at": utc_now()}], "req-1")
+    assert [row.server_id for row in actions.lease_next_actions(database, "a", 1, {}).rows] == [id]
 
 
 def deleted(connection, id):
     """As DELETE of the API does."""
-    stopped_actions.cancel(connection, id)
-    assert servers.ask(connection, servers.row(connection, id), "delete", "req-2", "u", "p")
+    stopped_actions.cancel_server_actions(connection, id)
+    assert servers.request_server_action(connection, servers.fetch_server_row(connection, id), "delete", "req-2", "u",
+                                         "p")
 
 
 def test_a_delete_that_began_before_it_left_goes_along(postgres):
@@ -152,7 +154,7 @@ def test_a_delete_that_began_before_it_left_goes_along(postgres):
 
     def leave():
         with postgres.write() as connection:
-            left.extend(servers.leave(connection, [id]))
+            left.extend(servers.remove_scheduled_servers(connection, [id]))
 
     new(postgres, id)
     thread = threading.Thread(target=leave)
@@ -176,8 +178,9 @@ def test_what_was_asked_later_comes_after_the_creation(database_pair, begins):
     with cell0.write() as connection:
         deleted(connection, ids[1])
     with cell0.write() as source, cell.write() as connection:
-        arrived = servers.arrive(connection, [(left, "kvm1") for left in servers.leave(source, ids)], partial(
-            actions.begun, cell, connection, "b") if begins else None)
+        arrived = servers.insert_scheduled_servers(connection, [
+            (left, "kvm1") for left in servers.remove_scheduled_servers(source, ids)], partial(
+            actions.insert_running_actions, cell, connection, "b") if begins else None)
     assert {one.server.id: one.alone for one in arrived} == {ids[0]: True, ids[1]: False, ids[2]: True}
     tasks = {one.server.id: one.server.task_state for one in arrived}
     assert tasks[ids[1]] == "deleting" and {tasks[ids[0]], tasks[ids[2]]} == {"spawning" if begins else "scheduling"}
@@ -194,7 +197,7 @@ def test_what_was_asked_later_comes_after_the_creation(database_pair, begins):
 
 def servers_left(database, ids):
     with database.write() as connection:
-        return servers.leave(connection, ids)
+        return servers.remove_scheduled_servers(connection, ids)
 
 
 def test_a_delete_after_a_crash_between_the_two_follows(database_pair):
@@ -202,18 +205,19 @@ def test_a_delete_after_a_crash_between_the_two_follows(database_pair):
     id = str(uuid.uuid4())
     new(cell0, id)
     with cell0.write() as source, cell.write() as connection:
-        servers.arrive(connection, [(left, "kvm1") for left in servers.leave(source, [id])])
+        servers.insert_scheduled_servers(connection, [(left, "kvm1")
+                                                      for left in servers.remove_scheduled_servers(source, [id])])
         source.rollback()  # the crash
-    assert [row.server_id for row in actions.take(cell, "b", 1, {}).rows] == [id]
+    assert [row.server_id for row in actions.lease_next_actions(cell, "b", 1, {}).rows] == [id]
     with cell0.write() as connection:
         deleted(connection, id)
     for _again in range(2):
         with cell0.write() as source, cell.write() as connection:
-            [left] = servers.leave(source, [id])
-            servers.follow(connection, left)
+            [left] = servers.remove_scheduled_servers(source, [id])
+            servers.insert_late_actions(connection, left)
             source.rollback()
     with cell.read() as connection:
-        assert servers.row(connection, id).task_state == "deleting"
+        assert servers.fetch_server_row(connection, id).task_state == "deleting"
         found = connection.execute(select(tables.actions.c.action, tables.actions.c.state, tables.actions.c.cancel)
                                    .order_by(tables.actions.c.id)).all()
     assert found == [("create", "running", True), ("delete", "queued", False)]

@@ -75,7 +75,7 @@ def test_it_does_not_begin_its_own_work_again(cloud, monkeypatch):
 
 
 def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
-    real, hosts = server_create.make, []
+    real, hosts = server_create.make_server, []
 
     def make(work, host, nics):
         if hosts:
@@ -86,12 +86,12 @@ def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
         CELL["create"](take(cloud, work.action.id, other))
         raise HostDown("the connection was cut meanwhile")
 
-    monkeypatch.setattr(server_create, "make", make)
+    monkeypatch.setattr(server_create, "make_server", make)
     id = asked(cloud, "built")
     found = cloud.admin.settled(id)
     assert (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", hosts[0])
     deadline = time.monotonic() + LIMIT
-    while cloud.parts.working._held:
+    while cloud.parts.working.in_hand.works:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     found = cloud.admin.settled(id)
@@ -113,12 +113,12 @@ def test_it_claims_no_host(cloud, monkeypatch):
             return real(work, spec)
         finally:
             with cloud.parts.api_database.read() as connection:
-                claimed.append(list(allocations.held(connection, work.id)))
+                claimed.append(list(allocations.fetch_server_claims(connection, work.id)))
             change(cloud, work.database, work.action.id, lease_until=LONG_AGO)
 
     monkeypatch.setattr(schedule, "_place", place)
     id = asked(cloud, "once")
     assert cloud.admin.settled(id)["status"] == "ACTIVE" and claimed == [[]]
     with cloud.parts.api_database.read() as connection:
-        assert len(allocations.held(connection, id)) == 1
+        assert len(allocations.fetch_server_claims(connection, id)) == 1
     gone(cloud, id)

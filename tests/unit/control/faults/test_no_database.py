@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from magnetar_control import serve
 from magnetar_control.api.v1.operations import error_of
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_control.store.engine import database
 from magnetar_control.store.engine.database import Database
 from magnetar_core.errors import NoSpace
@@ -104,15 +104,15 @@ def test_no_room_for_the_content_of_an_image_is_named(cloud: Cloud, monkeypatch:
 
 def test_a_start_on_a_full_disk_reads(tmp_path: object, no_room: sqlite3.OperationalError,
                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make({"state_dir": str(tmp_path), "hosts": {}})
-    with serve.running(settings, with_api=True, with_conductor=True):
+    settings = make_settings({"state_dir": str(tmp_path), "hosts": {}})
+    with serve.running_server(settings, with_api=True, with_conductor=True):
         pass
-    with full(no_room, monkeypatch), serve.running(settings, with_api=True, with_conductor=True) as server:
+    with full(no_room, monkeypatch), serve.running_server(settings, with_api=True, with_conductor=True) as server:
         assert server is not None
         parts = dict(server.mounts)["/image"]
         assert parts
-    with pytest.raises(OperationalError), full(no_room, monkeypatch), serve.running(
-            make({"state_dir": f"{tmp_path}/new", "hosts": {}}), with_api=True, with_conductor=False):
+    with pytest.raises(OperationalError), full(no_room, monkeypatch), serve.running_server(
+            make_settings({"state_dir": f"{tmp_path}/new", "hosts": {}}), with_api=True, with_conductor=False):
         pass
 
 

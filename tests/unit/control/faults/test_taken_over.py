@@ -15,7 +15,7 @@ from magnetar_control.store.engine.tables import actions, host_states
 from tests.support.control.spread import Spread
 from tests.support.ports import free_port
 
-#: Seconds that docs/faults.md promises for actions, and those of a watch on a machine that is busy.
+#: Seconds that docs/reference/faults.md promises for actions, and those of a watch on a machine that is busy.
 PROMISED, WATCHED = 15.0, 25.0
 
 

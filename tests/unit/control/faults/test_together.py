@@ -38,7 +38,7 @@ def cloud(databases):
 @pytest.fixture
 def asked(cloud, monkeypatch):
     """Asks for servers by name and what else each is to be; when the block ends, the conductor finds them at once."""
-    usual, held, looking = actions.take, threading.Event(), threading.Lock()
+    usual, held, looking = actions.lease_next_actions, threading.Event(), threading.Lock()
 
     def take(database, *given, **named):
         if database.name != "cell0":
@@ -46,7 +46,7 @@ def asked(cloud, monkeypatch):
         with looking:
             return actions.Batch([], more=True) if held.is_set() else usual(database, *given, **named)
 
-    monkeypatch.setattr(actions, "take", take)
+    monkeypatch.setattr(actions, "lease_next_actions", take)
 
     @contextlib.contextmanager
     def asking(**wanted):
@@ -87,7 +87,7 @@ def settled(cloud, ids):
     found = {name: cloud.admin.settled(id, LIMIT) for name, id in ids.items()}
     with cloud.parts.api_database.read() as connection:
         for name, id in ids.items():
-            assert len(allocations.held(connection, id)) == (found[name]["status"] == "ACTIVE"), name
+            assert len(allocations.fetch_server_claims(connection, id)) == (found[name]["status"] == "ACTIVE"), name
     for id in ids.values():
         cloud.admin.delete(f"/v2.1/servers/{id}")
     deadline = time.monotonic() + LIMIT
@@ -166,27 +166,27 @@ def test_those_with_hints_follow_one_another(cloud, asked, begun):
 
 
 def test_a_host_that_others_filled_meanwhile(cloud, asked, begun, monkeypatch):
-    refused, usual = [], allocations.claim_all
+    refused, usual = [], allocations.claim_for_servers
 
     def refuse(connection, claims):
         assert usual(connection, claims)
         refused.append(len(claims))
         return False
 
-    monkeypatch.setattr(allocations, "claim_all", refuse)
+    monkeypatch.setattr(allocations, "claim_for_servers", refuse)
     with asked(one={}, two={}, three={}) as ids:
         pass
     assert statuses(settled(cloud, ids)) == {"ACTIVE": 3} and refused == begun.seen == [3]
 
 
 def test_no_more_begin_at_a_host_than_it_bears(cloud, asked, begun, monkeypatch):
-    usual, rooms = actions.room, []
+    usual, rooms = actions.free_action_slots, []
 
     def room(database, connection, places, kind, limits):
         rooms.append(sorted(usual(database, connection, places, kind, {"build": 1}).items()))
         return Counter(dict(rooms[-1]))
 
-    monkeypatch.setattr(actions, "room", room)
+    monkeypatch.setattr(actions, "free_action_slots", room)
     with asked(**{f"s{at}": {} for at in range(6)}) as ids:
         pass
     assert statuses(settled(cloud, ids)) == {"ACTIVE": 6}
@@ -221,7 +221,7 @@ def test_a_crash_at_each_transaction(cloud, asked, begun, monkeypatch, name, mom
 
     begun.within = within
     monkeypatch.setattr(Database, "write", write)
-    monkeypatch.setattr("magnetar_control.conductor.worker.conductor.AGAIN", 0.2)
+    monkeypatch.setattr("magnetar_control.conductor.worker.action_runner.AGAIN", 0.2)
     monkeypatch.setattr("magnetar_control.store.actions.actions.LEASE", 1.0)
     with asked(one={}, two={}, three={}) as ids:
         pass

@@ -243,9 +243,9 @@ def test_what_a_host_could_not_write_is_in_the_actions_message(cloud: Cloud) -> 
     with database.read() as connection:
         number = connection.execute(select(tables.actions.c.id).where(tables.actions.c.server_id == id)).scalar_one()
     work: Any = SimpleNamespace(action=SimpleNamespace(id=number), end_writes=[])
-    server_create.warned(work, {"warnings": []})
+    server_create.note_agent_warnings(work, {"warnings": []})
     assert work.end_writes == []
-    server_create.warned(work, {"warnings": ["No key.", "No password."]})
+    server_create.note_agent_warnings(work, {"warnings": ["No key.", "No password."]})
     for _time in range(2):
         with database.write() as connection:
             for write in work.end_writes:
@@ -256,6 +256,6 @@ def test_what_a_host_could_not_write_is_in_the_actions_message(cloud: Cloud) -> 
 
 def test_a_host_knows_of_which_server_an_image_is() -> None:
     """What an unshelved server has of itself is not written into its disk again."""
-    found = delivery._wanted("i", {"properties": {"instance_uuid": "s", "mine": "x"}})
+    found = delivery._agent_document("i", {"properties": {"instance_uuid": "s", "mine": "x"}})
     assert found["properties"] == {"instance_uuid": "s"}
-    assert delivery._wanted("i", {})["properties"] == {}
+    assert delivery._agent_document("i", {})["properties"] == {}

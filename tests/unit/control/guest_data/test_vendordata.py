@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from magnetar_control.conductor.worker.vendordata import Vendordata, VendordataFailed
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import Cancelled, InvalidSettings
 from tests.support.agent.pki import Pki
 from tests.support.ports import free_port
@@ -33,7 +33,7 @@ def targets() -> Any:
 
 def vendordata(*targets: str, **settings: Any) -> Vendordata:
     quick = {"vendordata_dynamic_connect_timeout": 0.5, "vendordata_dynamic_read_timeout": 0.5}
-    made = make({**quick, "vendordata_dynamic_targets": list(targets), **settings})
+    made = make_settings({**quick, "vendordata_dynamic_targets": list(targets), **settings})
     return Vendordata(made, lambda _fresh: "token-1")
 
 
@@ -107,8 +107,10 @@ def test_a_token_that_was_revoked_is_renewed_once(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*pki.issue("127.0.0.1"))
     with serving(context) as targets:
-        settings = make({"vendordata_dynamic_targets": [f"a@{targets.url('good')}", f"b@{targets.url('strange')}"],
-                         "vendordata_dynamic_ssl_certfile": str(pki.ca), "vendordata_dynamic_service_token": True})
+        settings = make_settings({"vendordata_dynamic_targets": [f"a@{targets.url('good')}",
+                                                                 f"b@{targets.url('strange')}"],
+                                  "vendordata_dynamic_ssl_certfile": str(pki.ca),
+                                  "vendordata_dynamic_service_token": True})
         targets.known = {"good": "new"}
         assert ask(Vendordata(settings, lambda fresh: "new" if fresh else "old")) == {"a": {"join": "now"}, "b": {}}
         assert [(path, headers["x-auth-token"]) for path, headers, _body in targets.asked] == [
@@ -190,7 +192,7 @@ def test_a_target_that_asks_for_a_certificate_gets_it(tmp_path: Path, in_one_fil
 ])
 def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSettings, match=words) as refused:
-        Vendordata(make(settings), lambda _fresh: "")
+        Vendordata(make_settings(settings), lambda _fresh: "")
     assert "Secret-Words" not in str(refused.value)
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from magnetar_control import cli
-from magnetar_control.scheduler.filters import hardware, lacking_hardware
+from magnetar_control.scheduler.filters import has_needed_hardware, lacking_hardware
 from magnetar_control.scheduler.host_state import HostState, Profile
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.store.claims.allocations import Amounts
@@ -57,9 +57,9 @@ def on(host: str) -> dict[str, Any]:
 
 def kept(cloud: Cloud, id: str) -> dict[str, Any]:
     """What the row keeps of the image."""
-    found = servers.find(cloud.parts.store, id)
+    found = servers.find_server_row(cloud.parts.store, id)
     assert found
-    image: dict[str, Any] = orjson.loads(found[1].image)
+    image: dict[str, Any] = orjson.loads(found[1].stored.image)
     return image
 
 
@@ -130,11 +130,11 @@ def test_the_filter(machine: str, image_says: dict[str, str], passes: bool) -> N
     told = {"architecture": "x86_64", "machine_types": {"x86_64": ["q35", "pc-q35-7.1"]}}
     spec = RequestSpec("s", "p", Amounts(), machine=machine, image=image_says)
     host.profile = Profile(b"", "c", "nova", True, True, told, ())
-    assert hardware(host, spec) is passes
+    assert has_needed_hardware(host, spec) is passes
     assert passes or "lacks machine type" in lacking_hardware(host, spec)
     assert not spec.forced_to().hardware
     host.profile = Profile(b"", "c", "nova", True, True, {"architecture": "x86_64"}, ())
-    assert hardware(host, spec)  # an earlier agent does not tell
+    assert has_needed_hardware(host, spec)  # an earlier agent does not tell
 
 
 def test_what_no_host_has_is_told(cloud: Cloud) -> None:

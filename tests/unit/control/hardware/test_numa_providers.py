@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pytest
 from sqlalchemy import event
 
@@ -14,6 +13,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.store.hosts import hosts
 from magnetar_core.hardware.numa import HostCell
+from tests.support.control.audited import read_state
 from tests.support.control.hardware import act
 from tests.support.control.pci_providers import candidates, get, ids_of
 from tests.support.control.placement import call
@@ -60,7 +60,7 @@ def heard(cloud: Inside, wanted: dict[str, set[str]]) -> None:
     """Wait until the hosts have told that these servers have something of their cells."""
     def seen() -> bool:
         with cloud.parts.api_database.read() as connection:
-            told = {row["name"]: orjson.loads(row["info"])["providers"] for row in hosts.every(connection)}
+            told = {row.name: row.info["providers"] for row in hosts.fetch_host_rows(connection)}
         return all({id for one in each for id in one["held"]} == wanted.get(name, set()) for name, each in told.items())
     eventually(seen)
 
@@ -106,7 +106,7 @@ def test_what_a_server_has_of_cells(cloud: Inside, server: str) -> None:
         ids["kvm1"]: {"PCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1}, ids["kvm1_NUMA0"]: mine, ids["kvm1_NUMA1"]: mine}
     total = get(cloud, f"/usages?project_id={cloud.admin.project_id}&consumer_type=all")["usages"]["all"]
     assert total == {"consumer_count": 1, "PCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1, "NUMA_THREAD": 2, PAGES: 32}
-    assert audit.findings(audit.read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
+    assert audit.findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def test_a_move_takes_cells_of_the_other_host(cloud: Inside, server: str) -> None:

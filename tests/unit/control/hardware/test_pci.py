@@ -146,7 +146,7 @@ def test_a_server_gives_its_devices_up_for_a_host_without(cloud: Equipped, serve
     id = servers.make("gpu", "kvm2")
     for name in ("kvm1", "kvm2"):
         with cloud.parts.api_database.write() as connection:
-            hosts.set_host(connection, name, disabled=True)
+            hosts.update_host_row(connection, name, disabled=True)
         cloud.parts.working.read_host(name)
     try:
         act(cloud.admin, id, "resize", {"flavorRef": "plain"}, "VERIFY_RESIZE")
@@ -154,7 +154,7 @@ def test_a_server_gives_its_devices_up_for_a_host_without(cloud: Equipped, serve
     finally:
         for name in ("kvm1", "kvm2"):
             with cloud.parts.api_database.write() as connection:
-                hosts.set_host(connection, name, disabled=False)
+                hosts.update_host_row(connection, name, disabled=False)
             cloud.parts.working.read_host(name)
     servers.make("gpu", "kvm1")
     servers.make("gpu", "kvm1")

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.periodic.periodic import Periodic
-from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims import host_counters
 from magnetar_control.store.hosts import hosts
 from tests.support.agent.pci_providers import PF
 from tests.support.control.hardware import act
@@ -73,7 +72,7 @@ def heard(cloud: Equipped, *ids: str) -> None:
     """Wait until the hosts have told that these servers have devices, and no others."""
     def seen() -> bool:
         with cloud.parts.api_database.read() as connection:
-            told = [orjson.loads(row["info"]).get("providers") or () for row in hosts.every(connection)]
+            told = [row.info.get("providers") or () for row in hosts.fetch_host_rows(connection)]
         return {id for each in told for one in each for id in one["held"]} == set(ids)
     eventually(seen)
 
@@ -188,7 +187,7 @@ def test_by_hand_devices_can_be_given_up_only(cloud: Equipped, server: Any) -> N
         periodic.audit()
     assert used(cloud) == {FIRST: 1}
     with cloud.parts.api_database.write() as connection:
-        assert allocations.audit(connection) == []
+        assert host_counters.audit_host_counters(connection) == []
 
 
 def test_what_is_below_a_host_is_its_agent_s_to_say(cloud: Equipped) -> None:

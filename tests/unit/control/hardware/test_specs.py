@@ -150,7 +150,7 @@ def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:
 def test_a_server_that_stands_goes_on_with_its_image(strict: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made when these properties passed: it is built elsewhere, and rebuilt, as it is."""
     caller = strict.admin
-    monkeypatch.setattr(server_create, "check_specs", lambda *_given: None)
+    monkeypatch.setattr(server_create, "check_server_specs", lambda *_given: None)
     made = caller.boot("old", imageRef=(own := image(caller, "own", hw_sound_model="usb", img_config_drive="always")))
     assert made["status"] == "ACTIVE"
     reply = caller.act(made["id"], "rebuild", {"imageRef": own})

@@ -9,7 +9,7 @@ import socket
 import orjson
 import uvicorn
 
-from magnetar_control.api.identity.app import application
+from magnetar_control.api.identity.app import identity_application
 from magnetar_control.services import identity
 from magnetar_control.web import Request
 from magnetar_control.web.application import Application
@@ -70,7 +70,7 @@ class Cloud:
         self.database = database
         self.identity = identity.EmbeddedIdentity(self.database, **settings)
         self.password = self.identity.bootstrap(URL)
-        self.ask = Client(application(self.identity))
+        self.ask = Client(identity_application(self.identity))
         self.admin = self.ask.as_(self.ask.login("admin", self.password).token)
 
     def project(self, name="demo", **fields):

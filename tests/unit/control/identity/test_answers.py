@@ -22,7 +22,8 @@ MADE = ("project", "domain", "user", "group", "role", "region", "service", "endp
 @pytest.fixture
 def admin(small: Any) -> Client:
     """Return a client of an administrator."""
-    return Client(identity.app.application(small.identity, {"image": quotas.of({})}), token=small.admin.token)
+    return Client(identity.app.identity_application(small.identity, {"image": quotas.image_quotas({})}),
+                  token=small.admin.token)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["request"] for row in ROWS])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import yaml
 
-from magnetar_control.api.identity.app import application
+from magnetar_control.api.identity.app import identity_application
 from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml
 from magnetar_control.web import Request
 
@@ -71,7 +71,7 @@ def test_another_url_moves_the_endpoints_that_nobody_changed(small):
 
 @pytest.mark.parametrize("follow, host", [(True, "https://tunnel:1"), (False, URL)])
 def test_the_catalogue_follows_the_name_by_which_the_client_asked(small, follow, host):
-    found = application(EmbeddedIdentity(small.database, follow=follow))
+    found = identity_application(EmbeddedIdentity(small.database, follow=follow))
     request = Request("GET", "/v3/auth/catalog", "", {"x-auth-token": small.admin.token}, root="https://tunnel:1")
     urls = [end["url"] for entry in found.handle(request).content["catalog"] for end in entry["endpoints"]]
     assert all(url.startswith(f"{host}/") for url in urls)

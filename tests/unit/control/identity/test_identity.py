@@ -8,11 +8,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from magnetar_control.api.identity.app import Elsewhere, application
+from magnetar_control.api.identity.app import Elsewhere, identity_application
 from magnetar_control.conductor.worker.vendordata_auth import VendordataAuth
 from magnetar_control.services.identity import EmbeddedIdentity
-from magnetar_control.services.identity.keystone import Keystone, of
-from magnetar_control.settings_file import make
+from magnetar_control.services.identity.keystone import Keystone, keystone_of_settings
+from magnetar_control.settings_file import make_settings
 from magnetar_control.web import Fault, Request
 from magnetar_control.web.application import by_token
 from magnetar_core.errors import InvalidSettings, MagnetarError
@@ -40,7 +40,7 @@ def identity(request, demo, service):
     if request.param is EmbeddedIdentity:
         yield EmbeddedIdentity(demo.database, look_again=0.0)
         return
-    with served(identity=application(demo.identity)) as url:
+    with served(identity=identity_application(demo.identity)) as url:
         yield Keystone(f"{url}/identity/v3", "nova", "hush", believed=0.0)
 
 
@@ -101,7 +101,7 @@ def test_what_a_token_is_for(identity, demo):
 
 
 def test_keystones_answers_are_believed_for_a_while(demo, service):
-    with served(identity=application(demo.identity)) as url:
+    with served(identity=identity_application(demo.identity)) as url:
         keystone = Keystone(f"{url}/identity", "nova", "hush", believed=60)
         assert keystone.validate(demo.admin.token).is_admin
     assert keystone.validate(demo.admin.token).is_admin
@@ -132,7 +132,7 @@ def test_a_keystone_that_breaks_off_does_not_answer(answer):
 
 
 def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
-    with served(identity=application(demo.identity)) as url:
+    with served(identity=identity_application(demo.identity)) as url:
         keystone = Keystone(f"{url}/identity", "nova", "hush", believed=0)
         assert keystone.validate(demo.admin.token)
         demo.admin("DELETE", "/v3/auth/tokens", None, 204, x_subject_token=keystone._own)
@@ -140,7 +140,7 @@ def test_our_own_token_is_renewed_when_it_is_refused(demo, service):
 
 
 def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
-    with served(identity=application(demo.identity)) as url, \
+    with served(identity=identity_application(demo.identity)) as url, \
             pytest.raises(MagnetarError, match="cannot log in") as caught:
         Keystone(f"{url}/identity", "nova", "wrong").validate(demo.admin.token)
     assert caught.value.status == 503
@@ -158,7 +158,7 @@ def test_as_whom_vendordata_is_asked(demo, service, tmp_path, more, scope):
     for target in ("domains/default", "system"):
         role = next(one["id"] for one in demo.admin("GET", "/v3/roles")["roles"] if one["name"] == "admin")
         demo.admin("PUT", f"/v3/{target}/users/{service}/roles/{role}", None, 204)
-    with served(identity=application(demo.identity)) as url:
+    with served(identity=identity_application(demo.identity)) as url:
         user = VendordataAuth({"auth_type": "password", "auth_url": f"{url}/identity/v3", "username": "nova",
                                "password_file": str(secret), **more}).user
         context = demo.identity.validate(user.token())
@@ -176,7 +176,7 @@ def test_vendordata_is_asked_with_an_application_credential(demo, tmp_path):
                201)["application_credential"]
     secret = tmp_path / "secret"
     secret.write_text(made["secret"])
-    with served(identity=application(demo.identity)) as url:
+    with served(identity=identity_application(demo.identity)) as url:
         options = {"auth_type": "v3applicationcredential", "auth_url": f"{url}/identity",
                    "application_credential_secret_file": str(secret)}
         for which in ({"application_credential_id": made["id"]}, {
@@ -201,9 +201,10 @@ def test_only_http():
 def test_of_the_settings(demo, service, tmp_path):
     secret = tmp_path / "password"
     secret.write_text("hush\n")
-    with served(identity=application(demo.identity)) as url:
-        identity = of(make({"keystone_url": f"{url}/identity/v3", "keystone_username": "nova",
-                            "keystone_password_file": str(secret)}))
+    with served(identity=identity_application(demo.identity)) as url:
+        identity = keystone_of_settings(make_settings({"keystone_url": f"{url}/identity/v3",
+                                                       "keystone_username": "nova",
+                                                       "keystone_password_file": str(secret)}))
         assert identity.validate(demo.admin.token).is_admin
         old = identity.token()
         assert identity.token() == old != identity.token(fresh=True)
@@ -216,7 +217,7 @@ def test_of_the_settings(demo, service, tmp_path):
 ])
 def test_settings_that_cannot_be(more, words):
     with pytest.raises(InvalidSettings, match=words):
-        of(make({"keystone_url": "https://keystone:5000/v3", **more}))
+        keystone_of_settings(make_settings({"keystone_url": "https://keystone:5000/v3", **more}))
 
 
 def test_in_place_of_the_embedded_service_is_a_sign():

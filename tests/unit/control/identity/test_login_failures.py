@@ -6,7 +6,7 @@ import logging
 import orjson
 import pytest
 
-from magnetar_control.api.identity.app import application
+from magnetar_control.api.identity.app import identity_application
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
 from magnetar_control.web import Request
@@ -68,7 +68,7 @@ def test_others_do_not_wait(machine):
 
 def test_a_refusal_takes_no_scrypt(machine, monkeypatch):
     machine.fails(5)
-    monkeypatch.setattr(passwords, "matches", None)
+    monkeypatch.setattr(passwords, "password_matches", None)
     assert machine.login("secret").status == 429
 
 
@@ -96,7 +96,7 @@ def test_all_addresses_that_one_client_may_have_are_one(machine):
 def test_other_processes_know_of_it(machine):
     machine.fails(5)
     other = identity.EmbeddedIdentity(machine.cloud.database, clock=lambda: machine.moment)
-    machine.cloud.ask = Client(application(other))
+    machine.cloud.ask = Client(identity_application(other))
     assert machine.login("secret").status == 429
 
 
@@ -134,7 +134,7 @@ def test_to_change_a_password_is_no_way_around(machine, caplog, monkeypatch):
     assert [one.message for one in caplog.records if one.name == "magnetar.audit"] == [
         "change of a password refused"] * 5
     with monkeypatch.context() as patched:
-        patched.setattr(passwords, "matches", None)
+        patched.setattr(passwords, "password_matches", None)
         ann("POST", path, guess, 429)
     machine.moment += 1
     ann("POST", path, {"user": {"original_password": "secret", "password": "new"}}, 204)
@@ -231,8 +231,8 @@ def test_drawn_secrets_take_no_slow_hash(machine, monkeypatch):
 def test_every_refusal_takes_one_slow_hash(monkeypatch):
     """By the time of a refusal nobody learns which users and credentials there are."""
     hashed, scrypt = [], passwords._scrypt
-    kept = (None, passwords.hashed("right"), passwords.hashed_secret(passwords.drawn()))
+    kept = (None, passwords.hash_password("right"), passwords.hash_secret(passwords.draw_secret()))
     monkeypatch.setattr(passwords, "_scrypt", lambda *args: hashed.append(args[2]) or scrypt(*args))
     for one in kept:
-        assert not passwords.matches("wrong", one)
+        assert not passwords.password_matches("wrong", one)
     assert hashed == [passwords.COST] * 3

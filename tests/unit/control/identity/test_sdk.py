@@ -13,7 +13,7 @@ from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
 from magnetar_control.api.identity import app as identity
-from magnetar_control.api.image.app import application
+from magnetar_control.api.image.app import image_application
 from magnetar_control.services import image
 from magnetar_control.services.identity import clouds_yaml
 from magnetar_control.services.image import quotas
@@ -29,8 +29,8 @@ def sdk(sqlite, tmp_path):
     """``connect(**auth)``: a connection as admin, or as somebody else."""
     cloud = Cloud(sqlite)
     images = image.EmbeddedImages(sqlite, tmp_path / "images", limit=20 * MIB)
-    with served(identity=identity.application(cloud.identity, {"image": images.quota}),
-                image=application(images, by_token(cloud.identity.validate))) as url:
+    with served(identity=identity.identity_application(cloud.identity, {"image": images.quota}),
+                image=image_application(images, by_token(cloud.identity.validate))) as url:
         clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)
         known = OpenStackConfig(config_files=[str(tmp_path / "clouds.yaml")], load_envvars=False)
         made = []
@@ -144,8 +144,8 @@ def test_limits_of_images_are_unified_limits(sdk):
 
 
 def test_limits_that_cannot_be_are_refused(cloud):
-    images = quotas.of({})
-    admin = Client(identity.application(cloud.identity, {"image": images}), token=cloud.admin.token)
+    images = quotas.image_quotas({})
+    admin = Client(identity.identity_application(cloud.identity, {"image": images}), token=cloud.admin.token)
     (service,) = admin("GET", "/v3/services?type=image", None, 200)["services"]
     (project,) = admin("GET", "/v3/projects?name=admin", None, 200)["projects"]
     good = {"service_id": service["id"], "project_id": project["id"], "resource_name": "image_size_total",

@@ -10,9 +10,9 @@ import pytest
 
 from magnetar_control.services import identity
 from magnetar_control.services.identity import application_credentials, passwords
-from magnetar_control.services.identity.keystone import borne
+from magnetar_control.services.identity.keystone import context_of_token
 from magnetar_control.services.identity.login import LONGEST_CHAIN
-from magnetar_control.services.identity.tokens import Claims, signed
+from magnetar_control.services.identity.tokens import Claims, sign_claims
 
 from .cloud import URL, Cloud
 
@@ -72,8 +72,8 @@ def test_an_admin_of_a_domain_is_no_admin_of_the_cloud(small):
     small.ask.as_(got.token)("POST", "/v3/users", {"user": {"name": "eve", "password": "x"}}, 403)
     keystones = {"user": {"id": "a", "name": "ann", "domain": {"id": "default"}}, "roles": [{"name": "admin"}],
                  "expires_at": "2030-01-01T00:00:00+00:00"}
-    assert borne({**keystones, "system": {"all": True}}, "").is_admin
-    assert not borne({**keystones, "domain": {"id": domain}}, "").is_admin
+    assert context_of_token({**keystones, "system": {"all": True}}, "").is_admin
+    assert not context_of_token({**keystones, "domain": {"id": domain}}, "").is_admin
 
 
 def test_an_unscoped_token_becomes_a_scoped_one_and_ends_with_it(cloud, demo):
@@ -154,7 +154,7 @@ def test_a_login_keeps_no_connection_while_passwords_are_compared(small, monkeyp
     ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)
     made = ann("POST", f"/v3/users/{user}/application_credentials", {"application_credential": {"name": "ci"}}, 201)
     credential = {name: made["application_credential"][name] for name in ("id", "secret")}
-    held, during, read, matches = [], [], small.database.read, passwords.matches
+    held, during, read, matches = [], [], small.database.read, passwords.password_matches
 
     @contextlib.contextmanager
     def reading():
@@ -170,7 +170,7 @@ def test_a_login_keeps_no_connection_while_passwords_are_compared(small, monkeyp
         return matches(*given)
 
     monkeypatch.setattr(small.database, "read", reading)
-    monkeypatch.setattr(passwords, "matches", compared)
+    monkeypatch.setattr(passwords, "password_matches", compared)
     assert small.ask.login("ann", "secret", "demo").status == 201
     assert small.ask.login("nobody", "secret", "demo").status == 401
     assert small.ask("POST", "/v3/auth/tokens", {"auth": {"identity": {
@@ -251,17 +251,17 @@ def test_the_life_of_tokens_has_limits(sqlite, life):
 def test_what_nobody_signed_is_worth_nothing(small):
     token = small.admin.token
     prefix, key, claims, signature = token.split(".")
-    forged = signed(Claims("x", "admin", 0, 0.0, 9e9, ("password",)), key, b"guessed")
+    forged = sign_claims(Claims("x", "admin", 0, 0.0, 9e9, ("password",)), key, b"guessed")
     for bad in ("", "x", "a.b.c.d", token[:-1], token + "A", f"{prefix}.other.{claims}.{signature}", forged, "\u00fc",
                 f"{prefix}.{key}.{claims}.", "." * 9, "A" * 100_000):
         assert small.identity.validate(bad) is None
 
 
 def test_older_keys_are_believed_after_a_new_one(small):
-    from magnetar_control.services.identity.tokens import new_key
+    from magnetar_control.services.identity.tokens import insert_signing_key
     old = small.admin.token
     with small.identity.tokens.change() as connection:
-        new_key(connection)
+        insert_signing_key(connection)
     new = small.ask.login("admin", small.password).token
     assert new.split(".")[1] != old.split(".")[1]
     assert small.identity.validate(old) and small.identity.validate(new)
@@ -274,11 +274,11 @@ def test_a_known_token_costs_microseconds(small):
 
 
 def test_passwords_are_kept_as_salted_hashes():
-    one, two = passwords.hashed("x"), passwords.hashed("x")
+    one, two = passwords.hash_password("x"), passwords.hash_password("x")
     assert one != two
-    assert passwords.matches("x", one)
-    assert not passwords.matches("y", one)
-    assert not passwords.matches("x", None)
+    assert passwords.password_matches("x", one)
+    assert not passwords.password_matches("y", one)
+    assert not passwords.password_matches("x", None)
 
 
 BAD = [None, {}, {"auth": {}}, {"auth": {"identity": {"methods": []}}}, {"auth": {"identity": {"methods": [1]}}},

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from magnetar_control.services.identity import trusts
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 
 ABSENT = "8c7d3c0e5d0f4a2b9d0e0c6c8a1f2b3d"
 
@@ -301,7 +301,7 @@ def test_a_trust_ends_with_its_time(small):
     moment = {"now": time.time()}
     small.identity.tokens.clock = lambda: moment["now"]
     world = World(small)
-    trust = world.trust(expires_at=f"{now(3600.0)}Z")
+    trust = world.trust(expires_at=f"{utc_now(3600.0)}Z")
     got = world.login(trust)
     assert got["token"]["expires_at"] == trust["expires_at"]
     by = world.cloud.ask.as_(got.token)
@@ -318,7 +318,7 @@ def test_trusts_that_ended_keep_no_place(small, monkeypatch):
     world = World(small)
     used = world.trust(remaining_uses=1)
     world.login(used)
-    world.trust(expires_at=f"{now(3600.0)}Z")
+    world.trust(expires_at=f"{utc_now(3600.0)}Z")
     world.trust(status=403)
     moment["now"] += 7200.0
     world.ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 
-from magnetar_control.api.image.app import application
+from magnetar_control.api.image.app import image_application
 from magnetar_control.services import Context, image
 from magnetar_control.web.application import by_token
 from tests.unit.control.identity.cloud import Client
@@ -31,7 +31,7 @@ class Glance:
     def __init__(self, database, folder, **limits):
         self.folder = folder / "images"
         self.service = image.EmbeddedImages(database, self.folder, **limits)
-        self.application = application(self.service, by_token(USERS.get))
+        self.application = image_application(self.service, by_token(USERS.get))
         for name in USERS:
             setattr(self, name, Client(self.application, "/image", name))
 

@@ -6,7 +6,7 @@ import gzip
 import pytest
 
 from magnetar_control.conductor.periodic import periodic
-from magnetar_control.services.image.boot_parts import command_line, named_parts
+from magnetar_control.services.image.boot_parts import image_command_line, named_parts
 from tests.support.control.cloud import Cloud
 from tests.unit.core.images import kernel
 
@@ -56,12 +56,12 @@ def test_parts_of_servers_stay_on_their_host(cloud, parts, monkeypatch):
     made = admin.boot("web2", imageRef=image)
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
         client.delete("image", image)
-        assert periodic.remove_unused(conductor) == 0
+        assert periodic.remove_unused_images(conductor) == 0
         assert {*parts.values()} <= {one["id"] for one in client.list("image")}
         admin.delete(f"/v2.1/servers/{made['id']}")
         assert admin.settled(made["id"]) is None
         monkeypatch.setattr(periodic, "UNUSED", -3600.0)
-        assert periodic.remove_unused(conductor) >= 2
+        assert periodic.remove_unused_images(conductor) >= 2
         assert not {*parts.values()} & {one["id"] for one in client.list("image")}
 
 
@@ -98,5 +98,5 @@ def test_images_that_name_each_other_keep_no_conductor(cloud):
 
 def test_words_that_name_nothing():
     assert named_parts({"properties": {"kernel_id": "", "ramdisk_id": "8e2a"}}) == {}
-    assert command_line({"properties": {"os_command_line": "quiet"}}) == "quiet"
-    assert command_line({"properties": {"hw_disk_bus": "scsi"}}).startswith("root=/dev/sda ")
+    assert image_command_line({"properties": {"os_command_line": "quiet"}}) == "quiet"
+    assert image_command_line({"properties": {"hw_disk_bus": "scsi"}}).startswith("root=/dev/sda ")

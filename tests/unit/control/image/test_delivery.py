@@ -72,7 +72,8 @@ def test_images_that_name_each_other_do_not_wait_in_a_circle() -> None:
     """A kernel may name the image that names it: it is brought as what it is, without what it names."""
     images, host = CountedImages(kernel=True), WaitingHost()
     real = images.show
-    images.show = lambda context, id: {**real(context, id), "disk_format": "aki", "properties": {  # type: ignore[method-assign]
+    images.show = lambda context, id: {**real(context, id), "disk_format": "aki",
+                                       "properties": {  # type: ignore[method-assign]
         "kernel_id": MACHINE if id == KERNEL else KERNEL}}
     delivery = Delivery(cast("Images", images), 30)
     host.go.set()

@@ -17,7 +17,7 @@ from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.services.image import members
 from magnetar_control.services.image.tables import images
 from magnetar_control.services.image.tables import members as rows
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 
 from .glance import Glance
 
@@ -28,7 +28,7 @@ def test_no_more_projects_share_an_image_than_may(postgres: Database, tmp_path: 
     path = f"/v2/images/{glance.make('ann')}/members"
     for number in range(members.MOST - 1):
         glance.ann("POST", path, {"member": f"project{number}"}, 200)
-    both, added = threading.Barrier(2, timeout=1.0), members.added
+    both, added = threading.Barrier(2, timeout=1.0), members.insert_if_absent
 
     def meet(*words: Any, **row: Any) -> bool:
         done = added(*words, **row)
@@ -36,7 +36,7 @@ def test_no_more_projects_share_an_image_than_may(postgres: Database, tmp_path: 
             both.wait()
         return done
 
-    monkeypatch.setattr(members, "added", meet)
+    monkeypatch.setattr(members, "insert_if_absent", meet)
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda name: glance.ann("POST", path, {"member": name}), ("red", "blue")))
     assert sorted(answer.status for answer in answers) == [200, 413]
@@ -46,12 +46,12 @@ def test_no_more_projects_share_an_image_than_may(postgres: Database, tmp_path: 
 def test_what_collides_is_no_internal_error(postgres: Database) -> None:
     """A row went to which one refers, or there is the same already; what is wrong with a row is."""
     image = {"id": "0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10", "status": "queued", "visibility": "shared",
-             "properties": "{}", "created_at": now()}
+             "properties": "{}", "created_at": utc_now()}
     for table, row, status in ((rows, {"image_id": image["id"], "member": "red", "status": "pending"}, 409),
                                (images, image, None), (images, image, 409), (images, {**image, "status": None}, 500)):
         try:
             with postgres.write() as connection:
-                connection.execute(insert(table).values(created_at=now(), **{
+                connection.execute(insert(table).values(created_at=utc_now(), **{
                     name: value for name, value in row.items() if name != "created_at"}))
         except IntegrityError as error:
             fault = fault_of_failure(error, "req-1")

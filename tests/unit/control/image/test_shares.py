@@ -72,7 +72,7 @@ def large(small, who="ann"):
         file.truncate(LARGE)
     with small.service.database.write() as connection:
         from magnetar_control.services.image import images
-        images.change(connection, id, {"size": LARGE})
+        images.update_image_row(connection, id, {"size": LARGE})
     return id
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from sqlalchemy import insert, select
 
-from magnetar_control.scheduler.request_spec import amounts_of
-from magnetar_control.store.claims import allocations
+from magnetar_control.scheduler.request_spec import claimed_amounts
+from magnetar_control.store.claims import allocations, host_counters
 from magnetar_control.store.engine import tables
 from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import NotFound
@@ -47,7 +47,7 @@ def moves(cloud: Cloud, id: str) -> list[Any]:
 def claims(cloud: Cloud, id: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     """By consumer (``server`` or ``migration``): the host, and what is held of it."""
     with cloud.parts.api_database.read() as connection:
-        held = allocations.held(connection, id)
+        held = allocations.fetch_server_claims(connection, id)
     return {"server" if one["consumer_id"] == id else "migration": (
         one["host"], tuple(one[name] for name in allocations.RESOURCES)) for one in held}
 
@@ -68,12 +68,12 @@ def check(cloud: Cloud, id: str, waits: bool = False) -> dict[str, Any]:
     assert server.task_state is None
     assert list(found) == [server.host]
     have, held, flavor = found[server.host], claims(cloud, id), orjson.loads(server.flavor)
-    amounts, rescue = amounts_of(flavor), int(have["rescue"] is not None)  # whose image has less than a GiB
+    amounts, rescue = claimed_amounts(flavor), int(have["rescue"] is not None)  # whose image has less than a GiB
     assert held["server"] == (server.host, tuple(amounts._replace(disk_gb=amounts.disk_gb + rescue)))
     assert ("migration" in held) is waits
     assert (have["flavor"]["vcpus"], have["flavor"]["ram"]) == (flavor["vcpus"], flavor["ram"])
     with cloud.parts.api_database.write() as connection:
-        assert allocations.audit(connection) == []
+        assert host_counters.audit_host_counters(connection) == []
     for name in cloud.hosts:
         with cloud.parts.agents.client(cloud.hosts[name]) as client:
             assert [one for one in client.list("migration") if one["status"] != "completed"] == []
@@ -97,7 +97,7 @@ def disabled(cloud: Cloud, name: str) -> Iterator[None]:
     """A host takes no new servers meanwhile."""
     def set_to(value: bool) -> None:
         with cloud.parts.api_database.write() as connection:
-            hosts.set_host(connection, name, cloud.parts.working.ratios, disabled=value)
+            hosts.update_host_row(connection, name, cloud.parts.working.ratios, disabled=value)
         cloud.parts.working.read_hosts()
 
     set_to(True)

@@ -13,6 +13,7 @@ from sqlalchemy import select, update
 
 from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.worker.work import Work
+from magnetar_control.store.actions.action_row import ActionRow
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
@@ -122,10 +123,10 @@ def ask(cloud: Cloud, id: str, key: str, columns: Mapping[str, Any] | None = Non
     """Put an action into the queue, where no conductor takes it; returns its number. *columns*: of the server."""
     database = cloud.parts.working.database
     with database.write() as connection:
-        server = servers.row(connection, id)
+        server = servers.fetch_server_row(connection, id)
         request = f"req-crash-{next(REQUESTS)}"
-        assert servers.ask(connection, server, key, request, server.user_id, server.project_id, args,
-                           **(columns or {})), server
+        assert servers.request_server_action(connection, server, key, request, server.user_id, server.project_id, args,
+                                             **(columns or {})), server
         connection.execute(update(actions).where(actions.c.request_id == request).values(not_before=NEVER))
         return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
 
@@ -136,7 +137,7 @@ def take(cloud: Cloud, number: int, conductor: Any = None, attempts: int = 1) ->
     with conductor.database.write() as connection:
         connection.execute(update(actions).where(actions.c.id == number).values(
             state="running", holder=conductor.holder, lease_until=NEVER, attempts=attempts))
-        action = connection.execute(select(actions).where(actions.c.id == number)).one()
+        action = ActionRow(connection.execute(ActionRow.selection(actions).where(actions.c.id == number)).one())
     work = Work(conductor, conductor.database, action)
     put_back = work.put_back
     work.put_back = lambda _seconds, **values: put_back(LONG, **values)  # type: ignore[method-assign]

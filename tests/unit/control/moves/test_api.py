@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from magnetar_control.store.servers import migrations, servers
+from magnetar_control.store.servers.server_row import ServerRow
 from tests.support.control.cloud import Cloud
 
 from .clouds import flavors, row
@@ -24,15 +25,15 @@ def cloud(databases):
     with Cloud(hosts=1, databases=databases) as found:
         flavors(found)
         found.id = found.admin.boot(flavorRef="small")["id"]
-        server = row(found, found.id)
+        server = ServerRow(row(found, found.id))
         for number, (type, status) in enumerate((
                 ("resize", "confirmed"), ("migration", "error"), ("live-migration", "completed"),
                 ("live-migration", "running"))):
             with found.parts.working.database.write() as connection:
                 made = f"{number}{str(uuid.uuid4())[1:]}"
-                migrations.make(connection, server, made, user_id="somebody", type=type, status=status, target="kvm9",
-                                created_at=f"2026-01-0{number + 1}T00:00:00.000000",
-                                progress=servers.text({"done": 40, "total": 100, "remaining": 70}))
+                migrations.insert_migration_row(connection, server, made, user_id="somebody", type=type, status=status,
+                                                target="kvm9", created_at=f"2026-01-0{number + 1}T00:00:00.000000",
+                                                progress=servers.json_text({"done": 40, "total": 100, "remaining": 70}))
         yield found
 
 
@@ -120,7 +121,7 @@ def test_abort_and_force_complete(cloud):
     numbers = {one["status"]: one["id"] for one in listed(cloud)}
     assert cloud.admin.delete(f"{path}/{numbers['running']}", "2.24").status == 409, "nothing migrates"
     with cloud.parts.working.database.write() as connection:
-        servers.change(connection, cloud.id, task_state="migrating")
+        servers.update_server_row(connection, cloud.id, task_state="migrating")
     try:
         assert cloud.admin.delete(f"{path}/{numbers['completed']}", "2.65").status == 400
         assert cloud.admin.delete(f"{path}/{numbers['running']}", "2.23").status == 404
@@ -131,10 +132,10 @@ def test_abort_and_force_complete(cloud):
         assert cloud.admin.post(force, {"force_complete": None}, "2.22").status == 202
         assert cloud.admin.delete(f"{path}/{numbers['running']}", "2.24").status == 202
         with cloud.parts.working.database.read() as connection:
-            assert migrations.open_ones(connection, cloud.id)[0].asked == "abort"
+            assert migrations.fetch_open_migrations(connection, cloud.id)[0].asked == "abort"
     finally:
         with cloud.parts.working.database.write() as connection:
-            servers.change(connection, cloud.id, task_state=None)
+            servers.update_server_row(connection, cloud.id, task_state=None)
 
 
 def test_one_that_waits_in_the_queue_is_aborted_at_once(cloud):
@@ -145,11 +146,12 @@ def test_one_that_waits_in_the_queue_is_aborted_at_once(cloud):
 
     database, path = cloud.parts.working.database, f"/v2.1/servers/{cloud.id}/migrations"
     with database.write() as connection:
-        server = servers.row(connection, cloud.id)
-        assert servers.ask(connection, server, "os-migrateLive", "req-queued", "u", "p", {})
+        server = servers.fetch_server_row(connection, cloud.id)
+        assert servers.request_server_action(connection, server, "os-migrateLive", "req-queued", "u", "p", {})
         connection.execute(update(actions).where(actions.c.request_id == "req-queued").values(
             not_before="9999-12-31T23:59:59.000000"))
-        migrations.make(connection, server, str(uuid.uuid4()), user_id="u", type="live-migration", status="queued")
+        migrations.insert_migration_row(connection, server, str(uuid.uuid4()), user_id="u", type="live-migration",
+                                        status="queued")
     number = next(one["id"] for one in listed(cloud, "?status=queued"))
     assert cloud.admin.delete(f"{path}/{number}", "2.64").status == 400
     assert cloud.admin.delete(f"{path}/{number}", "2.65").status == 202

@@ -14,7 +14,7 @@ from magnetar_control.store.engine.tables import actions, migrations
 
 from .clouds import at, claims, flavors
 from .dying import Died, Fate, Stall
-from .two_cells import TwoCells, check, taken
+from .two_cells import TwoCells, check, run_action, taken
 
 pytestmark = pytest.mark.slow  # it needs minutes
 
@@ -131,7 +131,7 @@ def test_a_conductor_that_stood_still_brings_nothing_back(cloud, ids):
         fate, conductor = Stall(number, meanwhile), cloud.conductors["cell1"]
         [action] = taken(conductor)
         with fate.looms():
-            conductor._act(conductor.database, action, None, None)
+            run_action(conductor, action)
         if not fate.died:
             cloud.drive()
             asked(cloud, id, "revertResize")
@@ -165,7 +165,7 @@ def with_death(cloud, fate):
     conductor = cloud.conductors["cell1"]
     [action] = taken(conductor)
     with contextlib.suppress(Died), fate.looms():
-        conductor._act(conductor.database, action, None, None)
+        run_action(conductor, action)
 
 
 def test_what_is_asked_while_it_leaves_is_not_lost(cloud, ids):

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.conductor.periodic import audit, repair
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.servers import cell_moves, servers
+from tests.support.control.audited import read_state
 from tests.support.control.engines import engines
 from tests.support.control.servers import ensure
 from tests.support.waiting import eventually
@@ -22,7 +23,7 @@ from tests.unit.control.attachments.asking import Owner
 from tools import postgres
 
 from .clouds import at, claims, disabled, flavors
-from .two_cells import CELLS, TwoCells, check, taken
+from .two_cells import CELLS, TwoCells, check, run_action, taken
 
 pytestmark = engines("cells, sqlite", deep="sqlite")  # who has several cells has them on PostgreSQL
 
@@ -35,7 +36,7 @@ def cloud(databases, request):
         with psycopg.connect(host=str(folder), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
             connection.execute("DROP DATABASE IF EXISTS second WITH (FORCE)")
             connection.execute("CREATE DATABASE second")
-        second = postgres.url(folder, "second")
+        second = postgres.postgres_url(folder, "second")
     with TwoCells(databases, second) as found:
         flavors(found)
         yield found
@@ -245,7 +246,7 @@ def until(cloud, monkeypatch, step, cell="cell1"):
         conductor = cloud.conductors[cell]
         [action] = taken(conductor)
         with contextlib.suppress(Away):
-            conductor._act(conductor.database, action, None, None)
+            run_action(conductor, action)
 
 
 def shown(cloud, id):
@@ -257,13 +258,15 @@ def shown(cloud, id):
             for path, found in lists.items()}
 
 
-@pytest.mark.parametrize(("at_step", "number"), [("arrive", 0), ("switch", 1), ("forget", 2)])
+@pytest.mark.parametrize(("at_step", "number"), [
+    ("insert_moving_rows", 0), ("switch_server_mapping", 1), ("remove_moved_rows", 2)])
 def test_it_is_shown_and_counted_once(cloud, several, monkeypatch, at_step, number):
     id = several[number]
     counted, before = used(cloud, id), cloud.admin.server(id)
     assert cloud.admin.act(id, "migrate").status == 202
     until(cloud, monkeypatch, at_step)
-    there = {"arrive": {"cell1"}, "switch": {"cell1", "cell2"}, "forget": {"cell1", "cell2"}}
+    there = {"insert_moving_rows": {"cell1"}, "switch_server_mapping": {"cell1", "cell2"},
+             "remove_moved_rows": {"cell1", "cell2"}}
     assert cloud.place(id).keys() == there[at_step]
     found = cloud.admin.server(id)
     assert (found["status"], found["addresses"]) == ("RESIZE", before["addresses"])
@@ -271,16 +274,16 @@ def test_it_is_shown_and_counted_once(cloud, several, monkeypatch, at_step, numb
     once = shown(cloud, id)
     assert set(once.values()) == {1}, once
     store = cloud.parts.store
-    assert servers.find_each(store, [id])[id][1].id == id
-    assert len(servers.by_name(store, cloud.row(id).project_id, f"several{number}")) == 1
+    assert servers.find_server_rows(store, [id])[id][1].id == id
+    assert len(servers.find_servers_named(store, cloud.row(id).project_id, f"several{number}")) == 1
     reply = cloud.admin.put(f"/v2.1/servers/{id}/metadata/key", {"meta": {"key": "value"}})
-    assert reply.status == (200 if at_step == "forget" else 409), reply
-    for refused in () if at_step == "forget" else (reply, cloud.admin.act(id, "os-resetState", {"state": "error"}),
-                                                   cloud.admin.delete(f"/v2.1/servers/{id}")):
+    assert reply.status == (200 if at_step == "remove_moved_rows" else 409), reply
+    for refused in () if at_step == "remove_moved_rows" else (
+            reply, cloud.admin.act(id, "os-resetState", {"state": "error"}), cloud.admin.delete(f"/v2.1/servers/{id}")):
         assert refused.status == 409 and "goes to another cell just now" in refused.content.decode()
-    assert audit.findings(audit.read_state(store, cloud.parts.agents, cloud.services)) == []
+    assert audit.findings_of_checks(read_state(store, cloud.parts.agents, cloud.services)) == []
     cloud.drive(only="cell2")  # where it goes on as soon as it has arrived, whoever is away
-    if at_step != "arrive":
+    if at_step != "insert_moving_rows":
         assert cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
     cloud.drive()
     assert cloud.place(id).keys() == {"cell2"}
@@ -303,7 +306,7 @@ def test_a_database_that_is_away_only_delays(cloud, several, monkeypatch):
             [action] = taken(conductor)
             with write(conductor.database) as connection:
                 connection.exec_driver_sql(f"UPDATE actions SET attempts = {attempts} WHERE id = {action.id}")
-            conductor._act(conductor.database, action, None, None)
+            run_action(conductor, action)
             assert cloud.row(id).leaving and cloud.place(id).keys() == {"cell1"}
     cloud.drive()
     check(cloud, id, "kvm2", waits=True)
@@ -314,19 +317,19 @@ def test_the_audit_removes_what_was_left(cloud, several, monkeypatch):
     """Rows that leave, and whose action is gone: somebody has changed the database."""
     id = several[3]
     assert cloud.admin.act(id, "revertResize").status == 202
-    until(cloud, monkeypatch, "forget", "cell2")
+    until(cloud, monkeypatch, "remove_moved_rows", "cell2")
     two = cloud.conductors["cell2"].database
     with two.write() as connection:
         connection.exec_driver_sql(f"UPDATE actions SET state = 'done' WHERE server_id = '{id}'")
     cloud.drive()
     assert cloud.place(id).keys() == {"cell1", "cell2"}
-    state = audit.read_state(cloud.parts.store, cloud.parts.agents, cloud.services)
-    [finding] = audit.findings(state)
+    state = read_state(cloud.parts.store, cloud.parts.agents, cloud.services)
+    [finding] = audit.findings_of_checks(state)
     assert (finding.kind, finding.id) == ("copy", id)
 
     class Watch:
         conductor = cloud.conductors["cell1"]
 
-    repair.repair(Watch, state, finding)
+    repair.repair_finding(Watch, state, finding)
     check(cloud, id, "kvm1")
     assert CELLS["kvm1"] == "cell1"

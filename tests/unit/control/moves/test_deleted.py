@@ -13,12 +13,13 @@ from magnetar_control.conductor.flows import server_delete
 from magnetar_control.conductor.flows.flows import CELL
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.periodic.periodic import Periodic
-from magnetar_control.conductor.periodic.repair import repair
+from magnetar_control.conductor.periodic.repair import repair_finding
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.worker.work import HostDown
 from magnetar_control.store.engine.tables import actions
 from magnetar_core.flows.migrate import Migrate
 from tests.support.agent.pair import WAY
+from tests.support.control.audited import read_state
 
 from .clouds import row
 from .dying import ask, take, turn
@@ -28,10 +29,10 @@ from .inside import with_flavors  # noqa: F401 - the fixture cloud
 def nothing_left(cloud, id, *names):
     """After a repair these hosts have nothing of a server; returns the kinds of what was found there."""
     watch = Periodic(cloud.parts.working).watch
-    state = audit.read_state(cloud.parts.store, cloud.parts.agents, cloud.services, names)
-    found = [one for one in audit.findings(state) if one.id == id]
+    state = read_state(cloud.parts.store, cloud.parts.agents, cloud.services, names)
+    found = [one for one in audit.findings_of_checks(state) if one.id == id]
     for one in found:
-        repair(watch, state, one)
+        repair_finding(watch, state, one)
     for kvm in (cloud.kvm[name] for name in names):
         assert kvm.side().open_migrations(id) == []
         assert kvm.side().host["orphans"] == {"domains": [], "files": []}

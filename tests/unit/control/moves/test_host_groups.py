@@ -107,7 +107,7 @@ def test_a_server_that_gets_another_group(cloud, boot):
 def test_a_create_asks_nobody_for_what_its_host_knows(cloud, boot, monkeypatch):
     boot(), boot()  # one on each host
     told = []
-    monkeypatch.setattr(host_groups, "tell", lambda *words: told.append(words))
+    monkeypatch.setattr(host_groups, "tell_security_group", lambda *words: told.append(words))
     boot(), boot()
     assert not told
 
@@ -145,7 +145,7 @@ def test_a_host_that_was_away(cloud, boot, monkeypatch):
     # One that has lost what it knew is told again when it connects.
     with cloud.parts.working.client(host) as client:
         client.delete("group_filter", own)
-        host_groups.compare(cloud.parts.working, client, host, [id])
+        host_groups.compare_security_groups(cloud.parts.working, client, host, [id])
     eventually(lambda: heard(cloud, host, own))
 
 
@@ -171,7 +171,7 @@ def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):
     host, alone = row(cloud, id).host, GroupNews(cloud.parts.working, threading.Event())
     for one in (bad, good):
         rule(cloud, one)
-    tell, told = host_groups.tell, []
+    tell, told = host_groups.tell_security_group, []
 
     def refused(conductor, client, host, id):
         told.append(id)
@@ -180,7 +180,7 @@ def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):
         tell(conductor, client, host, id)
 
     with monkeypatch.context() as patched:
-        patched.setattr(host_groups, "tell", refused)
+        patched.setattr(host_groups, "tell_security_group", refused)
         with pytest.raises(InvalidField):
             alone.tell(host)
         assert {bad, good} <= set(told)

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from magnetar_control.conductor.flows import server_confirm_resize
 from magnetar_control.conductor.worker import retry
 from magnetar_control.store.engine import tables
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts
 from magnetar_core.errors import HypervisorError, Unreachable
 
@@ -45,7 +45,7 @@ def down(cloud, name):
 
 def up(cloud, name):
     """It does again, and who watches it has heard it: until then each look at all hosts would find it down."""
-    began, deadline = now(), time.monotonic() + 60
+    began, deadline = utc_now(), time.monotonic() + 60
     cloud.kvm[name].start()
     heard = select(tables.host_states.c.seen_at).where(tables.host_states.c.host == name)
     while True:
@@ -112,7 +112,7 @@ def test_a_disk_that_would_shrink_is_refused_before_anything_is_done(cloud):
 def test_a_failure_on_the_way_leaves_the_server_running_where_it_was(cloud, server, monkeypatch):
     id = server["id"]
     host, _other = host_of(cloud, id)
-    monkeypatch.setattr("magnetar_agent.migrations.source.send", broken)
+    monkeypatch.setattr("magnetar_agent.migrations.source.send_file_frames", broken)
     server = act(cloud, id, "resize", {"flavorRef": "large"})
     assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host)
     assert check(cloud, id)["power_state"] == "running"
@@ -155,7 +155,7 @@ def test_a_resize_is_taken_back_in_place_where_the_old_host_has_no_room_for_what
     host, other = host_of(cloud, id)
     assert act(cloud, id, "resize", {"flavorRef": "large"})["status"] == "VERIFY_RESIZE"
     with cloud.parts.api_database.write() as connection:
-        limit = hosts.show(connection, host)["disk_gb_limit"]
+        limit = hosts.fetch_host_row(connection, host).disk_gb_limit
         connection.execute(update(tables.hosts).where(tables.hosts.c.name == host).values(
             disk_gb_limit=tables.hosts.c.disk_gb_used))
     try:
@@ -230,7 +230,7 @@ def torn(cloud, hasty, monkeypatch):
         raise Unreachable("the target is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("magnetar_agent.migrations.source.send", tear)
+        patched.setattr("magnetar_agent.migrations.source.send_file_frames", tear)
         assert cloud.admin.act(id, "migrate").status == 202
         assert cloud.admin.settled(id)["status"] == "ERROR"
     assert {name for name, _amounts in claims(cloud, id).values()} == {host, other}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from magnetar_control.conductor.steps import migration
+from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.pair import Held
 
@@ -92,6 +94,25 @@ def test_a_failure_leaves_the_server_where_it_is(cloud, server):
     check(cloud, id)
     assert [one.status for one in moves(cloud, id)] == ["error"]
     assert "no." in row(cloud, id).fault
+
+
+@pytest.mark.parametrize(("action", "args", "status"), [
+    ("os-migrateLive", ANY, "ACTIVE"), ("migrate", None, "VERIFY_RESIZE")])
+def test_a_move_waits_for_hosts_that_a_new_conductor_has_not_heard(cloud, server, monkeypatch, action, args, status):
+    """After an upgrade all hosts look down until their agents are heard."""
+    id, host, refusals, place = server["id"], server["OS-EXT-SRV-ATTR:host"], [], migration.place_server
+
+    def place_server(*words, **more):
+        if not refusals:
+            refusals.append(id)
+            raise NoValidHost(explanation="Of 2 hosts the filters refused: ComputeFilter 2.")
+        return place(*words, **more)
+
+    monkeypatch.setattr(migration, "place_server", place_server)
+    monkeypatch.setattr(cloud.parts.working, "settling", lambda: True)
+    assert cloud.admin.act(id, action, args, "2.56" if action == "migrate" else "2.30").status == 202
+    server = cloud.admin.settled(id)
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == (status, other(cloud, host)) and refusals == [id]
 
 
 def test_a_deletion_ends_a_live_migration(cloud):

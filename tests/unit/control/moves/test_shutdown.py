@@ -83,7 +83,7 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
         check(cloud, id)
     shares = cloud.parts.working.shares
     eventually(lambda: not shares._hosts and not shares._others)
-    eventually(lambda: cloud.parts.working._free._value == WORKERS)
+    eventually(lambda: cloud.parts.working.places._free._value == WORKERS)
 
 
 @pytest.mark.parametrize("boots", ["image", "volume"])
@@ -94,7 +94,7 @@ def test_the_image_says_how_long(cloud, boots):
          "delete_on_termination": True}]}
     id = cloud.admin.boot(networks="none", **more)["id"]
     host = cloud.kvm[row(cloud, id).host].agent.host
-    assert shutdown.seconds(host, host.documents.get("server", id)) == 7
+    assert shutdown.shutdown_seconds(host, host.documents.get("server", id)) == 7
     cloud.admin.delete(f"/v2.1/servers/{id}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.engine.database import Database
@@ -28,7 +28,7 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def ask(service: EmbeddedNetworks) -> Asker:
     """Asks as a user."""
-    return Asker(application(service, authenticate))
+    return Asker(network_application(service, authenticate))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.hosts.services import COMPUTE, Service
 from tests.support.control.serving import ADMIN, ALICE, Asker, authenticate
@@ -13,7 +13,7 @@ HOSTS = [Service("a1", 1, COMPUTE, "kvm1", "nova", "cell1", up=True, seen_at="20
 
 
 def test_each_compute_host_is_one(sqlite_service: EmbeddedNetworks) -> None:
-    ask = Asker(application(sqlite_service, authenticate, lambda: HOSTS), ADMIN)
+    ask = Asker(network_application(sqlite_service, authenticate, lambda: HOSTS), ADMIN)
     found = ask("GET", "/v2.0/agents")["agents"]
     assert [(one["host"], one["alive"], one["admin_state_up"], one["availability_zone"]) for one in found] == [
         ("kvm1", True, True, "nova"), ("kvm2", False, False, "east")]

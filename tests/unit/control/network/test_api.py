@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import uuid
 
+import httpx
 import pytest
 from sqlalchemy import insert, update
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.security.security_groups import default_id
 from magnetar_control.settings import Settings
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import server_mappings
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import InvalidSettings, MagnetarError
@@ -163,7 +164,7 @@ def test_ranges_that_hosts_would_lose(ask, cidr):
 
 def test_pools_of_the_operator(database):
     service = EmbeddedNetworks(database, pools=Settings(network_pools=["100.64.0.0/10"]).pools())
-    ask = Asker(application(service, authenticate))
+    ask = Asker(network_application(service, authenticate))
     assert _network(ask, "100.65.0.0/24")["subnets"]
     network = ask("POST", "/v2.0/networks", {"network": {}})["network"]
     ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": "10.2.0.0/24"}}, status=400)
@@ -227,7 +228,7 @@ def _server(service, context=ALICE) -> str:
     id = str(uuid.uuid4())
     with service.database.write() as connection:
         connection.execute(insert(server_mappings).values(
-            server_id=id, cell_id="c", project_id=context.project_id, created_at=now()))
+            server_id=id, cell_id="c", project_id=context.project_id, created_at=utc_now()))
     return id
 
 
@@ -410,7 +411,7 @@ def test_lists_have_an_end(ask, noun, field, most):
 
 def test_the_real_client(service):
     with (
-        served(network=application(service, authenticate)) as url,
+        served(network=network_application(service, authenticate)) as url,
         connected(url, "alice", network_endpoint_override=f"{url}/network") as cloud,
     ):
         network = cloud.network.create_network(name="lan")
@@ -433,7 +434,7 @@ def test_the_real_client(service):
 
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):
-    asker = Asker(application(sqlite_service, authenticate))
+    asker = Asker(network_application(sqlite_service, authenticate))
     network = _network(asker)
     counts = []
     for _number in range(2):
@@ -471,3 +472,23 @@ def test_the_first_network_is_changed_as_horizon_changes_one(ask):
     sent = {name: first[name] for name in ("admin_state_up", "shared", "router:external")}
     changed = admin("PUT", f"/v2.0/networks/{first['id']}", {"network": {**sent, "name": "other"}})["network"]
     assert (changed["name"], changed["is_default"]) == ("other", True)
+
+
+def test_a_long_list_is_sent_in_pieces(ask, service, monkeypatch):
+    monkeypatch.setattr("magnetar_control.services.network.resources.AT_ONCE", 2)
+    for at in range(6):
+        ask("POST", "/v2.0/networks", {"network": {"name": f"n{at}"}})
+    names, headers = ["default", *(f"n{at}" for at in range(6))], {"x-auth-token": ALICE.token}
+    with served(network=network_application(service, authenticate)) as url, httpx.Client(
+            base_url=f"{url}/network/v2.0", headers=headers) as client:
+        every = client.get("/networks?fields=name")
+        assert [one["name"] for one in every.json()["networks"]] == names and "content-length" not in every.headers
+        page = client.get("/networks?limit=5").json()
+        assert [one["name"] for one in page["networks"]] == names[:5]
+        rest = client.get(page["networks_links"][0]["href"]).json()
+        assert [one["name"] for one in rest["networks"]] == names[5:] and "networks_links" not in rest
+        backwards = client.get("/networks?sort_key=name&sort_dir=desc").json()["networks"]
+        assert [one["name"] for one in backwards] == names[:0:-1] + names[:1]
+        assert client.get("/networks?marker=nothing").status_code == 400
+        head = client.head("/networks?fields=name")
+        assert head.headers["content-length"] == str(len(every.content)) and not head.content

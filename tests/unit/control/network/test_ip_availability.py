@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.engine.database import Database
@@ -23,7 +23,7 @@ def admin(database: Database) -> Asker:
     """With two networks: ``lan`` of IPv4 and IPv6, and ``bare`` without a subnet."""
     service = EmbeddedNetworks(database, default_cidr=None, engine=FakeEngine())
     service.bootstrap()
-    return Asker(application(service, authenticate), ADMIN)
+    return Asker(network_application(service, authenticate), ADMIN)
 
 
 def lan(ask: Asker, **more: Any) -> str:

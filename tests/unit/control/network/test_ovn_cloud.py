@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.conductor.periodic.audit import findings, read_state
+from magnetar_control.conductor.periodic.audit import findings_of_checks
 from magnetar_core.kinds import Server
+from tests.support.control.audited import read_state
 from tests.support.control.cloud import Caller, Cloud
 from tests.support.northbound import LabCentral, missing
 
@@ -72,7 +73,7 @@ def test_a_server_has_its_port_from_before_its_start_to_its_end(cloud: Cloud, ce
     there = moved["OS-EXT-SRV-ATTR:host"]
     _eventually(lambda: _port(central, port, "options") == f"requested-chassis={there}")
     services = cloud.services
-    assert findings(read_state(cloud.parts.store, cloud.parts.agents, services)) == []
+    assert findings_of_checks(read_state(cloud.parts.store, cloud.parts.agents, services)) == []
 
     assert admin.call("DELETE", f"/v2.1/servers/{server['id']}").status == 204
     _eventually(lambda: not _port(central, port, "name"))
@@ -84,6 +85,6 @@ def test_the_audit_finds_what_somebody_changed(cloud: Cloud, central: LabCentral
     central.nb("lsp-set-port-security", port)
     state = _eventually(lambda: (found := read_state(cloud.parts.store, cloud.parts.agents, cloud.services)).engine
                         and found)
-    assert [(one.kind, one.id) for one in findings(state)] == [("engine", f"port/{port}")]
+    assert [(one.kind, one.id) for one in findings_of_checks(state)] == [("engine", f"port/{port}")]
     cloud.services.network.worker.whole()  # type: ignore[attr-defined]
     assert _port(central, port, "port_security")

@@ -72,7 +72,7 @@ def test_a_long_string_is_looked_at_once():
 def test_no_parser_counts_bytes(monkeypatch):
     """Where the module in C of ``ovs`` is built, a connection takes what a parser answers for a number of bytes."""
     monkeypatch.setattr(ovs.json, "PARSER", ovs.json.PARSER_C)
-    ovn_messages.register()
+    ovn_messages.register_message_parser()
     stream = SimpleNamespace(name="test", recv=lambda _size: (0, said.pop()), close=lambda: None)
     said = [b"", json.dumps({"id": 1, "result": "\u00fc" * 9, "error": None}, ensure_ascii=False).encode() * 2]
     line = jsonrpc.Connection(stream)

@@ -23,8 +23,8 @@ def found(monkeypatch, *servers):
             raise OSError(errno.ECONNREFUSED, "Connection refused")
         return [{"rows": [said[address]]}]
 
-    monkeypatch.setattr(ovn_servers, "ask", ask)
-    return list(ovn_servers.faults(",".join(said)))
+    monkeypatch.setattr(ovn_servers, "call_server", ask)
+    return list(ovn_servers.cluster_faults(",".join(said)))
 
 
 @pytest.mark.parametrize(("servers", "words"), [

@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_core.errors import MagnetarError
 from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
@@ -128,7 +128,7 @@ def test_who_may(ask):
 
 def test_limits_of_the_settings(sqlite):
     service = EmbeddedNetworks(sqlite, limits={"network": 1})
-    ask = Asker(application(service, authenticate))
+    ask = Asker(network_application(service, authenticate))
     lan(ask)
     ask("POST", "/v2.0/networks", {"network": {}}, status=409)
 
@@ -173,7 +173,7 @@ def test_ports_of_servers_count(ask, service):
 
 def test_the_real_client(service):
     with (
-        served(network=application(service, authenticate)) as url,
+        served(network=network_application(service, authenticate)) as url,
         connected(url, "admin", network_endpoint_override=f"{url}/network") as cloud,
     ):
         network = cloud.network

@@ -68,7 +68,7 @@ def once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, meanwhile: Call
 def test_a_rule_whose_group_goes(service: EmbeddedNetworks, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = service.resources["security_groups"]
     (group,) = groups.create(ALICE, {"name": "web"})
-    once(monkeypatch, security_groups, "add", lambda: groups.delete(ALICE, group["id"]))
+    once(monkeypatch, security_groups, "insert_resource_row", lambda: groups.delete(ALICE, group["id"]))
     with pytest.raises(NotFound, match=f"Security group {group['id']} does not exist"):
         service.resources["security_group_rules"].create(
             ALICE, {"security_group_id": group["id"], "direction": "ingress"})
@@ -124,7 +124,7 @@ def test_a_route_that_comes_while_the_gateway_goes(over_engine: EmbeddedNetworks
     store = over_engine.routers
     (router,) = store.create(ADMIN, {"name": "r", "gateway": {"network_id": outside}})
     route = {"destination": "10.9.0.0/16", "nexthop": "192.0.2.200"}
-    once(monkeypatch, routers, "find", lambda: store.routes(ADMIN, router["id"], [route], put=True))
+    once(monkeypatch, routers, "find_resource_row", lambda: store.routes(ADMIN, router["id"], [route], put=True))
     with pytest.raises(InvalidField, match="must have a nexthop in a subnet"):
         store.update(ADMIN, router["id"], {"gateway": None})
     assert store.show(ADMIN, router["id"])["routes"] == [route]
@@ -144,7 +144,7 @@ def test_an_interface_that_comes_while_its_network_becomes_external(over_engine:
                                        put=True))
             wait(coming, 0.5)
 
-        once(monkeypatch, sharing, "follow", come)
+        once(monkeypatch, sharing, "apply_sharing_change", come)
         over_engine.resources["networks"].update(ADMIN, net["id"], {"external": True})
         with pytest.raises(InvalidRequest, match="is external"):
             coming[0].result(20)
@@ -160,7 +160,7 @@ def test_a_floating_ip_that_another_takes_away(over_engine: EmbeddedNetworks, ou
     (port,) = over_engine.resources["ports"].create(ADMIN, {"network_id": lan["id"]})
     store, address = over_engine.resources["floatingips"], port["fixed_ips"][0]["ip_address"]
     (floating,) = store.create(ADMIN, {"network_id": outside, "port_id": port["id"]})
-    once(monkeypatch, floating_ips, "find", lambda: store.update(ADMIN, floating["id"], {"port_id": None}))
+    once(monkeypatch, floating_ips, "find_resource_row", lambda: store.update(ADMIN, floating["id"], {"port_id": None}))
     with pytest.raises(InvalidRequest, match="without a port_id"):
         store.update(ADMIN, floating["id"], {"fixed_ip_address": address})
     assert store.show(ADMIN, floating["id"])["port_id"] is None

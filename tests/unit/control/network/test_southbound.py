@@ -42,7 +42,7 @@ def test_one_that_lets_nobody_in(monkeypatch, reach):
 
     schema = {"name": "OVN", "version": "1.0.0", "cksum": "0 0", "tables": {
         name: {"columns": {"name": {"type": "string"}}} for name in ("NB_Global", *TABLES, "Chassis")}}
-    monkeypatch.setattr(ovn_servers, "schema", lambda *words: schema)
+    monkeypatch.setattr(ovn_servers, "fetch_schema", lambda *words: schema)
     monkeypatch.setattr(connection.Connection, "start", start)
     monkeypatch.setattr(connection.OvsdbIdl, "close", close)
     with pytest.raises(Unavailable, match="no server has let us in within 2 s"):

@@ -95,7 +95,7 @@ def test_what_cannot_be_told_is_done_all_the_same(
         id = cloud.server(shares="[{}]", volumes="[]")
         assert cloud.alice.put(f"/servers/{id}", {"server": {"name": "web2"}}).json["server"]["name"] == "web2"
         assert "notification instance.update is lost" in caplog.text
-        monkeypatch.setattr("magnetar_control.notifications.payloads.keypair", lambda row: row["nothing"])
+        monkeypatch.setattr("magnetar_control.notifications.payloads.keypair_payload", lambda row: row["nothing"])
         for ask in (cloud.alice.post("/os-keypairs", {"keypair": {"name": "mine"}}), cloud.alice.delete(
                 "/os-keypairs/mine")):
             assert ask.status < 300

@@ -17,11 +17,11 @@ from sqlalchemy import select, update
 
 from magnetar_control.conductor.periodic.notification_sender import NotificationSender, drop_old
 from magnetar_control.conductor.periodic.periodic import TASKS, Periodic
-from magnetar_control.notifications import message
+from magnetar_control.notifications import notification_message
 from magnetar_control.notifications.receivers import receivers_of
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_control.store.actions import outbox
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 
 from .receiving import Receiving, receiving
 
@@ -36,12 +36,13 @@ def receiver() -> Iterator[Receiving]:
 
 def sender(database: Database, receiver: Receiving, holder: str = "one", **settings: Any) -> NotificationSender:
     """That of a conductor which has one database for all."""
-    found = receivers_of(make({"notification_urls": {"eda": receiver.url}, "notification_timeout": 1.0, **settings}))
+    found = receivers_of(make_settings({"notification_urls": {"eda": receiver.url}, "notification_timeout": 1.0,
+                                        **settings}))
     return NotificationSender(conductor(database, holder), found["eda"])
 
 
 def conductor(database: Database, holder: str = "one", **settings: Any) -> Any:
-    made = make(settings)
+    made = make_settings(settings)
     return SimpleNamespace(over=threading.Event(), holder=holder, database=database, schedules=True, settings=made,
                            store=SimpleNamespace(cell0=database, api=database), notifications=SimpleNamespace(
                                receivers={"eda": None}))
@@ -50,13 +51,14 @@ def conductor(database: Database, holder: str = "one", **settings: Any) -> Any:
 def tell(database: Database, *names: str, box: outbox.Outbox = outbox.CELL, receivers: tuple[str, ...] = ("eda",),
          same: str | None = None) -> None:
     with database.write() as connection:
-        outbox.add(connection, box, receivers, [message(
+        outbox.insert_notification_rows(connection, box, receivers, [notification_message(
             f"instance.{name}", "nova-compute:kvm1", {"nova_object.data": {"uuid": name}}, same) for name in names])
 
 
 def waiting(database: Database, receiver: str = "eda", box: outbox.Outbox = outbox.CELL) -> list[str]:
     with database.read() as connection:
-        return [row.event_type.removeprefix("instance.") for row in outbox.batch(connection, box, receiver, 100)]
+        return [row.event_type.removeprefix("instance.") for row in outbox.fetch_notification_rows(connection, box,
+                                                                                                   receiver, 100)]
 
 
 def again_now(database: Database) -> None:
@@ -83,7 +85,8 @@ def test_what_waits_is_sent_in_order_and_removed(database: Database, receiver: R
 
 def test_what_is_not_committed_is_not_sent(database: Database, receiver: Receiving) -> None:
     with pytest.raises(ZeroDivisionError), database.write() as connection:
-        outbox.add(connection, outbox.CELL, ["eda"], [message("instance.a", "nova-api:x", {})])
+        outbox.insert_notification_rows(connection, outbox.CELL, ["eda"],
+                                        [notification_message("instance.a", "nova-api:x", {})])
         raise ZeroDivisionError
     assert not sender(database, receiver).send(database, outbox.CELL)
     assert receiver.asked == []
@@ -146,7 +149,7 @@ def test_one_conductor_sends_at_a_time_and_another_goes_on_when_it_has_died(
     tell(database, "a", "b")
     first, second = sender(database, receiver), sender(database, receiver, "two")
     with monkeypatch.context() as dying:
-        dying.setattr("magnetar_control.store.actions.outbox.settle", die)
+        dying.setattr("magnetar_control.store.actions.outbox.complete_notification_batch", die)
         with pytest.raises(Died):
             first.send(database, outbox.CELL)
     assert not second.send(database, outbox.CELL)  # nobody knows yet that the first is dead
@@ -163,8 +166,8 @@ def test_a_silent_receiver_keeps_no_other_waiting(database: Database, receiver: 
     tell(database, "a", receivers=("eda", "other"))
     with receiving() as silent:
         silent.status = lambda _told: 0
-        found = receivers_of(make({"notification_urls": {"eda": silent.url, "other": receiver.url},
-                                   "notification_timeout": 15}))
+        found = receivers_of(make_settings({"notification_urls": {"eda": silent.url, "other": receiver.url},
+                                            "notification_timeout": 15}))
         thread = threading.Thread(target=NotificationSender(conductor(database), found["eda"]).send, args=(
             database, outbox.CELL), daemon=True)
         thread.start()
@@ -184,7 +187,7 @@ def test_what_is_old_or_too_much_or_for_nobody_is_dropped_and_said(
         drop_old(conductor(database, notification_keep_hours=87600))
         assert waiting(database, "former") == ["a"]  # other conductors may have newer settings, which name it
         with database.write() as connection:
-            connection.execute(update(box).where(box.c.receiver == "former").values(created_at=now(-2 * 3600)))
+            connection.execute(update(box).where(box.c.receiver == "former").values(created_at=utc_now(-2 * 3600)))
         drop_old(conductor(database, notification_keep_count=3))
         assert waiting(database) == ["b", "c", "d"] and waiting(database, "former") == []
         assert "1 notifications for eda are lost" in caplog.text and "1 notifications for former" in caplog.text
@@ -202,7 +205,7 @@ def test_a_log_has_a_line_for_each(
     path = tmp_path / "notifications.jsonl"
     tell(database, "a", "b", receivers=("log",))
     for given in (str(path), "-"):
-        found = receivers_of(make({"notification_log": given}))["log"]
+        found = receivers_of(make_settings({"notification_log": given}))["log"]
         with caplog.at_level(logging.INFO):
             NotificationSender(conductor(database), found).send(database, outbox.CELL)
         tell(database, "c", receivers=("log",))
@@ -210,7 +213,7 @@ def test_a_log_has_a_line_for_each(
     assert [one.notification["event_type"] for one in caplog.records if hasattr(one, "notification")] == ["instance.c"]
     path.unlink()
     path.mkdir()
-    found = receivers_of(make({"notification_log": str(path)}))["log"]
+    found = receivers_of(make_settings({"notification_log": str(path)}))["log"]
     NotificationSender(conductor(database), found).send(database, outbox.CELL)
     assert waiting(database, "log") == ["c"]
 

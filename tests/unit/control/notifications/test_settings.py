@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from magnetar_control.notifications.receivers import NotSent, receivers_of
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_core.errors import InvalidSettings
 
 from .receiving import receiving
@@ -21,7 +21,7 @@ from .receiving import receiving
 @pytest.mark.parametrize("url", [
     "https://eda.example:5000/x", "http://127.0.0.1:5000", "http://[::1]:5000/", "http://localhost:5000/"])
 def test_https_and_loopback_are_taken(url: str) -> None:
-    assert list(receivers_of(make({"notification_urls": {"eda": url}}))) == ["eda"]
+    assert list(receivers_of(make_settings({"notification_urls": {"eda": url}}))) == ["eda"]
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -39,17 +39,17 @@ def test_https_and_loopback_are_taken(url: str) -> None:
     ({"notification_log": "here"}, "absolute path")])
 def test_others_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSettings, match=words):
-        receivers_of(make(settings))
+        receivers_of(make_settings(settings))
 
 
 def test_http_may_leave_the_machine_where_the_settings_say_so_and_never_with_a_token(tmp_path: Path) -> None:
     given = {"notification_urls": {"eda": "http://eda.example/"}, "notification_allow_http": True}
-    assert list(receivers_of(make(given))) == ["eda"]
+    assert list(receivers_of(make_settings(given))) == ["eda"]
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     token.chmod(0o600)
     with pytest.raises(InvalidSettings, match="since it is sent a token"):
-        receivers_of(make({**given, "notification_token_files": {"eda": str(token)}}))
+        receivers_of(make_settings({**given, "notification_token_files": {"eda": str(token)}}))
 
 
 def test_a_token_is_in_a_file_for_the_service_alone_and_read_anew_each_time(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_token_is_in_a_file_for_the_service_alone_and_read_anew_each_time(tmp_
     with receiving() as receiver:
         given = {"notification_urls": {"eda": receiver.url}, "notification_token_files": {"eda": str(token)}}
         with pytest.raises(InvalidSettings, match="open to everybody"):
-            receivers_of(make(given))
+            receivers_of(make_settings(given))
         token.chmod(0o600)
-        found = receivers_of(make(given))["eda"]
+        found = receivers_of(make_settings(given))["eda"]
         found.send("{}")
         token.write_text("other\n")
         found.send("{}")
@@ -87,20 +87,20 @@ def test_what_comes_after_an_answers_status_changes_nothing(rest: bytes) -> None
         thread = threading.Thread(target=answer)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        receivers_of(make({"notification_urls": {"eda": url}}))["eda"].send("{}")
+        receivers_of(make_settings({"notification_urls": {"eda": url}}))["eda"].send("{}")
         thread.join()
 
 
 def test_the_services_log_has_notifications_whatever_its_level_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     caplog.handler.setLevel(logging.NOTSET)  # the level of the service is that of its loggers
-    receivers_of(make({"notification_log": "-"}))["log"].send('{"event_type": "instance.update"}')
+    receivers_of(make_settings({"notification_log": "-"}))["log"].send('{"event_type": "instance.update"}')
     assert [one.getMessage() for one in caplog.records] == ["instance.update"]
 
 
 def test_half_a_line_of_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "notifications.jsonl"
-    log = receivers_of(make({"notification_log": str(path)}))["log"]
+    log = receivers_of(make_settings({"notification_log": str(path)}))["log"]
     path.write_text('{"event_type": "inst')
     log.send('{"event_type": "instance.update"}')
     log.send('{"event_type": "instance.lock"}')

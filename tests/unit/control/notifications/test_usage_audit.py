@@ -16,7 +16,7 @@ from sqlalchemy import delete, insert, select
 
 from magnetar_control.conductor.periodic import usage_audit
 from magnetar_control.notifications import Notifications
-from magnetar_control.settings_file import make
+from magnetar_control.settings_file import make_settings
 from magnetar_control.store.actions import outbox
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import servers
@@ -27,8 +27,8 @@ FLAVOR = orjson.dumps({"id": "1", "name": "tiny", "vcpus": 2, "ram": 512, "disk"
 
 
 def conductor(database: Database, **given: Any) -> Any:
-    settings = make({"notification_log": "-", "instance_usage_audit": True, "instance_usage_audit_period": "day",
-                     **given})
+    settings = make_settings({"notification_log": "-", "instance_usage_audit": True,
+                              "instance_usage_audit_period": "day", **given})
     return SimpleNamespace(database=database, settings=settings, notifications=Notifications(settings), name="c1",
                            over=threading.Event())
 

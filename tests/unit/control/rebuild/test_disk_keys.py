@@ -60,7 +60,7 @@ def _kept(cloud: Inside) -> dict[str, str]:
 
 def _on_host(agent: Any, id: str) -> str:
     """The key with which a server's host opens its disks."""
-    found = encryption.of(agent.host, agent.host.documents.get("server", id))
+    found = encryption.open_disk_key(agent.host, agent.host.documents.get("server", id))
     assert found is not None
     return found.secret
 

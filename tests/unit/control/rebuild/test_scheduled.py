@@ -23,7 +23,7 @@ def asked(owner, id, image):
     """What a rebuild of the server with *image* asks for: the arguments of its action, and columns of the server."""
     found = row(owner.cloud, id)
     return {"columns": {"image_id": image, "root_device_name": "/dev/sda",
-                        "image": servers.text({"properties": {"trait:CUSTOM_NOWHERE": "required"}})},
+                        "image": servers.json_text({"properties": {"trait:CUSTOM_NOWHERE": "required"}})},
             "image": image, "preserve_ephemeral": False, "before": {name: getattr(found, name) for name in OF_IMAGE}}
 
 

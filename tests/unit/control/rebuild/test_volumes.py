@@ -35,7 +35,7 @@ def test_it_tells_how_far_it_is(owner, monkeypatch):
             return function(*args, **given)
         return watched
 
-    monkeypatch.setattr(block_devices, "reimage", told(block_devices.reimage))
+    monkeypatch.setattr(block_devices, "reimage_root_volume", told(block_devices.reimage_root_volume))
     monkeypatch.setattr(Client, "event", told(Client.event))
     assert owner.rebuild(id, other).status == 202
     owner.call.settled(id)

@@ -5,9 +5,10 @@ import orjson
 
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
-from magnetar_control.scheduler.weighers import sum_of, weights
-from magnetar_control.store.claims.allocations import RESOURCES, USUAL, Amounts, limits
+from magnetar_control.scheduler.weighers import sum_of, weights_of_rows
+from magnetar_control.store.claims.allocations import RESOURCES, USUAL, Amounts, claimable_amounts
 from magnetar_control.store.hosts.aggregates import Aggregate
+from magnetar_control.store.hosts.host_row import HostRow
 
 INFO = {"virt_types": ["kvm", "qemu"], "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22", "cpu_model": "EPYC"}
 
@@ -21,7 +22,8 @@ def row(name, *, info=None, ratios=USUAL, **more):
     for resource in RESOURCES:
         made |= {f"{resource}_used": 0, f"{resource}_ratio": None, f"{resource}_reserved": 0}
     made |= more
-    return made | {f"{name}_limit": n for name, n in limits(made, ratios)._asdict().items()} | more
+    limits = {f"{name}_limit": n for name, n in claimable_amounts(made, ratios)._asdict().items()}
+    return HostRow.of_values(made | limits | more)
 
 
 def told_cell(id, dedicated, free=None, shared="0-3"):
@@ -36,7 +38,7 @@ def states(*rows, aggregates=(), down=()):
     made = HostStates()
     made.refresh(rows, aggregates)
     for one in rows:
-        made.up(one["name"], one["name"] not in down)
+        made.up(one.name, one.name not in down)
     return made
 
 
@@ -58,6 +60,7 @@ def plainly(states, spec):
             for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(*weights([row], sum_of(host.profile, spec, states.rules.multipliers, low, high, states.rules.own)),
+    found = [(*weights_of_rows([row], sum_of(host.profile, spec, states.rules.multipliers, low, high,
+                                             states.rules.own)),
               host.name) for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
-from magnetar_control.scheduler.place import hold_ports, place
-from magnetar_control.scheduler.request_spec import offered, wanted_of
-from magnetar_control.store.claims import allocations, inventories
-from magnetar_control.store.claims.nic_bandwidth import STEPS, asking, shares
+from magnetar_control.scheduler.place import hold_ports, place_server
+from magnetar_control.scheduler.request_spec import wanted_of, with_current_offers
+from magnetar_control.store.claims import allocations, host_counters, inventories
+from magnetar_control.store.claims.nic_bandwidth import STEPS, bandwidth_placements, bandwidth_requests
 from magnetar_control.store.hosts import hosts
 from magnetar_core import bandwidth
 from tests.support.control.place import ONE, a_memory, fleet, raced
@@ -20,7 +20,7 @@ from .fleet import INFO, request
 
 __all__ = ["fleet"]
 FUNCTION = "type-VF:physnet0"
-OUT = bandwidth.resource("egress", "physnet0")
+OUT = bandwidth.bandwidth_resource("egress", "physnet0")
 FIRST, SECOND = (f"{OUT}/ens{at}" for at in (1, 2))
 
 
@@ -36,9 +36,9 @@ def tell(database, name, setting, free=None, **functions):
     devices = {one["aliases"][1]: {"total": one["total"], "free": one["free"]} for one in pools}
     every = {what: sum(one[what] for one in pools) for what in ("total", "free")}
     info = {**INFO, "vcpus": 16, "memory_mb": 65536, "disk_gb": 1000, "pci_pools": pools,
-            "pci_devices": {FUNCTION: every, **devices}, "bandwidths": bandwidth.of_setting(setting)}
+            "pci_devices": {FUNCTION: every, **devices}, "bandwidths": bandwidth.parse_bandwidth_setting(setting)}
     with database.write() as connection:
-        hosts.inventory(connection, name, info)
+        hosts.save_host_inventory(connection, name, info)
 
 
 @pytest.fixture
@@ -52,73 +52,74 @@ def cards(fleet):
 
 def wish(database, id, *nics, **more):
     wanted = wanted_of({"extra_specs": more.pop("extra_specs", {})}, {}, nics)
-    return offered(database, request(server_id=id, amounts=ONE, **wanted._asdict(), **more))
+    return with_current_offers(database, request(server_id=id, amounts=ONE, **wanted._asdict(), **more))
 
 
 def held(database, server):
     """Resources, devices and places that a server holds, by host."""
     with database.read() as connection:
         return {row["host"]: tuple(orjson.loads(row[name]) for name in ("resources", "devices", "places"))
-                for row in allocations.held(connection, server)}
+                for row in allocations.fetch_server_claims(connection, server)}
 
 
 def used(database, host="kvm2"):
     with database.write() as connection:
-        assert allocations.audit(connection) == []
-        rows = inventories.of_hosts(connection)[hosts.show(connection, host)["id"]]
+        assert host_counters.audit_host_counters(connection) == []
+        rows = inventories.fetch_inventory_rows(connection)[hosts.fetch_host_row(connection, host).id]
     return {name: row.used for name, row in rows.items() if row.used}
 
 
 def test_a_port_has_its_bandwidth_of_the_card_that_it_is_of(cards):
-    place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), port("b", 600), port("c", 500, ""), host="kvm2"))
+    place_server(cards, a_memory(cards), wish(cards, "s1", port("a", 700), port("b", 600), port("c", 500, ""),
+                                              host="kvm2"))
     assert held(cards, "s1") == {"kvm2": (
         {FIRST: 700, SECOND: 600, OUT: 500}, {f"{FUNCTION}/ens1": 1, f"{FUNCTION}/ens2": 1},
         {"a": "physnet0/ens1", "b": "physnet0/ens2", "c": "physnet0"})}
     assert used(cards) == {FIRST: 700, SECOND: 600, OUT: 500}
     with pytest.raises(NoValidHost) as told:
-        place(cards, a_memory(cards), wish(cards, "s2", port("d", 500), host="kvm2"))
+        place_server(cards, a_memory(cards), wish(cards, "s2", port("d", 500), host="kvm2"))
     assert "has 300 (ens1), 400 (ens2) kbit/s egress left on the cards of physnet0, and ports want 500" in (
         told.value.explanation)
     with cards.write() as connection:
-        allocations.release(connection, "s1")
+        allocations.release_consumer_claims(connection, "s1")
     assert used(cards) == {}
 
 
 def test_a_host_without_such_cards_gives_it_of_the_network(cards):
-    place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm3"))
+    place_server(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm3"))
     assert held(cards, "s1") == {"kvm3": ({OUT: 700}, {FUNCTION: 1}, {"a": "physnet0"})}
     with pytest.raises(NoValidHost) as told:
-        place(cards, a_memory(cards), wish(cards, "s2", port("b", 700), host="kvm3"))
+        place_server(cards, a_memory(cards), wish(cards, "s2", port("b", 700), host="kvm3"))
     assert f"has 100 of 700 {OUT} left" in told.value.explanation
 
 
 def test_each_port_of_another_card(cards):
     """``group_policy``: spec row A9.4."""
     isolate = {"extra_specs": {"group_policy": "isolate"}, "host": "kvm2"}
-    place(cards, a_memory(cards), wish(cards, "s1", port("a", 100), port("b", 100), **isolate))
+    place_server(cards, a_memory(cards), wish(cards, "s1", port("a", 100), port("b", 100), **isolate))
     assert sorted(held(cards, "s1")["kvm2"][2].values()) == ["physnet0/ens1", "physnet0/ens2"]
     with pytest.raises(NoValidHost) as told:
-        place(cards, a_memory(cards), wish(cards, "s2", *(port(id, 1) for id in "cde"), **isolate))
+        place_server(cards, a_memory(cards), wish(cards, "s2", *(port(id, 1) for id in "cde"), **isolate))
     assert "not one provider of bandwidth (a physical network, or a card) for each port" in told.value.explanation
 
 
 def test_a_card_with_bandwidth_and_no_virtual_function_left(cards):
     memory = a_memory(cards)
     for id in ("a", "b"):
-        place(cards, memory, wish(cards, f"s{id}", port(id, 10, FUNCTION), host="kvm2"))
+        place_server(cards, memory, wish(cards, f"s{id}", port(id, 10, FUNCTION), host="kvm2"))
     tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:9000:"], ens1=2, ens2=1)
-    place(cards, a_memory(cards), wish(cards, "s1", port("c", 10), host="kvm2"))
+    place_server(cards, a_memory(cards), wish(cards, "s1", port("c", 10), host="kvm2"))
     assert held(cards, "s1")["kvm2"][2] == {"c": "physnet0/ens1"}, "the other card has more left, and no function"
     with pytest.raises(NoValidHost):  # as the claim finds, while the agent has not told of all that is taken
-        place(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
+        place_server(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
     tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:9000:"], ens1=2, ens2=1, free={"ens1": 1, "ens2": 0})
     with pytest.raises(NoValidHost) as told:
-        place(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
+        place_server(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
     assert "lacks free virtual functions of the cards that have bandwidth enough left" in told.value.explanation
 
 
 def test_what_is_claimed_again_stays_on_its_card(cards):
-    found = place(cards, a_memory(cards), wish(cards, "s1", port("a", 300), host="kvm2"))
+    found = place_server(cards, a_memory(cards), wish(cards, "s1", port("a", 300), host="kvm2"))
     assert held(cards, "s1")["kvm2"][2] == {"a": "physnet0/ens1"}
     tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:5000:"], ens1=2, ens2=2)
     first, second = port("a", 300), port("b", 200)
@@ -132,17 +133,17 @@ def test_what_is_claimed_again_stays_on_its_card(cards):
     assert hold_ports(cards, "s1", found.host_id, ({}, {}), lambda: [first])
     tell(cards, "kvm2", ["physnet0/ens1:600:", "physnet0/ens2:5000:"], ens1=2, ens2=2)
     with cards.write() as connection:  # the server comes back to where it was
-        assert allocations.move(connection, "s1", "m1", found.host_id)
+        assert allocations.move_claims_to_migration(connection, "s1", "m1", found.host_id)
         asked = wanted_of({}, {}, [port("a", 300)])
-        assert allocations.claim(connection, "s1", "s1", found.host_id, ONE, resources=asked.resources,
-                                 devices=asked.devices, nics=asked.nics)
-        assert allocations.revert(connection, "s1", "m1")
+        assert allocations.claim_host_resources(connection, "s1", "s1", found.host_id, ONE, resources=asked.resources,
+                                                devices=asked.devices, nics=asked.nics)
+        assert allocations.revert_claims_to_server(connection, "s1", "m1")
     assert used(cards) == {FIRST: 300}
 
 
 def test_what_is_held_stays_where_a_host_tells_less(cards):
-    """docs/cloud-networks.md: servers keep what they have, and no more is given."""
-    found = place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm2"))
+    """docs/reference/qos.md: servers keep what they have, and no more is given."""
+    found = place_server(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm2"))
     tell(cards, "kvm2", ["physnet0/ens1:100:", "physnet0/ens2:1000:"], ens1=2, ens2=2)
     first, second, third = port("a", 700), port("b", 300), port("c", 900)
     for nics, fits, places in (([first, second], True, {"a": "physnet0/ens1", "b": "physnet0/ens2"}),
@@ -151,8 +152,8 @@ def test_what_is_held_stays_where_a_host_tells_less(cards):
         assert hold_ports(cards, "s1", found.host_id, ({}, {}), lambda nics=nics: nics) is fits
         assert held(cards, "s1")["kvm2"][2] == places
     with cards.write() as connection:
-        assert allocations.claim(connection, "s1", "s1", found.host_id, ONE, resources={OUT: 700},
-                                 devices={FUNCTION: 1}, nics=asking([first]))
+        assert allocations.claim_host_resources(connection, "s1", "s1", found.host_id, ONE, resources={OUT: 700},
+                                                devices={FUNCTION: 1}, nics=bandwidth_requests([first]))
 
 
 def test_cards_without_functions_do_not_end_the_search(cards):
@@ -160,10 +161,11 @@ def test_cards_without_functions_do_not_end_the_search(cards):
     names = ["e0", "e1", "e2", "e3"]
     tell(cards, "kvm2", [f"physnet0/{name}:{10000 + at}:" for at, name in enumerate(names)], **dict.fromkeys(names, 8))
     with cards.write() as connection:
-        id = hosts.show(connection, "kvm2")["id"]
+        id = hosts.fetch_host_row(connection, "kvm2").id
         for name in names[1:]:
-            assert allocations.claim(connection, f"o{name}", f"o{name}", id, ONE, devices={f"{FUNCTION}/{name}": 8})
-    place(cards, a_memory(cards), wish(cards, "s1", *(port(f"p{at}", 100) for at in range(6)), host="kvm2"))
+            assert allocations.claim_host_resources(connection, f"o{name}", f"o{name}", id, ONE,
+                                                    devices={f"{FUNCTION}/{name}": 8})
+    place_server(cards, a_memory(cards), wish(cards, "s1", *(port(f"p{at}", 100) for at in range(6)), host="kvm2"))
     assert {*held(cards, "s1")["kvm2"][2].values()} == {"physnet0/e0"}
 
 
@@ -177,9 +179,9 @@ def test_conductors_who_race_for_the_last_bandwidth_of_cards(cards):
 
 def test_a_search_ends():
     left = {f"{OUT}/ens{at}": 1000 for at in range(8)}
-    nics = asking([port(str(at), 510) for at in range(16)])
+    nics = bandwidth_requests([port(str(at), 510) for at in range(16)])
     began = monotonic()
-    assert next(shares(nics, left), None) is None
+    assert next(bandwidth_placements(nics, left), None) is None
     assert monotonic() - began < 5 and STEPS < 1000
-    mixed = asking([port(str(at), amount) for at, amount in enumerate((600, 400, 300, 300, 200, 200))])
-    assert next(shares(mixed, {f"{OUT}/ens1": 1000, f"{OUT}/ens2": 1000})), "all of both cards"
+    mixed = bandwidth_requests([port(str(at), amount) for at, amount in enumerate((600, 400, 300, 300, 200, 200))])
+    assert next(bandwidth_placements(mixed, {f"{OUT}/ens1": 1000, f"{OUT}/ens2": 1000})), "all of both cards"

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.scheduler.choose import NoValidHost, choose_hosts
 from magnetar_control.scheduler.pci import HostPci
 
 from .fleet import plainly, request, row, states
@@ -36,7 +36,7 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed, looked_at):
         wish = request(devices={"gpu": chance.choice((1, 1, 2, 4))})
         fits = {name for _weight, name in plainly(found, wish)}
         looked_at.clear()
-        chosen = choose(found, wish, 5, random=chance)
+        chosen = choose_hosts(found, wish, 5, random=chance)
         assert {one.host for one in chosen} <= fits and len(chosen) == min(5, len(fits))
         assert len(looked_at) < 250, "those without devices are not looked at"
         found.used(chosen[0].host, wish.amounts, devices=wish.devices)
@@ -45,9 +45,9 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed, looked_at):
 def test_a_few_of_those_that_have_them_are_looked_at(looked_at):
     """Of hosts with equal devices; before, all were looked at."""
     found = states(*(a_host(f"kvm{at:03}", 4, 4, memory_mb_used=at) for at in range(300)))
-    assert [one.host for one in choose(found, request(devices={"gpu": 1}), 3)] == ["kvm000", "kvm001", "kvm002"]
+    assert [one.host for one in choose_hosts(found, request(devices={"gpu": 1}), 3)] == ["kvm000", "kvm001", "kvm002"]
     assert len(looked_at) == 3
     looked_at.clear()
     with pytest.raises(NoValidHost) as told:
-        choose(found, request(devices={"gpu": 5}))
+        choose_hosts(found, request(devices={"gpu": 5}))
     assert told.value.refused == {"PciPassthroughFilter": 300}

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each filter passes and refuses: rows of ``tests/cases/scheduler/filters.yml``. Filters and weighers of one's
-own. Names of filters that are refused."""
+"""What each filter passes and refuses: cases of ``tests/cases/scheduler/filters.yml``. Custom filters and weighers.
+Names of filters that are refused.
+"""
 
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from magnetar_control.scheduler import own
-from magnetar_control.scheduler.choose import NoValidHost, choose
-from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL, enabled
+from magnetar_control.scheduler.choose import NoValidHost, choose_hosts, would_pass
+from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL, applied_filters
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.settings_file import make
+from magnetar_control.scheduler.rules import scheduler_rules
+from magnetar_control.settings_file import make_settings
 from magnetar_control.store.hosts.cell_look import CellLook
 from magnetar_core.errors import InvalidSettings
-from tests.support.control.filter_rows import CASES
+from tests.support.control.filter_rows import CASES, REFUSING
 
 from .fleet import aggregate, request, row, states
 
 
 def fleet_of(case):
-    """The host of a case, in the memory of a conductor with its settings."""
-    rules = rules_of(make({"enabled_filters": [*USUAL, *OPTIONAL], **case.get("settings", {})}))
-    found = HostStates(rules=rules)
+    """The host of a case, in the memory of a conductor with its settings. The filter of the case is enabled alone, so
+    that no other optional filter decides.
+    """
+    settings = {"enabled_filters": [case["filter"]], **case.get("settings", {})}
+    found = HostStates(rules=scheduler_rules(make_settings(settings)))
     made = [aggregate("kvm1", id=at, **data) for at, data in enumerate(case.get("aggregates", ()))]
     made += [aggregate("kvm8", id=at, **data) for at, data in enumerate(case.get("elsewhere", ()), 50)]
     found.refresh([row("kvm1", info=case.get("info"), **case.get("host", {}))], made)
@@ -32,33 +35,43 @@ def fleet_of(case):
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_host_passes_or_is_refused_by_the_filter_of_the_row(case):
+def each_case(test):
+    return pytest.mark.parametrize("case", CASES, ids=[f"{case['filter']}: {case['name']}" for case in CASES])(test)
+
+
+@each_case
+def test_a_host_passes_or_is_refused_by_the_filter_alone(case):
     found, wish = fleet_of(case), request(**case.get("request", {}))
-    if "refused" not in case:
-        assert [one.host for one in choose(found, wish)] == ["kvm1"]
+    if not case.get("refused"):
+        assert [one.host for one in choose_hosts(found, wish)] == ["kvm1"]
         return
     with pytest.raises(NoValidHost) as told:
-        choose(found, wish)
-    assert told.value.refused == {case["refused"]: 1}
+        choose_hosts(found, wish)
+    assert told.value.refused == {case["filter"]: 1}
     assert case.get("says", "") in told.value.explanation
+
+
+@each_case
+def test_a_silent_host_is_waited_for_if_the_filter_passes_it(case):
+    found = fleet_of(case)
+    found.up("kvm1", False)
+    assert would_pass(found, request(**case.get("request", {})), ["kvm1"]) is not case.get("refused", False)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_filter_that_would_do_nothing_is_refused_by_name(name):
     with pytest.raises(InvalidSettings, match=f"enabled_filters: {name} would do nothing here: .+"):
-        rules_of(make({"enabled_filters": [name]}))
+        scheduler_rules(make_settings({"enabled_filters": [name]}))
 
 
 def test_settings_of_a_filter_that_is_not_applied_are_refused():
     with pytest.raises(InvalidSettings, match="do nothing unless enabled_filters names IsolatedHostsFilter"):
-        rules_of(make({"isolated_hosts": ["kvm1"]}))
+        scheduler_rules(make_settings({"isolated_hosts": ["kvm1"]}))
 
 
-def test_every_row_refuses_a_host():
-    shown = {case.get("refused") for case in CASES}
-    assert {*OPTIONAL} - {"JsonFilter", "AllHostsFilter"} <= shown
-    assert {one.name for one in FILTERS if one.optioned} <= shown
+def test_every_optional_filter_refuses_a_host():
+    assert {*OPTIONAL} - {"AllHostsFilter"} <= REFUSING
+    assert {one.name for one in FILTERS if one.optioned} <= REFUSING
 
 
 @pytest.fixture
@@ -93,13 +106,13 @@ def fails(_host, _spec):
 @pytest.mark.usefixtures("package")
 def test_filters_and_weighers_of_ones_own_act():
     found = states(*(row(f"kvm{at}") for at in range(7)))
-    found.rules = rules_of(make({"enabled_filters": [*USUAL, "EvenHosts"],
-                                 "weighers": {"by_number": 2.0, "failing": 1}}))
-    assert [one.host for one in choose(found, request(), 9)] == ["kvm6", "kvm4", "kvm2", "kvm0"]
-    assert [one.host for one in choose(found, request(project_id="odd"), 2)] == ["kvm6", "kvm5"]
-    assert choose(found, request(), 1)[0].weight == 2.0
+    found.rules = scheduler_rules(make_settings({"enabled_filters": [*USUAL, "EvenHosts"],
+                                                 "weighers": {"by_number": 2.0, "failing": 1}}))
+    assert [one.host for one in choose_hosts(found, request(), 9)] == ["kvm6", "kvm4", "kvm2", "kvm0"]
+    assert [one.host for one in choose_hosts(found, request(project_id="odd"), 2)] == ["kvm6", "kvm5"]
+    assert choose_hosts(found, request(), 1)[0].weight == 2.0
     with pytest.raises(NoValidHost) as told:
-        choose(found, request(host="kvm3"))
+        choose_hosts(found, request(host="kvm3"))
     assert told.value.refused == {"RequestedDestinationFilter": 6, "EvenHosts": 1}
 
 
@@ -113,38 +126,40 @@ def test_filters_and_weighers_of_ones_own_act():
     ({"metrics_weight_setting": {"cpu.percent": True}}, "metrics_weight_setting: cpu.percent must be a number")])
 def test_what_cannot_act_does_not_start(settings, words):
     with pytest.raises(InvalidSettings, match=words):
-        rules_of(make(settings))
+        scheduler_rules(make_settings(settings))
 
 
 def test_a_filter_that_fails_refuses_the_host_and_stops_nothing(monkeypatch, package):
     del package
-    monkeypatch.setattr(own, "found", lambda _group, _name: fails)
+    monkeypatch.setattr(own, "load_own_function", lambda _group, _name: fails)
     found = states(row("kvm1"))
-    found.rules = rules_of(make({"enabled_filters": ["Odd"]}))
+    found.rules = scheduler_rules(make_settings({"enabled_filters": ["Odd"]}))
     with pytest.raises(NoValidHost) as told:
-        choose(found, request())
+        choose_hosts(found, request())
     assert told.value.refused == {"Odd": 1}
 
 
 def test_metrics_and_images_weigh():
     """Rows WEI-05, WEI-12: the sum of ratios and metrics; a host without them weighs what the setting says."""
     names = ("kvm1", "kvm2", "kvm3")
-    found = HostStates(rules=rules_of(make({"metrics_weight_setting": {"cpu.percent": -1.0, "cpu.iowait.percent": -2.0},
-                                            "metrics_required": False})))
+    found = HostStates(rules=scheduler_rules(make_settings({"metrics_weight_setting": {"cpu.percent": -1.0,
+                                                                                       "cpu.iowait.percent": -2.0},
+                                                            "metrics_required": False})))
     found.refresh(row(name) for name in names)
     for name in names:
         found.up(name, True)
     for name, busy, waiting in (("kvm1", 50, 0), ("kvm2", 10, 25)):
         found.told(name, {"cpu.percent": busy, "cpu.iowait.percent": waiting}, ())
-    assert [one.host for one in choose(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
+    assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
     found.told("kvm3", {}, ["i1"])
-    assert [one.host for one in choose(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
+    assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
     found.refresh(list(found.rows.values()), [aggregate("kvm1", "kvm2", "kvm3", metrics_weight_multiplier="-1")])
-    assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
-    found.rules = rules_of(make({"image_locality_weight_multiplier": 1.0, "metrics_weight_multiplier": 0.0}))
-    assert choose(found, request(image_id="i1"))[0].host == "kvm3"
+    assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
+    found.rules = scheduler_rules(make_settings({"image_locality_weight_multiplier": 1.0,
+                                                 "metrics_weight_multiplier": 0.0}))
+    assert choose_hosts(found, request(image_id="i1"))[0].host == "kvm3"
 
 
 def test_filters_of_ones_own_come_last_in_their_order(monkeypatch):
-    monkeypatch.setattr(own, "found", lambda _group, _name: even)
-    assert [one.name for one in enabled(["B", "RamFilter", "A"])][-2:] == ["B", "A"]
+    monkeypatch.setattr(own, "load_own_function", lambda _group, _name: even)
+    assert [one.name for one in applied_filters(["B", "RamFilter", "A"])][-2:] == ["B", "A"]

@@ -8,7 +8,7 @@ import pytest
 from magnetar_control.compute.placement.placement import Placement
 from magnetar_control.compute.placement.providers import Providers
 from magnetar_control.conductor.hosts.host_watch import HostWatch
-from magnetar_control.conductor.worker.environment import Environment
+from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import read_host, read_hosts
 from magnetar_control.store.claims.allocations import Ratios
@@ -37,7 +37,7 @@ def watch_of(made, **reserved):
         states=HostStates(), ratios=Ratios(), store=made.cloud.store,
         reserved={f"{name}_reserved": reserved.get(name, 0) for name in ("vcpus", "memory_mb", "disk_gb")})
     conductor.read_host = lambda name: read_host(made.api, conductor.states, name)
-    conductor.ratios_of = lambda name: Environment.ratios_of(conductor, name)
+    conductor.ratios_of = lambda name: Conductor.ratios_of(conductor, name)
     read_hosts(made.api, conductor.states)
     return HostWatch(conductor)
 
@@ -45,8 +45,8 @@ def watch_of(made, **reserved):
 def limits_of(made):
     """CPUs, MiB and GiB that may be claimed."""
     with made.api.read() as connection:
-        row = hosts.show(connection, "kvm1")
-    return row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"]
+        row = hosts.fetch_host_row(connection, "kvm1")
+    return row.vcpus_limit, row.memory_mb_limit, row.disk_gb_limit
 
 
 def test_reserved_amounts_act_after_the_host_was_registered(made):
@@ -66,7 +66,7 @@ def test_what_images_take_is_reserved_besides(made):
         watch._inventory("kvm1", {**TOLD, "image_cache_gb": taken})
         assert limits_of(made)[2] == left
     with made.api.write() as connection:  # an operator's word, with the next heartbeat and before
-        hosts.set_host(connection, "kvm1", disk_gb_own_reserved=5, disk_gb_reserved=5)
+        hosts.update_host_row(connection, "kvm1", disk_gb_own_reserved=5, disk_gb_reserved=5)
     assert limits_of(made)[2] == 70
     watch._inventory("kvm1", {**TOLD, "image_cache_gb": 26})
     assert limits_of(made)[2] == 69
@@ -97,14 +97,14 @@ def test_ratios_of_aggregates_count_with_the_next_heartbeat(made, metadata, limi
     watch = watch_of(made)
     watch._inventory("kvm1", TOLD)
     with made.api.write() as connection:
-        one = aggregates.make(connection, "dense", metadata)
-        aggregates.put(connection, one, "kvm1")
+        one = aggregates.insert_aggregate_row(connection, "dense", metadata)
+        aggregates.insert_aggregate_host_row(connection, one, "kvm1")
     read_hosts(made.api, watch.conductor.states)
     watch._inventory("kvm1", TOLD)
     assert limits_of(made) == limits
     with made.api.write() as connection:
-        aggregates.change(connection, one, metadata={})
-        hosts.set_host(connection, "kvm1", disabled=True)  # what has no say in it leaves the limits alone
+        aggregates.update_aggregate_row(connection, one, metadata={})
+        hosts.update_host_row(connection, "kvm1", disabled=True)  # what has no say in it leaves the limits alone
     assert limits_of(made) == limits
     read_hosts(made.api, watch.conductor.states)
     watch._inventory("kvm1", TOLD)
@@ -116,8 +116,8 @@ def test_what_changes_with_each_heartbeat_writes_nothing(made):
     watch = watch_of(made)
     watch._inventory("kvm1", TOLD)
     with made.api.read() as connection:
-        before = hosts.show(connection, "kvm1")
-    assert "metrics" not in before["info"]
+        before = hosts.fetch_host_row(connection, "kvm1")
+    assert "metrics" not in before.stored.info
     watch._inventory("kvm1", {**TOLD, "metrics": {"cpu.percent": 0.9}})
     with made.api.read() as connection:
-        assert hosts.show(connection, "kvm1") == before
+        assert hosts.fetch_host_row(connection, "kvm1").stored == before.stored

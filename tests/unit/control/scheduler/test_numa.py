@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from magnetar_control.scheduler import numa, pci
-from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.scheduler.choose import NoValidHost, choose_hosts
 from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
 from magnetar_control.store.claims.allocations import Amounts
-from magnetar_core.hardware.numa import needs
+from magnetar_core.hardware.numa import numa_needs
 
 from .fleet import plainly, request, row, states, told_cell
 
@@ -21,7 +21,7 @@ PINNED = {"cpu_policy": "dedicated"}
 
 def asked(vcpus=4, ram=1024, **hardware):
     """A request for dedicated CPUs."""
-    return request(amounts=Amounts(0, ram, 1, vcpus), numa=needs({**PINNED, **hardware}, vcpus, ram))
+    return request(amounts=Amounts(0, ram, 1, vcpus), numa=numa_needs({**PINNED, **hardware}, vcpus, ram))
 
 
 def a_host(name, *free, **more):
@@ -33,10 +33,10 @@ def a_host(name, *free, **more):
 def test_only_hosts_that_fit_are_chosen():
     found = states(a_host("kvm1", "4-5", "8-9"), a_host("kvm2", "4-7", "8", memory_mb_used=60000),
                    a_host("kvm3", "", ""), row("kvm4"))
-    assert [one.host for one in choose(found, asked(), 9)] == ["kvm2"]
-    assert {one.host for one in choose(found, asked(numa_nodes=2), 9)} == {"kvm1"}
+    assert [one.host for one in choose_hosts(found, asked(), 9)] == ["kvm2"]
+    assert {one.host for one in choose_hosts(found, asked(numa_nodes=2), 9)} == {"kvm1"}
     with pytest.raises(NoValidHost) as told:
-        choose(found, asked(6, 1024))
+        choose_hosts(found, asked(6, 1024))
     assert told.value.refused == {"PcpuFilter": 1, "NUMATopologyFilter": 3}
     assert told.value.explanation == (
         "Of 4 hosts the filters refused: PcpuFilter 1, NUMATopologyFilter 3. PcpuFilter: the best of these, kvm4, has "
@@ -47,15 +47,15 @@ def test_only_hosts_that_fit_are_chosen():
 def test_what_was_placed_counts_until_the_host_tells_it():
     found = states(a_host("kvm1", "4-7", "8-11", memory_mb_used=60000))
     for _server in range(2):
-        assert choose(found, asked())
+        assert choose_hosts(found, asked())
         found.used("kvm1", Amounts(), numa=asked().numa)
     with pytest.raises(NoValidHost):
-        choose(found, asked())
+        choose_hosts(found, asked())
     found.changed(a_host("kvm1", "4-7", "", servers=2, memory_mb_used=60000))
-    assert choose(found, asked())
+    assert choose_hosts(found, asked())
     found.used("kvm1", Amounts(), numa=asked().numa)
     with pytest.raises(NoValidHost):
-        choose(found, asked())
+        choose_hosts(found, asked())
 
 
 def test_what_was_placed_and_has_gone_before_the_host_told_it_counts_no_longer(monkeypatch):
@@ -82,14 +82,14 @@ def test_what_has_gone_counts_until_the_host_has_told_it(monkeypatch):
     monkeypatch.setattr(numa, "monotonic", lambda: clock[0])
     found = states(a_host("kvm1", "", "", servers=2))
     with pytest.raises(NoValidHost):
-        choose(found, asked())
+        choose_hosts(found, asked())
     found.changed(a_host("kvm1", "", "", servers=1))
-    assert choose(found, asked())
+    assert choose_hosts(found, asked())
     found.changed(a_host("kvm1", "4", "", servers=1))  # from before it was gone, perhaps
-    assert choose(found, asked())
+    assert choose_hosts(found, asked())
     clock[0] += numa.LATE
     with pytest.raises(NoValidHost):
-        choose(found, asked())
+        choose_hosts(found, asked())
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -104,9 +104,9 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed):
             not host.numa.lacks(wish.numa) for host in found.hosts.values()) else set()
         if not fits:
             with pytest.raises(NoValidHost):
-                choose(found, wish)
+                choose_hosts(found, wish)
             continue
-        chosen = choose(found, wish, 5, random=chance)
+        chosen = choose_hosts(found, wish, 5, random=chance)
         assert {one.host for one in chosen} <= fits and len(chosen) == min(5, len(fits))
         found.used(chosen[0].host, wish.amounts, numa=wish.numa)
 
@@ -120,12 +120,12 @@ def test_hosts_that_have_room_near_the_network_are_chosen():
                    near("kvm3", ("", ["net0"]), ("4-7", [])))
     wish = asked()
     wish = replace(wish, numa=wish.numa._replace(networks=("net0",)))
-    assert {one.host for one in choose(found, wish, 9)} == {"kvm2"}
+    assert {one.host for one in choose_hosts(found, wish, 9)} == {"kvm2"}
     found = states(near("kvm1", ("4-7", []), ("", ["net0"])))
     with pytest.raises(NoValidHost) as told:
-        choose(found, wish)
+        choose_hosts(found, wish)
     assert "does not fit: it is to be near the networks net0" in told.value.explanation
-    assert choose(states(near("kvm1", ("4-7", []), ("", []))), wish), "where the host says nothing of it"
+    assert choose_hosts(states(near("kvm1", ("4-7", []), ("", []))), wish), "where the host says nothing of it"
 
 
 # PCI devices ----------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def equipped(name, node=-1, free=1, policy="", **more):
 def gpus(count=1, nodes=1, **specs):
     """A request for GPUs by a guest with NUMA cells."""
     hardware = {"numa_nodes": nodes} if nodes else {}
-    return request(numa=needs(hardware, 2, 512), devices={"gpu": count}, extra_specs={
+    return request(numa=numa_needs(hardware, 2, 512), devices={"gpu": count}, extra_specs={
         "pci_passthrough:alias": f"gpu:{count}", **specs})
 
 
@@ -152,10 +152,10 @@ def test_devices_suit_the_cells_of_the_guest(node, policy, own, nodes, fits):
     found = states(equipped("kvm1", node, policy=own))
     asked = gpus(nodes=nodes, **({"hw:pci_numa_affinity_policy": policy} if policy else {}))
     if fits:
-        assert choose(found, asked)
+        assert choose_hosts(found, asked)
     else:
         with pytest.raises(NoValidHost) as told:
-            choose(found, asked)
+            choose_hosts(found, asked)
         assert told.value.refused == {"PciPassthroughFilter": 1}
         assert "that suit the NUMA cells of the server" in told.value.explanation
 
@@ -163,20 +163,20 @@ def test_devices_suit_the_cells_of_the_guest(node, policy, own, nodes, fits):
 def test_what_a_server_has_already_is_not_in_its_way():
     found = states(equipped("kvm1", free=0))
     with pytest.raises(NoValidHost):
-        choose(found, gpus(nodes=0))
-    assert choose(found, replace(gpus(nodes=0), has_devices={"kvm1": {"gpu": 1}}))
+        choose_hosts(found, gpus(nodes=0))
+    assert choose_hosts(found, replace(gpus(nodes=0), has_devices={"kvm1": {"gpu": 1}}))
 
 
 def test_hosts_with_devices_are_for_those_who_ask():
     """Row WEI-07: the fewest free devices that do."""
     found = states(equipped("kvm1", free=2), equipped("kvm2", free=1), row("kvm3"))
-    assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
-    assert [one.host for one in choose(found, gpus(nodes=0), 3)] == ["kvm2", "kvm1"]
-    assert [one.host for one in choose(found, gpus(2, 0), 3)] == ["kvm1"]
+    assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
+    assert [one.host for one in choose_hosts(found, gpus(nodes=0), 3)] == ["kvm2", "kvm1"]
+    assert [one.host for one in choose_hosts(found, gpus(2, 0), 3)] == ["kvm1"]
     found.used("kvm1", Amounts(), devices={"gpu": 2})
     assert found.hosts["kvm1"].numbers[DEVICES] == 0
     found.changed(equipped("kvm1", free=1, servers=1))
     assert found.hosts["kvm1"].numbers[DEVICES] == 1
     found.changed(row("kvm3", memory_mb_used=20480))
     found.rules = Rules(Multipliers(pci=0.0))
-    assert choose(found, request())[0].host != "kvm3"
+    assert choose_hosts(found, request())[0].host != "kvm3"

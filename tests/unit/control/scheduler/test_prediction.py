@@ -4,14 +4,12 @@
 import itertools
 import uuid
 
-import orjson
 import pytest
 from sqlalchemy import insert
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.placement.scheduling import predicted_host
-from magnetar_control.conductor.flows.flows import FLOWS
-from magnetar_control.conductor.steps.schedule import schedule
+from magnetar_control.conductor.steps.schedule import run_scheduling
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.work import Work
 from magnetar_control.services import Context, Services
@@ -19,7 +17,7 @@ from magnetar_control.settings import USUAL_FILTERS
 from magnetar_control.store.actions import actions
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.claims.allocations import Amounts, Ratios
-from magnetar_control.store.engine.database import Database, now
+from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import server_group_members
 from magnetar_control.store.hosts import aggregates, hosts
 from magnetar_control.store.servers import server_groups, servers
@@ -132,16 +130,16 @@ def cloud(databases, tmp_path):
                            traits=TRAITS.get(name, [])) for name, memory in MEMORY.items()}
     made.host("kvm5", seen=False, memory_mb=99999)
     with made.api.write() as connection:
-        zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})
-        aggregates.put(connection, zone, "kvm3")
-        tiny = aggregates.make(connection, "tiny", {"instance_type": "tiny"})
-        aggregates.put(connection, tiny, "kvm1")
+        zone = aggregates.insert_aggregate_row(connection, "hall2", {"availability_zone": "hall2"})
+        aggregates.insert_aggregate_host_row(connection, zone, "kvm3")
+        tiny = aggregates.insert_aggregate_row(connection, "tiny", {"instance_type": "tiny"})
+        aggregates.insert_aggregate_host_row(connection, tiny, "kvm1")
         for server, host in THERE.items():
-            allocations.claim(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1,
+            allocations.claim_host_resources(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1,
                              project_id="red")
         for name, members in GROUPS.items():
-            server_groups.make(connection, id=name, name=name, project_id="red", user_id="boss",
-                               policy="affinity" if name == "empty" else name)
+            server_groups.insert_server_group_row(connection, id=name, name=name, project_id="red", user_id="boss",
+                                                  policy="affinity" if name == "empty" else name)
             for member in members:
                 connection.execute(insert(server_group_members).values(group_id=name, server_id=member))
     yield made.cloud
@@ -153,9 +151,9 @@ def row_of(columns):
     documents = {"flavor": FLAVOR, "request": {}, "hints": {}, "image": {}}
     documents |= {name: columns[name] for name in documents if name in columns}
     found = {"id": str(uuid.uuid4()), "project_id": "red", "user_id": "boss", "name": "web", "vm_state": "building",
-             "task_state": "scheduling", "flavor_id": "1", "created_at": now(), "availability_zone": None,
+             "task_state": "scheduling", "flavor_id": "1", "created_at": utc_now(), "availability_zone": None,
              "pinned_availability_zone": None}
-    return {**found, **columns, **{name: servers.text(document) for name, document in documents.items()}}
+    return {**found, **columns, **{name: servers.json_text(document) for name, document in documents.items()}}
 
 
 def predicted(cloud, row):
@@ -168,22 +166,22 @@ def predicted(cloud, row):
 
 def chosen(cloud, row):
     """The host that the flow of the conductor claims, or why there is none."""
-    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", FLOWS, None)
+    conductor = Conductor(cloud.settings, cloud.store, cloud.services, cloud.agents, "cell1", None)
     conductor.read_hosts()
     for name in ("kvm1", "kvm2", "kvm3", "kvm4", "kvm5"):
         conductor.states.up(name, up=name != "kvm5")
     conductor._began -= 3600.0  # it is not waited for hosts that come up
     cell0 = cloud.store.cell0
     with cell0.write() as connection:
-        servers.make(connection, [row], f"req-{next(NUMBERS)}")
-    (action,) = actions.take(cell0, conductor.holder, 1, {}).rows
-    schedule(Work(conductor, cell0, action))
+        servers.insert_server_rows(connection, [row], f"req-{next(NUMBERS)}")
+    (action,) = actions.lease_next_actions(cell0, conductor.holder, 1, {}).rows
+    run_scheduling(Work(conductor, cell0, action))
     with cloud.store.api.read() as connection:
-        held = allocations.held(connection, row["id"])
+        held = allocations.fetch_server_claims(connection, row["id"])
     if held:
         return held[0]["host"]
     with cell0.read() as connection:
-        return orjson.loads(servers.row(connection, row["id"]).fault)["details"]
+        return servers.fetch_server_row(connection, row["id"]).fault["details"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -218,7 +216,7 @@ def test_a_server_that_is_replaced_leaves_its_devices(cloud):
     info = {"vcpus": 16, "memory_mb": 8192, "disk_gb": 32, "pci_devices": {"gpu": {"total": 1, "free": 0}},
             "pci_pools": [{"aliases": ["gpu"], "numa_node": -1, "total": 1, "free": 0}]}
     with cloud.store.api.write() as connection:
-        hosts.inventory(connection, "kvm4", info, Ratios())
+        hosts.save_host_inventory(connection, "kvm4", info, Ratios())
     wants = flavor(extra_specs={"pci_passthrough:alias": "gpu:1"})
     caller, row = Caller(cloud, ADMIN, "req-dry"), row_of(wants)
     for freed in (None, FLAVOR):

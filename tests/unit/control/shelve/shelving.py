@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims import host_counters
 from tests.support.control.cloud import Cloud
 from tests.support.control.engines import engines
 from tests.unit.control.attachments.asking import Owner
@@ -66,7 +66,7 @@ class Shelving(Owner):
     def check_counters(self) -> None:
         """What hosts count is the sum of the claims; no copy of a disk is left on them."""
         with self.cloud.parts.api_database.write() as connection:
-            assert allocations.audit(connection) == []
+            assert host_counters.audit_host_counters(connection) == []
         assert [one["name"] for host in self.cloud.hosts for one in self.on_host("image", host)
                 if one["name"].startswith("snapshot-")] == []
 

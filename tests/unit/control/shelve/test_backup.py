@@ -98,7 +98,8 @@ def test_one_that_fails_costs_none_of_those_before(owner, monkeypatch):
     for name in ("d1", "d2"):
         backup(owner, id, name)
     with monkeypatch.context() as patched:
-        patched.setattr(server_create_image, "upload", failing(Conflict("The host has no room for a copy."), 9))
+        patched.setattr(server_create_image, "upload_root_disk",
+                        failing(Conflict("The host has no room for a copy."), 9))
         for rotation in (2, 1, 0):
             failed = backup(owner, id, "d3", rotation)
             assert owner.call.get(f"/image/v2/images/{failed}").json["status"] == "killed"

@@ -6,7 +6,7 @@ from sqlalchemy import select, update
 
 from magnetar_control.conductor.flows import server_create, server_create_image
 from magnetar_control.conductor.flows.server_shelve import offload_expired
-from magnetar_control.conductor.periodic.periodic import remove_unused
+from magnetar_control.conductor.periodic.periodic import remove_unused_images
 from magnetar_control.conductor.steps import block_devices, nics
 from magnetar_control.conductor.worker.work import Work
 from magnetar_control.store.engine import tables
@@ -29,7 +29,7 @@ def test_a_shelving_that_fails_leaves_the_server_as_it_was(owner, monkeypatch, b
     if before:
         owner.act(id, before)
     with monkeypatch.context() as patched:
-        patched.setattr(server_create_image, "upload", failing(NoSpace("The host has no room for a copy.")))
+        patched.setattr(server_create_image, "upload_root_disk", failing(NoSpace("The host has no room for a copy.")))
         found = owner.act(id, "shelve")
     assert found["status"] == after and "no room" in str(owner.last_action(id)["events"])
     assert check(owner.cloud, id)["power_state"] == power
@@ -49,8 +49,8 @@ def test_one_that_has_left_its_host_goes_on_leaving(owner, monkeypatch, action):
         if action == "shelveOffload":
             owner.act(id, "shelve")
         refused = failing(Conflict("A volume stays."))
-        refused.then = block_devices.disconnect
-        patched.setattr(block_devices, "disconnect", refused)
+        refused.then = block_devices.disconnect_volumes
+        patched.setattr(block_devices, "disconnect_volumes", refused)
         owner.act(id, action)
     owner.check_offloaded(id)
     assert sorted(one["result"] for one in owner.last_action(id)["events"]) == ["Error", "Success"]
@@ -120,9 +120,9 @@ def test_a_build_that_fails_is_tried_on_another_host(owner, monkeypatch):
     eventually(lambda: owner.state(volume) == "in-use")
     owner.act(id, "shelve")
     refused = failing(HypervisorDown("libvirt does not answer."))
-    refused.then = nics.networks
+    refused.then = nics.make_nic_networks
     with monkeypatch.context() as patched:
-        patched.setattr(nics, "networks", refused)
+        patched.setattr(nics, "make_nic_networks", refused)
         assert owner.act(id, "unshelve")["status"] == "ACTIVE"
     events = owner.last_action(id)["events"]
     assert sorted(one["result"] for one in events) == ["Error", "Success"]
@@ -195,7 +195,7 @@ def test_a_reset_of_the_state_leaves_nothing_behind(owner, state):
     owner.call.act(id, "os-resetState", {"state": "active"})
     owner.act(id, "shelve")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(server_create, "make", failing(Conflict("No."), 9))
+        patched.setattr(server_create, "make_server", failing(Conflict("No."), 9))
         with disabled(owner.cloud, "kvm1"), disabled(owner.cloud, "kvm2"):
             owner.cloud.parts.working.settling, kept = (lambda: True), owner.cloud.parts.working.settling
             assert owner.call.act(id, "unshelve").status == 202
@@ -240,5 +240,5 @@ def test_a_copy_that_a_host_keeps_is_removed_later(owner, monkeypatch):
         patched.setattr(Client, "delete", kept)
         owner.act(id, "shelve")
     assert row(owner.cloud, id).vm_state == "shelved_offloaded"
-    remove_unused(owner.cloud.parts.working)
+    remove_unused_images(owner.cloud.parts.working)
     owner.check_offloaded(id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import servers
 from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import row
@@ -33,7 +33,7 @@ class Keeping(Shelving):
     def age(self, id: str, seconds: float) -> None:
         """It was soft-deleted so long ago."""
         with self.cloud.parts.working.database.write() as connection:
-            servers.change(connection, id, soft_deleted_at=now(-seconds))
+            servers.update_server_row(connection, id, soft_deleted_at=utc_now(-seconds))
 
     def clear(self) -> None:
         """Delete all for good."""

@@ -173,7 +173,7 @@ def test_it_does_not_stop_a_conductor_that_notes_something(owner):
             asked = others.submit(owner.call.delete, f"/v2.1/servers/{id}")
             if work.database.kind == "postgresql":
                 eventually(lambda: connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted")).first())
-            servers.progress(connection, id, "pausing", progress=50)
+            servers.update_server_progress(connection, id, "pausing", progress=50)
         assert asked.result(120).status == 204
     CELL["pause"](work)
     assert owner.call.settled(id)["status"] == "SOFT_DELETED"

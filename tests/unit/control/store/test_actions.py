@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from magnetar_control.store.actions import actions as queue
 from magnetar_control.store.actions import stopped_actions
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import action_events, actions
 from magnetar_control.store.servers import servers
 
@@ -19,11 +19,11 @@ NO_LIMITS = MappingProxyType({})
 
 def put(database, server, key="os-stop", project="p1", host=None):
     with database.write() as connection:
-        return servers.enqueue(connection, server, key, f"req-{server}-{key}", "u1", project, host=host)
+        return servers.insert_action_row(connection, server, key, f"req-{server}-{key}", "u1", project, host=host)
 
 
 def taken(database, holder="one", count=10, limits=NO_LIMITS):
-    return [row.server_id for row in queue.take(database, holder, count, limits).rows]
+    return [row.server_id for row in queue.lease_next_actions(database, holder, count, limits).rows]
 
 
 def expire(database):
@@ -44,29 +44,43 @@ def test_in_order_and_once(database):
     assert taken(database, "two") == []
 
 
+def test_it_is_told_when_the_next_delayed_action_is_due(database):
+    assert queue.seconds_until_due(database) is None
+    first, second = put(database, "s1"), put(database, "s2")
+    assert queue.seconds_until_due(database) is None
+    taken(database)
+    with database.write() as connection:
+        queue.requeue_action_row(connection, first, "one", database.clock(30.0))
+        queue.requeue_action_row(connection, second, "one", database.clock(20.0))
+    assert 15 < queue.seconds_until_due(database) <= 20
+    with database.write() as connection:
+        connection.execute(update(actions).where(actions.c.id == second).values(not_before=database.clock(-1)))
+    assert 25 < queue.seconds_until_due(database) <= 30, "the second is due already"
+
+
 def test_one_action_of_a_server_at_a_time(database):
     first, _second = put(database, "s1", "os-stop"), put(database, "s1", "os-start")
     assert taken(database) == ["s1"]
     assert taken(database, "two") == []
     with database.write() as connection:
-        assert queue.ended(connection, first, "one")
+        assert queue.end_action_row(connection, first, "one")
     assert taken(database, "two") == ["s1"]
     assert states(database) == ["done", "running"]
 
 
 def test_it_is_told_whether_something_is_left(database):
-    assert not queue.take(database, "one", 2, NO_LIMITS).more
+    assert not queue.lease_next_actions(database, "one", 2, NO_LIMITS).more
     first, _second = put(database, "s1", "os-stop"), put(database, "s1", "os-start")
-    assert queue.take(database, "one", 2, NO_LIMITS).more, "the second waits for the first"
-    assert queue.take(database, "one", 2, NO_LIMITS) == ([], True)
+    assert queue.lease_next_actions(database, "one", 2, NO_LIMITS).more, "the second waits for the first"
+    assert queue.lease_next_actions(database, "one", 2, NO_LIMITS) == ([], True)
     with database.write() as connection:
-        queue.ended(connection, first, "one")
-    assert not queue.take(database, "one", 1, NO_LIMITS, likely=True).more
+        queue.end_action_row(connection, first, "one")
+    assert not queue.lease_next_actions(database, "one", 1, NO_LIMITS, likely=True).more
     for name in ("s2", "s3", "s4"):
         put(database, name)
-    assert queue.take(database, "one", 2, NO_LIMITS).more
-    assert not queue.take(database, "one", 2, NO_LIMITS).more
-    assert queue.take(database, "one", 2, NO_LIMITS, likely=True) == ([], False)
+    assert queue.lease_next_actions(database, "one", 2, NO_LIMITS).more
+    assert not queue.lease_next_actions(database, "one", 2, NO_LIMITS).more
+    assert queue.lease_next_actions(database, "one", 2, NO_LIMITS, likely=True) == ([], False)
 
 
 def test_who_looks_at_the_same_moment_takes_nothing_twice(database):
@@ -95,25 +109,25 @@ def test_what_a_dead_conductor_held_is_taken_over(database):
     expire(database)
     assert taken(database, "two") == ["s1"]
     with database.write() as connection:
-        assert not queue.ended(connection, number, "dead"), "who lost the lease cannot end the action"
-        assert queue.ended(connection, number, "two")
+        assert not queue.end_action_row(connection, number, "dead"), "who lost the lease cannot end the action"
+        assert queue.end_action_row(connection, number, "two")
 
 
 def test_a_heartbeat_keeps_leases_and_tells_what_is_cancelled(database):
     number = put(database, "s1")
     taken(database, "one")
     expire(database)
-    assert queue.beat(database, "one") == set()
+    assert queue.renew_action_leases(database, "one") == set()
     assert taken(database, "two") == []
     with database.write() as connection:
-        stopped_actions.cancel(connection, "s1")
-    assert queue.beat(database, "one") == {number}
+        stopped_actions.cancel_server_actions(connection, "s1")
+    assert queue.renew_action_leases(database, "one") == {number}
 
 
 def test_who_ends_gives_back(database):
     put(database, "s1")
     taken(database, "one")
-    queue.let_go(database, "one")
+    queue.requeue_held_actions(database, "one")
     assert taken(database, "two") == ["s1"]
 
 
@@ -121,7 +135,7 @@ def test_put_back_until_later(database):
     number = put(database, "s1")
     taken(database)
     with database.write() as connection:
-        queue.put_back(connection, number, "one", database.clock(60))
+        queue.requeue_action_row(connection, number, "one", database.clock(60))
     assert taken(database) == []
     with database.write() as connection:
         connection.execute(update(actions).values(not_before=database.clock(-1)))
@@ -146,7 +160,7 @@ def test_projects_take_turns(database):
 def test_deleted_servers_lose_what_is_queued(database):
     put(database, "s1")
     with database.write() as connection:
-        stopped_actions.cancel(connection, "s1")
+        stopped_actions.cancel_server_actions(connection, "s1")
     assert states(database) == ["failed"]
 
 
@@ -155,9 +169,9 @@ def test_the_event_of_an_attempt_that_was_cut_off_ends_with_the_action(database)
     number = put(database, "s1")
     taken(database)
     with database.write() as connection:
-        queue.started(connection, number, "compute_stop_instance", "kvm1")
-        queue.put_back(connection, number, "one", database.clock(60))
-        stopped_actions.cancel(connection, "s1")
+        queue.insert_event_row(connection, number, "compute_stop_instance", "kvm1")
+        queue.requeue_action_row(connection, number, "one", database.clock(60))
+        stopped_actions.cancel_server_actions(connection, "s1")
         [event] = connection.execute(select(action_events.c.result, action_events.c.finish_time)).all()
     assert states(database) == ["failed"]
     assert event.result == "Error" and event.finish_time
@@ -184,34 +198,35 @@ def test_racing_conductors_take_each_action_once(database, threads):
 
 def test_what_is_in_hand_from_the_start_counts_and_ends_like_what_was_taken(database):
     values = {"request_id": "req-1", "server_id": "s1", "action": "create", "project_id": "p1", "user_id": "u1",
-              "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build",
+              "start_time": utc_now(), "updated_at": utc_now(), "args": "{}", "host": "kvm1", "kind": "build",
               "holder": None, "lease_until": None}
     with database.write() as connection:
-        assert queue.room(database, connection, ["kvm1"], "build", {"build": 1}) == {"kvm1": 1}
-        [begun] = queue.begun(database, connection, "one", [values])
-        assert queue.room(database, connection, ["kvm1", "kvm2"], "build", {"build": 2}) == {"kvm1": 1, "kvm2": 2}
-        assert queue.room(database, connection, ["kvm1"], "live", {"build": 1, "live": 1}) == {"kvm1": 1}
-        assert queue.room(database, connection, ["kvm1"], "build", NO_LIMITS)["kvm1"] > 1000
+        assert queue.free_action_slots(database, connection, ["kvm1"], "build", {"build": 1}) == {"kvm1": 1}
+        [begun] = queue.insert_running_actions(database, connection, "one", [values])
+        assert queue.free_action_slots(database, connection, ["kvm1", "kvm2"], "build", {"build": 2}) == {"kvm1": 1,
+                                                                                                          "kvm2": 2}
+        assert queue.free_action_slots(database, connection, ["kvm1"], "live", {"build": 1, "live": 1}) == {"kvm1": 1}
+        assert queue.free_action_slots(database, connection, ["kvm1"], "build", NO_LIMITS)["kvm1"] > 1000
     assert (begun.state, begun.holder, begun.attempts) == ("running", "one", 1)
     assert taken(database, "two") == []
     with database.write() as connection:
-        assert queue.holds(connection, begun.id, "one")
+        assert queue.holds_action_lease(connection, begun.id, "one")
     expire(database)
     assert taken(database, "two") == ["s1"]
     with database.write() as connection:
-        assert not queue.ended(connection, begun.id, "one")
-        assert queue.room(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": 1}
+        assert not queue.end_action_row(connection, begun.id, "one")
+        assert queue.free_action_slots(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": 1}
 
 
 def test_several_are_in_hand_from_the_start(database):
     values = [{"request_id": "req-1", "server_id": f"s{at}", "action": "create", "project_id": "p1", "user_id": "u1",
-               "start_time": now(), "updated_at": now(), "args": "{}", "host": "kvm1", "kind": "build"}
+               "start_time": utc_now(), "updated_at": utc_now(), "args": "{}", "host": "kvm1", "kind": "build"}
               for at in range(3)]
     before = {"event": "schedule", "host": "conductor1", "start_time": "2026-11-22T00:00:00.000000"}
     with database.write() as connection:
-        begun = queue.begun(database, connection, "one", values)
-        events = queue.went_on(connection, {row.id: "kvm1" for row in begun}, before, "build")
-        assert queue.room(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": -1}
+        begun = queue.insert_running_actions(database, connection, "one", values)
+        events = queue.advance_event_rows(connection, {row.id: "kvm1" for row in begun}, before, "build")
+        assert queue.free_action_slots(database, connection, ["kvm1"], "build", {"build": 2}) == {"kvm1": -1}
     assert {row.server_id for row in begun} == {"s0", "s1", "s2"} and {row.holder for row in begun} == {"one"}
     assert taken(database, "two") == []
     with database.read() as connection:
@@ -239,7 +254,7 @@ def test_a_long_queue_for_one_host_keeps_no_other_waiting(database):
     assert sorted(taken(database, count=4, limits=limits)) == ["m0", "s1", "s2"]
     put(database, "s3", host="kvm1")
     assert taken(database, count=4, limits=limits) == ["s3"]
-    assert queue.take(database, "one", 4, limits) == ([], True)
+    assert queue.lease_next_actions(database, "one", 4, limits) == ([], True)
 
 
 def test_what_is_beyond_a_hosts_share_waits_and_others_pass(database):
@@ -249,7 +264,7 @@ def test_what_is_beyond_a_hosts_share_waits_and_others_pass(database):
     put(database, "t2")
 
     def look(**held):
-        return [row.server_id for row in queue.take(
+        return [row.server_id for row in queue.lease_next_actions(
             database, "one", 6, NO_LIMITS, share=queue.HostShare(lambda _host: 3, Counter(held))).rows]
 
     assert sorted(look(kvm1=1)) == ["s0", "s1", "t1", "t2"]
@@ -268,7 +283,8 @@ def test_who_waits_for_a_full_host_waits_and_others_of_its_servers_host_pass(dat
 
     def look(held, guests):
         share = queue.HostShare(lambda _host: 4, Counter(held), Counter(guests))
-        return sorted(row.server_id for row in queue.take(database, "one", 6, NO_LIMITS, share=share).rows)
+        return sorted(row.server_id for row in queue.lease_next_actions(database, "one", 6, NO_LIMITS,
+                                                                        share=share).rows)
 
     assert look({"kvm2": 1, "kvm1": 2}, {"kvm1": 2}) == ["t1", "t2"], "guests have half of a share"
     assert look({"kvm1": 4}, {}) == []
@@ -278,10 +294,10 @@ def test_who_waits_for_a_full_host_waits_and_others_of_its_servers_host_pass(dat
 
 def test_one_event_ends_and_the_next_begins(database):
     with database.write() as connection:
-        number = servers.enqueue(connection, "s1", "create", "req-1", "u1", "p1")
+        number = servers.insert_action_row(connection, "s1", "create", "req-1", "u1", "p1")
         before = {"event": "schedule", "host": "conductor1", "start_time": "2026-11-22T00:00:00.000000"}
-        begun = queue.went_on(connection, {number: "kvm1"}, before, "build")[number]
-        queue.finished(connection, begun, "Error", details="no disk")
+        begun = queue.advance_event_rows(connection, {number: "kvm1"}, before, "build")[number]
+        queue.end_event_row(connection, begun, "Error", details="no disk")
     with database.read() as connection:
         ended, last = connection.execute(select(action_events).order_by(action_events.c.id))
     assert (ended.event, ended.host, ended.result, ended.action_id) == ("schedule", "conductor1", "Success", number)

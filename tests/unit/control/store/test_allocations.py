@@ -6,14 +6,13 @@ import threading
 import time
 import uuid
 
-import orjson
 import pytest
 from sqlalchemy import select, text, update
 
-from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims import allocations, host_counters
 from magnetar_control.store.claims.allocations import Amounts, Group, Ratios
 from magnetar_control.store.claims.nic_bandwidth import WantedResources
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import hosts as table
 from magnetar_control.store.engine.tables import server_group_members, server_groups, server_mappings
 from magnetar_control.store.hosts import hosts
@@ -28,7 +27,7 @@ def cell(database):
 def used(database, host):
     with database.read() as connection:
         row = connection.execute(select(table).where(table.c.id == host)).mappings().one()
-        assert not [one for one in allocations.audit(connection) if one.host == row["name"]]
+        assert not [one for one in host_counters.audit_host_counters(connection) if one.host == row["name"]]
     return (row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"], row["servers"])
 
 
@@ -39,7 +38,8 @@ def test_a_claim_counts_once_however_often_it_is_made(database, cell):
     assert used(database, host) == (1, 512, 2, 1)
     with database.read() as connection:
         assert [tuple(row[:3]) for row in connection.execute(select(server_mappings))] == [("s1", "cell", "p")]
-        assert [(row["host"], row["cell_id"]) for row in allocations.held(connection, "s1")] == [("kvm1", "cell")]
+        assert [(row["host"], row["cell_id"]) for row in allocations.fetch_server_claims(connection,
+                                                                                         "s1")] == [("kvm1", "cell")]
 
 
 def test_all_are_claimed_or_none(database, cell):
@@ -47,8 +47,8 @@ def test_all_are_claimed_or_none(database, cell):
 
     def all_of(*wanted):
         with database.write() as connection:
-            done = allocations.claim_all(connection, [allocations.Claim(id, "p", host, cell, amounts)
-                                                      for id, host, amounts in wanted])
+            done = allocations.claim_for_servers(connection, [allocations.Claim(id, "p", host, cell, amounts)
+                                                              for id, host, amounts in wanted])
             if not done:
                 connection.rollback()
             return done
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(database, cell, amount
     assert not claim(database, "s1", host, amounts, cell_id=cell)
     assert used(database, host) == (0, 0, 0, 0)
     with database.read() as connection:
-        assert not allocations.held(connection, "s1")
+        assert not allocations.fetch_server_claims(connection, "s1")
         assert not connection.execute(select(server_mappings)).all()
 
 
@@ -104,12 +104,12 @@ def test_release_gives_everything_back_once(database, cell):
     assert claim(database, "s1", first)
     assert claim(database, "s1", second)
     with database.write() as connection:
-        assert allocations.release(connection, "s1", first) == 1
+        assert allocations.release_consumer_claims(connection, "s1", first) == 1
     assert used(database, first) == (0, 0, 0, 0)
     assert used(database, second) == (1, 512, 2, 1)
     for ended in (1, 0):
         with database.write() as connection:
-            assert allocations.release(connection, "s1") == ended
+            assert allocations.release_consumer_claims(connection, "s1") == ended
     assert used(database, second) == (0, 0, 0, 0)
 
 
@@ -121,29 +121,30 @@ def test_a_migration_holds_the_source_and_either_end_of_it_can_be_repeated(datab
 
     def start():
         with database.write() as connection:
-            assert allocations.move(connection, "s1", "m1", source)
+            assert allocations.move_claims_to_migration(connection, "s1", "m1", source)
         assert claim(database, "s1", target, big)
 
     assert claim(database, "s1", source)
     start()
     start()
     with database.read() as connection:
-        assert {(row["consumer_id"], row["host_id"], row["vcpus"]) for row in allocations.held(connection, "s1")} == {
+        assert {(row["consumer_id"], row["host_id"], row["vcpus"])
+                for row in allocations.fetch_server_claims(connection, "s1")} == {
             ("m1", source, 1), ("s1", target, 2)}
     for done in (True, False):
         with database.write() as connection:
-            assert allocations.revert(connection, "s1", "m1") is done
+            assert allocations.revert_claims_to_server(connection, "s1", "m1") is done
         assert used(database, source) == (1, 512, 2, 1)
     start()
     for ended in (1, 0):
         with database.write() as connection:
-            assert allocations.release(connection, "m1") == ended
+            assert allocations.release_consumer_claims(connection, "m1") == ended
     assert used(database, target) == (2, 1024, 4, 1)
 
 
 def test_a_server_that_holds_nothing_has_nothing_to_move(database, cell):
     with database.write() as connection:
-        assert not allocations.move(connection, "s1", "m1", "nowhere")
+        assert not allocations.move_claims_to_migration(connection, "s1", "m1", "nowhere")
 
 
 def test_of_many_who_race_for_the_last_places_as_many_win_as_there_are(database, cell):
@@ -156,8 +157,8 @@ def test_of_many_who_race_for_the_last_places_as_many_win_as_there_are(database,
 def test_dedicated_cpus_are_never_promised_twice(database, cell):
     host = a_host(database, pcpus=3)
     with database.write() as connection:
-        hosts.set_host(connection, "kvm1", Ratios(16.0, 16.0, 16.0), vcpus_ratio=8.0)
-        assert hosts.show(connection, "kvm1")["pcpus_limit"] == 3
+        hosts.update_host_row(connection, "kvm1", Ratios(16.0, 16.0, 16.0), vcpus_ratio=8.0)
+        assert hosts.fetch_host_row(connection, "kvm1").pcpus_limit == 3
     won = race(database, [lambda at=at: claim(database, f"s{at}", host, Amounts(0, 1, 0, 2)) for at in range(4)])
     assert won.count(True) == 1
     assert not claim(database, "more", host, Amounts(1, 1, 0, 2)) and claim(database, "one", host, Amounts(1, 1, 0, 1))
@@ -171,7 +172,7 @@ def with_devices(database, *pools, name="kvm1"):
         {"aliases": names.split(), "numa_node": -1, "total": count, "free": count} for names, count in pools]}
     id = a_host(database, name)
     with database.write() as connection:
-        hosts.inventory(connection, name, info, Ratios(1.0, 1.0, 1.0))
+        hosts.save_host_inventory(connection, name, info, Ratios(1.0, 1.0, 1.0))
     return id
 
 
@@ -180,7 +181,7 @@ def test_devices_are_never_promised_twice(database, cell):
     won = race(database, [lambda at=at: claim(database, f"s{at}", host, devices={"gpu": 1 + at % 2})
                           for at in range(8)])
     with database.read() as connection:
-        held = [orjson.loads(one.devices)["gpu"] for one in allocations.of_host(connection, host)]
+        held = [one.devices["gpu"] for one in allocations.fetch_host_claims(connection, host)]
     assert sum(held) in (2, 3) and len(held) == won.count(True) and used(database, host)[3] == len(held)
     if sum(held) == 2:
         assert claim(database, "more", host, devices={"gpu": 1})
@@ -193,7 +194,7 @@ def test_many_at_once_get_devices_all_or_none(database, cell):
     def all_of(*names):
         try:
             with database.write() as connection:
-                if not allocations.claim_all(connection, [
+                if not allocations.claim_for_servers(connection, [
                         allocations.Claim(name, "p", host, "cell", SMALL, {"gpu": 1}) for name in names]):
                     raise KeyError
         except KeyError:
@@ -214,14 +215,14 @@ def test_what_a_server_has_before_and_after_counts_once(database, cell):
     host = with_devices(database, ("gpu", 2))
     assert claim(database, "s1", host, devices={"gpu": 1})
     with database.write() as connection:
-        allocations.move(connection, "s1", "m1", host)
+        allocations.move_claims_to_migration(connection, "s1", "m1", host)
     assert claim(database, "s1", host, devices={"gpu": 2}) and not claim(database, "s2", host, devices={"gpu": 1})
     with database.write() as connection:
-        allocations.revert(connection, "s1", "m1")
+        allocations.revert_claims_to_server(connection, "s1", "m1")
     assert claim(database, "s2", host, devices={"gpu": 1}) and not claim(database, "s1", host, devices={"gpu": 2})
     assert claim(database, "s1", host), "it gives its device up, and keeps the rest"
     with database.write() as connection:
-        allocations.release(connection, "s2")
+        allocations.release_consumer_claims(connection, "s2")
     assert claim(database, "s3", host, devices={"gpu": 2})
 
 
@@ -229,9 +230,10 @@ def test_who_has_devices_of_some_hosts(database, cell):
     here, there = with_devices(database, ("gpu", 1)), with_devices(database, ("gpu", 1), name="kvm2")
     assert claim(database, "s1", here, devices={"gpu": 1}) and claim(database, "s2", there, devices={"gpu": 1})
     with database.read() as connection:
-        assert allocations.equipped(connection).keys() == {here, there}
-        assert [row.consumer_id for row in allocations.equipped(connection, [there]).pop(there)] == ["s2"]
-        assert allocations.equipped(connection, [there]).keys() == {there} and not allocations.equipped(connection, [])
+        assert allocations.fetch_device_claims(connection).keys() == {here, there}
+        assert [row.consumer_id for row in allocations.fetch_device_claims(connection, [there]).pop(there)] == ["s2"]
+        assert allocations.fetch_device_claims(connection, [there]).keys() == {
+            there} and not allocations.fetch_device_claims(connection, [])
 
 
 def test_fewer_devices_than_are_held_are_given_to_nobody(database, cell):
@@ -249,12 +251,12 @@ def test_a_device_that_is_gone_is_in_nobodys_way(database, cell):
     assert claim(database, "s3", host, devices={"nic": 1}), "another alias"
     assert claim(database, "s1", host, Amounts(2, 512, 1), devices={"old": 1, "gpu": 1}), "its devices do not change"
     with database.write() as connection:
-        assert allocations.move(connection, "s2", "m2", host)
+        assert allocations.move_claims_to_migration(connection, "s2", "m2", host)
     assert claim(database, "s2", host, devices={"gpu": 1}), "its migration holds it"
     assert not claim(database, "s4", host, devices={"gpu": 1}) and not claim(database, "s4", host, devices={"nic": 1})
     assert not claim(database, "s2", host, devices={"gpu": 2})
     with database.write() as connection:
-        assert allocations.claim_all(connection, [
+        assert allocations.claim_for_servers(connection, [
             allocations.Claim("s5", "p", host, "cell", SMALL, {"new": 1})])
 
 
@@ -277,20 +279,20 @@ def test_whatever_many_do_at_once_the_counters_equal_the_allocations(database, c
                 verb = chance.randrange(4)
                 with database.write() as connection:
                     if verb < 2:
-                        allocations.claim(connection, server, server, host, amounts, cell_id=cell)
+                        allocations.claim_host_resources(connection, server, server, host, amounts, cell_id=cell)
                     elif verb == 2:
-                        allocations.release(connection, server)
-                    elif not allocations.move(connection, server, f"m{server}", host):
-                        allocations.revert(connection, server, f"m{server}")
+                        allocations.release_consumer_claims(connection, server)
+                    elif not allocations.move_claims_to_migration(connection, server, f"m{server}", host):
+                        allocations.revert_claims_to_server(connection, server, f"m{server}")
         return run
 
     race(database, [work(seed) for seed in range(6)])
     with database.write() as connection:
-        assert allocations.audit(connection) == []
-        for row in hosts.every(connection):
-            assert 0 <= row["vcpus_used"] <= row["vcpus_limit"]
-            assert 0 <= row["memory_mb_used"] <= row["memory_mb_limit"]
-            assert 0 <= row["pcpus_used"] <= row["pcpus_limit"]
+        assert host_counters.audit_host_counters(connection) == []
+        for row in hosts.fetch_host_rows(connection):
+            assert 0 <= row.vcpus_used <= row.vcpus_limit
+            assert 0 <= row.memory_mb_used <= row.memory_mb_limit
+            assert 0 <= row.pcpus_used <= row.pcpus_limit
 
 
 @pytest.mark.parametrize(("policy", "most", "winners"), [("anti-affinity", 1, 2), ("anti-affinity", 2, 4),
@@ -299,7 +301,7 @@ def test_a_groups_policy_holds_whoever_races(database, cell, policy, most, winne
     ids = [a_host(database, name, vcpus=8) for name in ("kvm1", "kvm2")]
     with database.write() as connection:
         connection.execute(server_groups.insert().values(
-            id="g", name="g", project_id="p", user_id="u", policy=policy, rules="{}", created_at=now()))
+            id="g", name="g", project_id="p", user_id="u", policy=policy, rules="{}", created_at=utc_now()))
         connection.execute(server_group_members.insert(), [{"group_id": "g", "server_id": f"s{at}"} for at in range(8)])
     group = Group("g", policy, most)
     won = race(database, [lambda at=at: claim(database, f"s{at}", ids[at % 2], group=group) for at in range(8)])
@@ -316,28 +318,29 @@ def test_the_audit_finds_and_repairs_what_is_wrong(database, cell):
     assert claim(database, "s1", host)
     with database.write() as connection:
         connection.execute(update(table).values(vcpus_used=3, servers=2))
-        assert [one[1:3] for one in allocations.audit(connection)] == [((3, 512, 2, 0, 2), (1, 512, 2, 0, 1))]
-        allocations.audit(connection, repair=True)
-        assert allocations.audit(connection) == []
+        assert [one[1:3] for one in host_counters.audit_host_counters(connection)] == [
+            ((3, 512, 2, 0, 2), (1, 512, 2, 0, 1))]
+        host_counters.audit_host_counters(connection, repair=True)
+        assert host_counters.audit_host_counters(connection) == []
 
 
 def test_limits_come_of_totals_reserved_and_ratios(database, cell):
     host = a_host(database, vcpus=4, memory_mb=4096, disk_gb=100)
     with database.write() as connection:
-        assert hosts.set_host(connection, "kvm1", memory_mb_reserved=96, disk_gb_ratio=1.25)
-        assert not hosts.set_host(connection, "kvm9", disabled=True)
+        assert hosts.update_host_row(connection, "kvm1", memory_mb_reserved=96, disk_gb_ratio=1.25)
+        assert not hosts.update_host_row(connection, "kvm9", disabled=True)
         with pytest.raises(ValueError, match="a host has no vcpus_limit to set"):
-            hosts.set_host(connection, "kvm1", vcpus_limit=3)
-        row = hosts.show(connection, host)
-    assert (row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"]) == (64, 6000, 125)
+            hosts.update_host_row(connection, "kvm1", vcpus_limit=3)
+        row = hosts.fetch_host_row(connection, host)
+    assert (row.vcpus_limit, row.memory_mb_limit, row.disk_gb_limit) == (64, 6000, 125)
 
 
 def test_a_host_is_registered_once_with_a_number_of_its_own(database, cell):
     race(database, [lambda at=at: a_host(database, f"kvm{at % 3}") for at in range(6)])
     with database.read() as connection:
-        rows = hosts.every(connection)
-    assert [row["name"] for row in rows] == ["kvm0", "kvm1", "kvm2"]
-    assert sorted(row["number"] for row in rows) == [1, 2, 3]
+        rows = hosts.fetch_host_rows(connection)
+    assert [row.name for row in rows] == ["kvm0", "kvm1", "kvm2"]
+    assert sorted(row.number for row in rows) == [1, 2, 3]
 
 
 def test_changes_of_what_one_server_has_wait_for_one_another(postgres):
@@ -363,8 +366,8 @@ def test_changes_of_what_one_server_has_wait_for_one_another(postgres):
     thread = threading.Thread(target=more)
     thread.start()
     with postgres.write() as connection:
-        assert allocations.set_resources(connection, "s1", host, wanted)
+        assert allocations.set_claimed_resources(connection, "s1", host, wanted)
     thread.join(60)
     assert ended == [True]
     with postgres.read() as connection:
-        assert [row.devices for row in allocations.of_consumer(connection, "s1")] == ['{"gpu":2}']
+        assert [row.stored.devices for row in allocations.fetch_consumer_claims(connection, "s1")] == ['{"gpu":2}']

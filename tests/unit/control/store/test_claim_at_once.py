@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The claim that is one statement of PostgreSQL does as ``allocations.claim``."""
+"""The claim that is one statement of PostgreSQL does as ``allocations.claim_host_resources``."""
 
 import threading
 
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.store.claims import allocations
-from magnetar_control.store.claims.allocations import Amounts, Claim
-from magnetar_control.store.claims.claim_at_once import claim_at_once
+from magnetar_control.store.claims import allocations, host_counters
+from magnetar_control.store.claims.allocations import Amounts, Claim, claim_by_single_statement
 from magnetar_control.store.engine.tables import allocations as claimed
 from magnetar_control.store.engine.tables import hosts as table
 from magnetar_control.store.engine.tables import server_mappings
@@ -27,18 +26,18 @@ def with_room(database):
 
 def at_once(database, server, host_id, amounts=ONE, cell="cell", **how):
     with database.single() as connection:
-        return claim_at_once(connection, Claim(server, "project", host_id, cell, amounts), **how)
+        return claim_by_single_statement(connection, Claim(server, "project", host_id, cell, amounts), **how)
 
 
 def rows(database):
     """All allocations but for their moments, the cells of servers, and what the host counts."""
     with database.write() as connection:
-        assert allocations.audit(connection) == []
-        host = hosts.show(connection, "kvm1")
+        assert host_counters.audit_host_counters(connection) == []
+        host = hosts.fetch_host_row(connection, "kvm1")
         mappings = select(server_mappings.c["server_id", "cell_id", "project_id", "deleted"])
         return (sorted(tuple(row)[:-2] for row in connection.execute(select(claimed))),
                 sorted(map(tuple, connection.execute(mappings))),
-                tuple(host[f"{name}_used"] for name in allocations.RESOURCES), host["servers"])
+                tuple(getattr(host, f"{name}_used") for name in allocations.RESOURCES), host.servers)
 
 
 def test_it_writes_what_the_transaction_writes(postgres):
@@ -49,7 +48,7 @@ def test_it_writes_what_the_transaction_writes(postgres):
     found = rows(postgres)
     assert found[1:] == ([("one", "cell", "project", False)], (2, 200, 3, 0), 1)
     with postgres.write() as connection:
-        allocations.release(connection, "one")
+        allocations.release_consumer_claims(connection, "one")
         connection.execute(server_mappings.delete())
     assert claim(postgres, "one", host, Amounts(2, 200, 3), project_id="project", cell_id="cell")
     assert rows(postgres) == found

@@ -10,7 +10,13 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.engine.database import Database, filled, moment, now, passing
+from magnetar_control.store.engine.database import (
+    Database,
+    drop_null_columns,
+    is_transient_error,
+    parse_moment,
+    utc_now,
+)
 from magnetar_control.store.engine.tables import flavors
 from tests.support.waiting import eventually
 
@@ -31,7 +37,7 @@ def test_each_statement_that_reads_sees_what_is_true_then(database):
     with database.read() as reading:
         assert count(reading) == 0
         with database.write() as connection:
-            connection.execute(insert(flavors), {**SMALL, "created_at": now()})
+            connection.execute(insert(flavors), {**SMALL, "created_at": utc_now()})
             assert count(connection) == 1
             assert count(reading) == 0
         assert count(reading) == 1
@@ -39,7 +45,7 @@ def test_each_statement_that_reads_sees_what_is_true_then(database):
 
 def test_what_fails_is_not_written(database):
     with pytest.raises(ZeroDivisionError), database.write() as connection:
-        connection.execute(insert(flavors), {**SMALL, "created_at": now()})
+        connection.execute(insert(flavors), {**SMALL, "created_at": utc_now()})
         1 / 0  # noqa: B018 - anything that fails
     with database.read() as connection:
         assert count(connection) == 0
@@ -54,7 +60,7 @@ def test_a_file_that_another_process_writes_is_busy(tmp_path):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DBAPIError, match="locked") as raised, database.write():
             pass
-        assert passing(raised.value)
+        assert is_transient_error(raised.value)
         other.execute("COMMIT")
     with database.write() as connection:
         connection.execute(text("CREATE TABLE one (two INTEGER)"))
@@ -82,7 +88,7 @@ def test_one_writes_at_a_time(tmp_path):
 
 def test_columns_without_a_value_are_left_out():
     """Those that another row has stay: rows that are inserted together have the same columns."""
-    assert filled([{"id": 1, "host": None, "fault": None}, {"id": 2, "host": "a", "fault": None}]) == [
+    assert drop_null_columns([{"id": 1, "host": None, "fault": None}, {"id": 2, "host": "a", "fault": None}]) == [
         {"id": 1, "host": None}, {"id": 2, "host": "a"}]
 
 
@@ -150,11 +156,11 @@ def test_what_is_not_written_is_not_rung(database):
     ("2026-06-01", "2026-06-01T00:00:00.000000"), ("2026-06-01T02:00+02:00", "2026-06-01T00:00:00.000000"),
     ("2026-06-01T00:00:00Z", "2026-06-01T00:00:00.000000")])
 def test_moments(text, kept):
-    assert moment(text) == kept
-    assert now(-1) <= now(0)
+    assert parse_moment(text) == kept
+    assert utc_now(-1) <= utc_now(0)
 
 
 @pytest.mark.parametrize("text", ["soon", "0001-01-01T00:00+14:00"])
 def test_what_is_no_moment(text):
     with pytest.raises(ValueError, match="isoformat|calendar"):
-        moment(text)
+        parse_moment(text)

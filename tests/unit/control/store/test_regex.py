@@ -7,8 +7,18 @@ import time
 
 import psycopg
 import pytest
+from sqlalchemy import Text, cast, select
 
-from magnetar_control.store.engine.regex import LONGEST, Pattern, PatternRefused, regexp, search
+from magnetar_control.store.engine.conditions import match_pattern
+from magnetar_control.store.engine.regex import (
+    LONGEST,
+    Pattern,
+    PatternRefused,
+    compile_search,
+    outline_wildcards,
+    parse_wildcards,
+    sqlite_regexp,
+)
 from tools import postgres as server
 
 TEXTS = ("", "a", "b", "ab", "ba", "aab", "web1", "my-web", "a.b", "aXb", "10.0.0.7", "x_y", "é", "a]b", "a-b", "{1}",
@@ -28,7 +38,7 @@ BAD = ("(", ")", "a)", "[", "[a", "[]", "*", "+a", "?", "a**", "a+*", "a*+", "a{
 
 @pytest.mark.parametrize("pattern", GOOD)
 def test_it_finds_what_python_finds(pattern):
-    found = {text: regexp(pattern, text) for text in TEXTS}
+    found = {text: sqlite_regexp(pattern, text) for text in TEXTS}
     assert found == {text: re.search(pattern, text, re.DOTALL) is not None for text in TEXTS}
 
 
@@ -45,7 +55,7 @@ def test_expressions_at_random():
 @pytest.mark.parametrize("pattern", BAD)
 def test_what_is_refused(pattern):
     with pytest.raises(PatternRefused):
-        search(pattern)
+        compile_search(pattern)
         Pattern(pattern)
 
 
@@ -54,7 +64,7 @@ def test_postgresql_finds_the_same(cluster):
         for pattern in GOOD:
             for text in TEXTS:
                 (there,) = connection.execute("SELECT %s::text ~ %s::text", (text, pattern)).fetchone()
-                assert regexp(pattern, text) is there, (pattern, text)
+                assert sqlite_regexp(pattern, text) is there, (pattern, text)
 
 
 @pytest.mark.parametrize("pattern", [
@@ -62,9 +72,46 @@ def test_postgresql_finds_the_same(cluster):
     "(a|b)*a(a|b){110}$"])
 def test_none_takes_long(pattern):
     began = time.process_time()
-    search.__wrapped__(pattern)("a" * LONGEST + "!")
+    compile_search.__wrapped__(pattern)("a" * LONGEST + "!")
     assert time.process_time() - began < 2
 
 
 def test_nothing_is_nothing():
-    assert regexp("a", None) is None
+    assert sqlite_regexp("a", None) is None
+
+
+OUTLINES = {"server-0+[0-9]23$": ("any text", *"server-0", "any text", "any character", *"23"),
+            "^(web|db)-1": ("any text", *"-1", "any text"), "^a{2}b?c$": (*"aa", "any text", "c"),
+            r"^\d\.x": ("any character", ".", "x", "any text"), "(ab){2}": ("any text", *"abab", "any text"),
+            "(^a|b$)": None, ".*": None, "": None, "[0-9]+": None, "(((a{200}){2}))": None}
+
+
+def test_the_outline_of_an_expression_has_the_text_that_must_be_there():
+    assert {pattern: outline_wildcards(pattern) for pattern in OUTLINES} == OUTLINES
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite", "postgres"], indirect=True)
+def test_an_expression_accepts_the_same_texts_with_its_outline(database):
+    patterns = [pattern for pattern in GOOD if parse_wildcards(pattern) is None]
+    assert sum(outline_wildcards(pattern) is not None for pattern in patterns) > 10
+    with database.read() as connection:
+        for pattern in patterns:
+            conditions = [match_pattern(database.kind, cast(text, Text), pattern) for text in TEXTS]
+            accepted = connection.execute(select(*conditions)).one()
+            assert [*map(bool, accepted)] == [*map(compile_search(pattern), TEXTS)], pattern
+
+
+WILD = ("", "a", "^web", "web$", "^$", "a.b", r"a\.b", "^a.*", "10.0.0.7", "x_y", "é", "a]b", "{1}x", "a}", r"\[a",
+        r"a\*", "*", "?", "%", "_", r"\\", r"\$", "a$b", "b^a", "^^a", "$", "^", ".", "^.$", r"\%", r"\?")
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite", "postgres"], indirect=True)
+def test_a_wildcard_pattern_accepts_the_texts_of_its_expression(database):
+    texts = (*TEXTS, "10a0b0c7", "web", "*", "?", "%", "_", "a*", "$", "[", "a%b", "a_b")
+    patterns = [pattern for pattern in WILD if parse_wildcards(pattern) is not None]
+    assert {"a.b", "^web", r"\[a", r"\$"} <= set(patterns) and not {"^a.*", "a$b", "b^a"} & set(patterns)
+    with database.read() as connection:
+        for pattern in patterns:
+            accepted = [text for text in texts if connection.execute(
+                select(match_pattern(database.kind, cast(text, Text), pattern))).scalar()]
+            assert accepted == [text for text in texts if compile_search(pattern)(text)], pattern

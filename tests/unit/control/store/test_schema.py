@@ -33,7 +33,7 @@ def url(request, tmp_path):
     cluster = request.getfixturevalue("cluster")
     with psycopg.connect(host=str(cluster), user=server.USER, dbname="postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE empty")
-        yield server.url(cluster, "empty")
+        yield server.postgres_url(cluster, "empty")
         connection.execute("DROP DATABASE empty WITH (FORCE)")
 
 
@@ -44,33 +44,33 @@ def empty(url):
     database.close()
 
 
-@pytest.mark.parametrize("by", [schema.make, schema.migrate], ids=["at once", "by migrations"])
+@pytest.mark.parametrize("by", [schema.create_schema, schema.run_schema_migrations], ids=["at once", "by migrations"])
 @pytest.mark.parametrize("metadata", [API, CELL], ids=["api", "cell"])
 def test_the_tables_are_made(empty, metadata, by):
     """When this fails the tables have changed: see docs/contributing.md, "Changing a table"."""
     with empty.write() as connection:
         by(connection, metadata)
-    assert not schema.upgrade(empty, metadata)
-    kind = schema.kind_of(metadata)
+    assert not schema.upgrade_schema(empty, metadata)
+    kind = schema.database_kind(metadata)
     with empty.read() as connection:
         context = MigrationContext.configure(connection, opts={
-            "compare_type": True, "version_table": schema.version_table(kind)})
+            "compare_type": True, "version_table": schema.version_table(kind), "include_object": schema.is_compared})
         assert compare_metadata(context, metadata) == []
-        assert schema.version(connection, kind) == schema.newest(kind)
+        assert schema.fetch_schema_version(connection, kind) == schema.latest_schema_version(kind)
 
 
 def test_an_upgrade_changes_nothing_when_there_is_nothing_to_do(empty):
-    schema.upgrade(empty, API)
+    schema.upgrade_schema(empty, API)
     with empty.write() as connection:
         connection.execute(insert(cells).values(id="c", name="cell1", database_url="x", created_at="now"))
-    assert not schema.upgrade(empty, API)
+    assert not schema.upgrade_schema(empty, API)
     with empty.read() as connection:
         assert connection.execute(select(cells.c.name)).scalars().all() == ["cell1"]
 
 
 def test_both_kinds_fit_into_one_database(empty):
-    assert schema.upgrade(empty, API)
-    assert schema.upgrade(empty, CELL)
+    assert schema.upgrade_schema(empty, API)
+    assert schema.upgrade_schema(empty, CELL)
     assert {"cells", "servers", "alembic_version_api", "alembic_version_cell"} <= set(
         inspect(empty.engine).get_table_names())
 
@@ -78,7 +78,8 @@ def test_both_kinds_fit_into_one_database(empty):
 def test_many_upgrade_at_once(empty, url):
     databases = [Database(url) for _number in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        assert sorted(threads.map(lambda one: schema.upgrade(one, CELL), databases)) == [False, False, False, True]
+        assert sorted(threads.map(lambda one: schema.upgrade_schema(one, CELL), databases)) == [False, False, False,
+                                                                                                True]
     for one in databases:
         one.close()
 
@@ -89,5 +90,5 @@ def test_an_upgrade_that_fails_leaves_the_database_as_it_was(empty, monkeypatch)
 
     monkeypatch.setattr("sqlalchemy.sql.ddl.CreateIndex.__init__", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        schema.upgrade(empty, CELL)
+        schema.upgrade_schema(empty, CELL)
     assert inspect(empty.engine).get_table_names() == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is made anew is not lost when the new one cannot be made; and what is asked of a resource is told truly."""
+"""What is recreated is not lost when the new one cannot be made; and what is asked of a resource is told truly."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar_control.api.v1.image import beginning
-from magnetar_core.image_format import HEAD, format_of
+from magnetar_control.api.v1.image import read_image_head
+from magnetar_core.image_format import HEAD, detect_image_format
 from tests.support.control.cloud import Cloud
 from tests.support.control.servers import ensure, verbs
 from tests.unit.core.images import CPIO, iso, kernel, qcow2, sparse_vmdk, vmdk
@@ -132,9 +132,9 @@ def test_what_has_no_format_that_is_taken_has_none(cloud: Cloud) -> None:
 
 def test_the_format_is_looked_for_in_all_pieces_that_tell_it() -> None:
     content = iter([piece for at in range(0, 2**20, 1000) if (piece := iso()[at:at + 1000])])
-    assert format_of(beginning(content)) == "iso"
+    assert detect_image_format(read_image_head(content)) == "iso"
     endless = iter(lambda: bytes(2**16), None)
-    assert len(beginning(endless)) == HEAD
+    assert len(read_image_head(endless)) == HEAD
 
 
 def test_images_of_another_project(cloud: Cloud) -> None:

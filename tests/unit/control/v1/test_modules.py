@@ -22,7 +22,7 @@ from magnetar_core.fields import Kind
 from magnetar_core.http import login
 from magnetar_core.http.client import Client
 from magnetar_core.kinds import ComputeService, Flavor, Hypervisor, Image, Network, Server, Volume
-from magnetar_core.query import reader
+from magnetar_core.query import filter_reader
 from tests.support.control.cloud import Cloud
 from tests.support.control.modules import examples
 
@@ -214,7 +214,7 @@ def listed(folder: Path, config: dict[str, Any], **environment: str) -> dict[str
 def test_what_modules_filter_by_is_known_here(cloud: Cloud, kind: type[Kind]) -> None:
     with Client(login=login.Login(auth(cloud))) as client:
         for field in kind.fields:
-            if "list" in field.on and reader(field.value):
+            if "list" in field.on and filter_reader(field.value):
                 with suppress(InvalidField):  # it knows the field, and that this is no value of it
                     client.list(kind.noun, **{field.name: "1"})
 
@@ -223,7 +223,7 @@ def test_a_token_is_renewed(cloud: Cloud) -> None:
     entry = login.Login(auth(cloud))
     with Client(login=entry) as client:
         assert client.info()["cloud"] is True
-        login._kept[entry._key] = ("not a token any more", login._kept[entry._key][1])
+        login._sessions[entry._key] = ("not a token any more", login._sessions[entry._key][1])
         assert [server["name"] for server in client.list("server")] == ["web1"]
     with pytest.raises(Unauthenticated, match="does not let you in"):
         login.Login(auth(cloud, password="wrong")).token  # noqa: B018
@@ -238,6 +238,6 @@ def test_other_logins(cloud: Cloud) -> None:
         login.Login({"auth": {**auth(cloud)["auth"], "auth_url": "http://cloud.example.org/identity"}}).token  # noqa: B018
     with pytest.raises(InvalidField, match="OS_PASSWORD"):
         login.Login(auth(cloud, password=None)).token  # noqa: B018
-    found = login.request({"application_credential_id": "i", "application_credential_secret": "s"})
+    found = login.login_request({"application_credential_id": "i", "application_credential_secret": "s"})
     assert found == {"identity": {"methods": ["application_credential"], "application_credential": {
         "id": "i", "secret": "s"}}}

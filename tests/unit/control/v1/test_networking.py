@@ -436,11 +436,12 @@ def test_what_is_in_use_or_anothers(cloud: Cloud, ann: Caller) -> None:
 
 
 def test_modules(folder: Path) -> None:
-    """The examples, those of the page too; and a task in check mode, in truth, and again."""
+    """The examples, with those of the page; and a task in check mode, in truth, and again."""
     tasks = [task for noun in NOUNS for name in (noun, f"{noun}_info") for task in examples(name)]
-    text = (ROOT / "docs/cloud-networks.md").read_text()
-    (page,) = re.findall(r"^```yaml\n(- .*?)^```$", text, re.DOTALL | re.MULTILINE)
-    tasks += yaml.safe_load(page)
+    text = (ROOT / "docs/howto/declare-networks-with-ansible.md").read_text()
+    blocks = re.findall(r"^```yaml\n(- .*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    tasks += yaml.safe_load("".join(blocks))
     results = play(folder, tasks, {}, "--diff")
     assert len(results) == len(tasks)
     more: list[dict[str, Any]] = [

@@ -23,7 +23,8 @@ def cloud(cluster: Path) -> Iterator[Cloud]:
     with psycopg.connect(host=str(cluster), user=server.USER, dbname="postgres", autocommit=True) as connection:
         for database in kinds.values():
             connection.execute(f"CREATE DATABASE {database}".encode())
-        with Cloud(hosts=1, databases={kind: server.url(cluster, name) for kind, name in kinds.items()}) as made:
+        with Cloud(hosts=1, databases={kind: server.postgres_url(cluster, name) for kind,
+                                       name in kinds.items()}) as made:
             made.admin.image()
             yield made
         for database in kinds.values():

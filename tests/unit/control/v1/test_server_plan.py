@@ -33,11 +33,11 @@ def test_plan(case: dict[str, Any]) -> None:
     want, have = {**WANT, **case["want"]}, {**HAVE, **case["have"]}
     if "refused" in case:
         with pytest.raises(MagnetarError, match=case["refused"]):
-            list(server_plan.plan(want, have))
+            list(server_plan.plan_actions(want, have))
         return
-    actions = list(server_plan.plan(want, have))
+    actions = list(server_plan.plan_actions(want, have))
     assert [action.key for action in actions] == case["actions"]
-    assert verbs(server_plan.steps(actions, want, have)) == case["steps"]
+    assert verbs(server_plan.steps_of_actions(actions, want, have)) == case["steps"]
 
 
 @pytest.mark.parametrize(("want", "steps"), [
@@ -48,7 +48,7 @@ def test_plan(case: dict[str, Any]) -> None:
     ({"block_device_mapping": [{"source_type": "volume"}]}, ["volumes", "disks", "define", "drive", "start"]),
     ({"block_device_mapping": [{"source_type": "image", "tag": "root"}]}, ["disks", "define", "drive", "start"])])
 def test_making(want: dict[str, Any], steps: list[str]) -> None:
-    assert verbs(server_plan.making({**WANT, **want})) == steps
+    assert verbs(server_plan.creation_steps({**WANT, **want})) == steps
 
 
 @pytest.mark.parametrize(("keys", "have", "steps"), [

@@ -54,10 +54,11 @@ def test_migrations_are_reported(cloud: Cloud) -> None:
 
     assert cloud.admin.get("/v1/migration").json == {"migrations": []}
     id = ensure(cloud.admin, "server/moving", WEB).json["resource"]["id"]
-    found = rows.find(cloud.parts.store, id)
+    found = rows.find_server_row(cloud.parts.store, id)
     assert found
     with found[0].write() as connection:
-        migrations.make(connection, found[1], str(uuid.uuid4()), user_id="me", type=migrations.LIVE, status="completed")
+        migrations.insert_migration_row(connection, found[1], str(uuid.uuid4()), user_id="me", type=migrations.LIVE,
+                                        status="completed")
     [one] = cloud.admin.get("/v1/migration?name=moving").json["migrations"]
     assert (one["server"], one["type"], one["status"]) == (id, "live", "completed") and one["host"] in cloud.hosts
     assert cloud.caller("peter", "elsewhere").get("/v1/migration").status == 403

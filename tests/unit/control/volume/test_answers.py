@@ -22,7 +22,7 @@ SERVERS = ("0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f11", "0d0b3c1e-8f5c-4c3a-9b53-1d0b
 #: Lists that administrators ask of all projects.
 LISTS = ("volumes", "snapshots", "attachments")
 #: What always refuses, and why: there is no such thing here.
-REFUSED = frozenset((one.method, f"/v3/{one.path}") for one in none.routes())
+REFUSED = frozenset((one.method, f"/v3/{one.path}") for one in none.absent_volume_routes())
 
 
 def made(ask: Asker, service: Any) -> dict[str, str]:

@@ -340,7 +340,7 @@ def test_a_snapshot_of_a_volume_that_goes_at_the_same_moment(postgres, cloud, mo
     service = EmbeddedVolumes(postgres, cloud.hosts, cloud.agents, cloud.ensure_image)
     volume = service.create(ALICE, 1, host="kvm1")["id"]
     work(service)
-    refused, begin = [], embedded.begin
+    refused, begin = [], embedded.begin_snapshot
 
     def delete():
         try:
@@ -356,7 +356,7 @@ def test_a_snapshot_of_a_volume_that_goes_at_the_same_moment(postgres, cloud, mo
         return other
 
     others = []
-    monkeypatch.setattr(embedded, "begin", lambda *words, **more: others.append(meanwhile(*words, **more)))
+    monkeypatch.setattr(embedded, "begin_snapshot", lambda *words, **more: others.append(meanwhile(*words, **more)))
     service.create_snapshot(ALICE, volume, name="now")
     others[0].join()
     assert len(refused) == 1 and "must not be attached or have snapshots" in refused[0]

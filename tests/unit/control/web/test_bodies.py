@@ -14,7 +14,7 @@ import pytest
 
 from magnetar_control.services import Context
 from magnetar_control.web import Answer, Fault, Request, bodies
-from magnetar_control.web.application import Routed, by_token, route
+from magnetar_control.web.application import Routed, by_token, guarded_route
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.bodies import KeptBytes
 from magnetar_control.web.transfers import Pace
@@ -43,8 +43,8 @@ def server() -> AsgiServer:
         return {"length": len(request.content)}
 
     return AsgiServer({"": Routed([
-        route("POST /", length), route("POST /anyone", length, who="anyone"),
-        route("GET /long", lambda _request: Answer(b"a" * LONG, media_type="text/plain"))], by_token(validate),
+        guarded_route("POST /", length), guarded_route("POST /anyone", length, who="anyone"),
+        guarded_route("GET /long", lambda _request: Answer(b"a" * LONG, media_type="text/plain"))], by_token(validate),
         rendered)})
 
 

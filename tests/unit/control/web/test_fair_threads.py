@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_control.services import Context
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Application, Routed, by_token, route
+from magnetar_control.web.application import Application, Routed, by_token, guarded_route
 from magnetar_control.web.asgi import HEALTH_SHARE, HEALTH_WAITING, LOGIN_SHARE, LOGINS_WAITING, AsgiServer
 from magnetar_control.web.fair_threads import FairThreads
 from magnetar_control.web.quick import Way
@@ -122,8 +122,9 @@ class Logins:
     def __init__(self) -> None:
         self.go, self.order = threading.Event(), list[str]()
         self.server = AsgiServer({"": Routed(
-            [route("POST /login", self.login, who="anyone", way=Way.LOGIN), route("POST /secret", self.login,
-                                                                                  way=Way.LOGIN)],
+            [guarded_route("POST /login", self.login, who="anyone", way=Way.LOGIN),
+             guarded_route("POST /secret", self.login,
+                                                                                                  way=Way.LOGIN)],
             by_token(lambda token: Context(token, "project")), lambda fault: Answer({}, fault.status))})
 
     def login(self, request: Request) -> dict[str, str]:

@@ -73,7 +73,8 @@ def test_a_client_that_is_gone_when_its_time_is_over(port: int, monkeypatch: pyt
 def waiting_timers() -> list[threading.Timer]:
     """Wait until the server has begun to answer; return the timers that end its connections."""
     for _time in range(600):
-        found = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        found = [thread for thread in threading.enumerate()
+                 if isinstance(thread, threading.Timer) and thread.is_alive()]
         if found:
             return found
         threading.Event().wait(0.05)

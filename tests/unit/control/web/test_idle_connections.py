@@ -35,8 +35,13 @@ def seconds_between_requests(polling: Callable[..., Any], parameter: str) -> flo
 def api_config(monkeypatch: pytest.MonkeyPatch) -> uvicorn.Config:
     """Return how ``magnetar serve`` configures uvicorn."""
     configs: list[uvicorn.Config] = []
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: configs.append(uvicorn.Config(app, **options)))
-    serve.listen(Settings(), AsgiServer({}, connections=Connections(1)))
+
+    def run(server: serve.ApiServer, **_options: Any) -> None:
+        configs.append(server.config)
+        server.started = True
+
+    monkeypatch.setattr(serve.ApiServer, "run", run)
+    serve.serve_requests(Settings(), AsgiServer({}, connections=Connections(1)))
     return configs[0]
 
 
@@ -49,5 +54,5 @@ def test_the_api_keeps_connections_of_clients_that_poll(
 
 def test_the_agent_keeps_them_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = None
-    kept = agent_serve.listener(agent, agent, None).config.timeout_keep_alive
+    kept = agent_serve.make_http_server(agent, agent, None).config.timeout_keep_alive
     assert kept == api_config(monkeypatch).timeout_keep_alive

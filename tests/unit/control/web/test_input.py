@@ -22,7 +22,7 @@ import magnetar_core
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.request import parsed
+from magnetar_control.web.request import parse_json
 from magnetar_control.web.routing import LONGEST, Route, Router
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.nesting import DEEPEST
@@ -115,10 +115,10 @@ def test_links_begin_as_the_request_says_only_without_a_public_url(url: str | No
 @pytest.mark.parametrize("begin, end", [(b"[", b"]"), (b'{"a":', b"}"), (b"[1,", b",2]")])
 def test_what_could_not_be_written_again_is_not_read(begin: bytes, end: bytes) -> None:
     """orjson reads 1,024 levels and writes 254: what is kept would break each list with it."""
-    assert parsed(begin * DEEPEST + b"1" + end * DEEPEST)
+    assert parse_json(begin * DEEPEST + b"1" + end * DEEPEST)
     for deep in (DEEPEST + 1, 254, 1000):
         with pytest.raises(InvalidRequest, match="100 objects and lists in each other"):
-            parsed(begin * deep + b"1" + end * deep)
+            parse_json(begin * deep + b"1" + end * deep)
 
 
 @pytest.mark.parametrize("word", ["*", "%2F", "%2a", "{id}"])

@@ -112,3 +112,57 @@ def test_a_query_has_an_end(port: int) -> None:
     assert query(QUERY_LIMIT).startswith(b"HTTP/1.1 200 ")
     refused = query(QUERY_LIMIT + 1)
     assert refused.startswith(b"HTTP/1.1 400 ") and b"Ask for less at once" in refused
+
+
+class Answers(Application):
+    """Answers with as many bytes as the query says, or with the header that it names."""
+
+    def handle(self, request: Request) -> Answer:
+        if request.path == "/header":
+            return Answer({}, headers={"X-Text": "a\r\nX-Other: b"})
+        if request.path == "/none":
+            return Answer(None, 204)
+        headers = {"Connection": "close"} if request.path == "/last" else {}
+        return Answer("a" * int(request.query_string or 0), headers=headers, media_type="text/plain")
+
+
+@pytest.mark.parametrize(("line", "head", "size"), [
+    (b"GET /?10", b"200 OK", 10), (b"HEAD /?10", b"200 OK", 0), (b"DELETE /none", b"204 No Content", 0),
+    (b"GET /last?10", b"200 OK", 10), (b"GET /?131072", b"200 OK", 131072)])
+def test_head_and_body_of_an_answer_are_one_write(line: bytes, head: bytes, size: int,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[bytes] = []
+    made = protocol.AdmittedHttp.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        made(self, transport)
+        self.transport = Noting(transport, writes)
+
+    monkeypatch.setattr(protocol.AdmittedHttp, "connection_made", connection_made)
+    with listening(AsgiServer({"": Answers()})) as port:
+        answer = asked(port, line + b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert writes == [answer]
+    lines, _end, body = answer.partition(b"\r\n\r\n")
+    assert lines.startswith(b"HTTP/1.1 " + head + b"\r\n") and len(body) == size
+    assert lines.lower().count(b"\r\nconnection: close") == 1
+    assert (b"content-length" in lines) == (b"204" not in head)
+
+
+class Noting:
+    """A transport that notes what is written to it."""
+
+    def __init__(self, transport: Any, writes: list[bytes]) -> None:
+        self._transport, self._writes = transport, writes
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def test_a_header_cannot_add_another_one() -> None:
+    with listening(AsgiServer({"": Answers()})) as port:
+        answer = asked(port, b"GET /header HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ") and b"x-other" not in answer.lower()

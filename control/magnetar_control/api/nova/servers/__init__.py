@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routes about servers and what they have."""
+"""Routes of servers and of their resources."""

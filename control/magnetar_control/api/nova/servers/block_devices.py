@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.api.nova.values import TRUTH, device_tag, record, since
+from magnetar_control.api.nova.values import TRUTH, body_object, device_tag, field_since
 from magnetar_control.api.values import Anything, Id, Number
 from magnetar_control.compute.servers.block_devices import DESTINATIONS, DEVICE, SOURCES
 from magnetar_core.errors import InvalidField, InvalidRequest
@@ -16,23 +16,23 @@ SIZE = Number(0, 2**20)
 
 
 class BootIndex(Value):
-    """A number, or text of one, or null."""
+    """A number, a number as text, or null."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """An int or None."""
+        """Return an int or ``None``."""
         if value is None or value == "":
             return None
         return Number(-1, 1000).check(value, path, version)
 
 
 class Vain(Value):
-    """Null, or empty text: Nova takes the key, and it could do nothing here. *why*: what there is instead."""
+    """Null, or empty text: Nova accepts the key, and it has no effect here. *why*: the alternative."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """None."""
+        """Return ``None``."""
         if value not in (None, ""):
             raise InvalidField(path, f"must be left out: {self.why}")
 
@@ -48,32 +48,32 @@ _FIELDS: dict[str, Any] = {
     "volume_id": Id(), "snapshot_id": Id(),
     "virtual_name": Vain("a swap or ephemeral disk is said by source_type blank with destination_type local"),
     "connection_info": Vain("the volume service tells hosts how they reach a volume"),
-    "tag": device_tag("2.32"), "volume_type": since("2.67", Nullable(Text(0, 255)))}
-#: Of the first form: what a disk is that is made from nothing.
+    "tag": device_tag("2.32"), "volume_type": field_since("2.67", Nullable(Text(0, 255)))}
+#: The first form: the type of a disk that has no source.
 VIRTUAL = Nullable(Text(0, 10, r"|swap|ephemeral[0-9]", "must be swap, or ephemeral and a digit"))
 _OLD = ("volume_id", "snapshot_id", "volume_size", "device_name", "delete_on_termination", "no_device", "virtual_name",
         "connection_info")
-BLOCK_DEVICES = ListOf(record(_FIELDS), 255)
-OLD_BLOCK_DEVICES = ListOf(record({**{name: _FIELDS[name] for name in _OLD}, "virtual_name": VIRTUAL}), 255)
+BLOCK_DEVICES = ListOf(body_object(_FIELDS), 255)
+OLD_BLOCK_DEVICES = ListOf(body_object({**{name: _FIELDS[name] for name in _OLD}, "virtual_name": VIRTUAL}), 255)
 
 
-def mapping(server: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The mapping of a body, in the second form. Raises ``InvalidRequest`` for both forms at once."""
+def requested_block_devices(server: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the mapping of a body in the second form. Raises ``InvalidRequest`` if the body has both forms."""
     old, new = server.get("block_device_mapping") or (), server.get("block_device_mapping_v2") or ()
     if old and new:
         raise InvalidRequest("Using different block_device_mapping syntaxes is not allowed in the same request.")
-    return [_second_form(one) for one in old] or list(new)
+    return [_second_form(old_form) for old_form in old] or list(new)
 
 
 def _second_form(old: Mapping[str, Any]) -> dict[str, Any]:
-    """An item of the first form as one of the second."""
-    found = {name: old[name] for name in ("device_name", "delete_on_termination", "volume_size", "no_device")
-             if name in old}
+    """Return an item of the first form in the second form."""
+    common = {name: old[name] for name in ("device_name", "delete_on_termination", "volume_size", "no_device")
+              if name in old}
     uuid = old.get("snapshot_id") or old.get("volume_id")
     if old.get("virtual_name"):
         swap = {"guest_format": "swap"} if old["virtual_name"] == "swap" else {}
-        return {**found, **swap, "source_type": "blank", "destination_type": "local", "boot_index": None, "uuid": uuid}
+        return {**common, **swap, "source_type": "blank", "destination_type": "local", "boot_index": None, "uuid": uuid}
     source = "snapshot" if old.get("snapshot_id") else "volume"
     root = str(old.get("device_name") or "").rpartition("/")[2] == "vda"
-    return {**found, "source_type": source, "destination_type": "volume", "boot_index": 0 if root else None,
+    return {**common, "source_type": source, "destination_type": "volume", "boot_index": 0 if root else None,
             "uuid": uuid}

@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call
-from magnetar_control.api.nova.values import record
+from magnetar_control.api.nova.values import body_object
 from magnetar_control.api.values import ByVersion, Wrapped
 from magnetar_control.compute.servers import consoles
 from magnetar_control.compute.servers.consoles import PROTOCOLS, ConsoleUrls, OpenedConsole
@@ -20,13 +20,15 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
 
 
 def _words(*later: str) -> tuple[Choices, Choices]:
-    """Protocols and types of a version, without those that are *later*."""
-    known = {name: [one for one in types if one not in later] for name, types in PROTOCOLS.items() if name not in later}
-    return Choices(*known), Choices(*(one for types in known.values() for one in types))
+    """Return protocols and types of a version, without the *later* ones."""
+    types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
+                         types in PROTOCOLS.items() if name not in later}
+    return Choices(*types_by_protocol), Choices(*(console_type for types in types_by_protocol.values()
+                                                  for console_type in types))
 
 
 def _body(protocol: Value, type: Value) -> Value:
-    return Wrapped("remote_console", record({"protocol": protocol, "type": type}, "protocol", "type"))
+    return Wrapped("remote_console", body_object({"protocol": protocol, "type": type}, "protocol", "type"))
 
 
 BODY = ByVersion(("2.6", "2.7", _body(*_words("mks", "webmks", "spice-direct"))),
@@ -34,7 +36,7 @@ BODY = ByVersion(("2.6", "2.7", _body(*_words("mks", "webmks", "spice-direct")))
 
 
 def _type(call: Call) -> dict[str, Any]:
-    """The type of console, which must be one of the protocol."""
+    """Return the type of console, which must be one of the protocol's."""
     protocol, type = call.body["protocol"], call.body["type"]
     if type not in PROTOCOLS[protocol]:
         raise InvalidField("type", f"must be one of the protocol {protocol}: {', '.join(PROTOCOLS[protocol])}", type)
@@ -53,13 +55,13 @@ def _url(call: Call, opened: OpenedConsole) -> str:
     return ConsoleUrls(call.settings, call.request.root).of(opened)
 
 
-def _connection(call: Call, told: dict[str, Any]) -> dict[str, Any]:
-    if not call.at(Gate.ALL_CONSOLE_TOKENS) and told["type"] != "rdp-html5":
+def _connection(call: Call, connection: dict[str, Any]) -> dict[str, Any]:
+    if not call.at(Gate.ALL_CONSOLE_TOKENS) and connection["type"] != "rdp-html5":
         raise Unauthenticated("The requested console type details are not accessible")
     shown = ["instance_uuid", "host", "port", "internal_access_path"]
     if call.at(Gate.CONSOLE_TLS_PORT):
         shown.append("tls_port")
-    return {"console": {name: told[name] for name in shown}}
+    return {"console": {name: connection[name] for name in shown}}
 
 
 OPERATIONS = (
@@ -67,9 +69,9 @@ OPERATIONS = (
                  use=consoles.open_console, target="server", since=6, body=BODY, given=_type, shown=_opened),
     *(ApiOperation(method="POST", path="/servers/{server_id}/action", name=f"servers.action.{action}", action=action,
                    use=consoles.open_console, target="server", until=5, shown=_got,
-                   body=Wrapped(action, record({"type": Choices(*PROTOCOLS[protocol])}, "type")),
+                   body=Wrapped(action, body_object({"type": Choices(*PROTOCOLS[protocol])}, "type")),
                    given=lambda call: {"type": call.body["type"]})
       for protocol, action in ACTIONS.items()),
     ApiOperation(method="GET", path="/os-console-auth-tokens/{token}", name="os-console-auth-tokens.show", strict=99,
-                 use=consoles.show_token, shown=_connection),
+                 use=consoles.show_console_token, shown=_connection),
 )

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""diagnostics: what a server's guest has used, as its host's agent counts it. Until 2.47 it has the form of Nova's
-libvirt driver, since then the one of all drivers, where null is what nobody counts (CPUs in percent, rates of NICs)."""
+"""diagnostics: the resource usage of a server's guest, as the agent of its host counts it.
+
+Until 2.47 it has the form of Nova's libvirt driver, since then the common form of all drivers, with null for values
+that are not counted (CPUs in percent, rates of NICs).
+"""
 
 from __future__ import annotations
 
@@ -9,60 +12,61 @@ from typing import Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation
-from magnetar_control.compute.servers.server_actions import diagnostics
+from magnetar_control.compute.servers.server_actions import show_diagnostics
 
-#: Counters in the words of the new form and of the agent; ``None``: nobody counts it.
-NIC = {word: word for word in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors", "tx_drop",
-                               "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
-DISK = {word: word for word in ("read_bytes", "read_requests", "write_bytes", "write_requests")} | {
+#: Counters of the new form to the agent's; ``None``: not counted.
+NIC = {counter: counter for counter in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors",
+                                        "tx_drop",
+                                        "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
+DISK = {counter: counter for counter in ("read_bytes", "read_requests", "write_bytes", "write_requests")} | {
     "errors_count": "errors"}
-#: The same of the old form.
+#: Counters of the old form to the agent's.
 OLD_NIC = {"rx": "rx_octets", "tx": "tx_octets", **{
-    word: word for word in ("rx_errors", "rx_drop", "rx_packets", "tx_errors", "tx_drop", "tx_packets")}}
+    counter: counter for counter in ("rx_errors", "rx_drop", "rx_packets", "tx_errors", "tx_drop", "tx_packets")}}
 OLD_DISK = {"read": "read_bytes", "read_req": "read_requests", "write": "write_bytes", "write_req": "write_requests"}
-#: What libvirt says, and so Nova's old form, where errors are not counted.
+#: The value for errors that are not counted, as libvirt reports it and Nova's old form shows it.
 UNCOUNTED = -1
 KIB = 1024
-Told = Mapping[str, Any]
+GuestUsage = Mapping[str, Any]
 
 
-def _new(told: Told) -> dict[str, Any]:
-    cpus, nics, disks = ([dict(one) for one in told[name]] for name in ("cpus", "nics", "disks"))
+def _new(usage: GuestUsage) -> dict[str, Any]:
+    cpus, nics, disks = ([dict(device) for device in usage[name]] for name in ("cpus", "nics", "disks"))
     return {
-        "state": told["power_state"], "driver": "libvirt", "hypervisor": told["virt_type"], "hypervisor_os": "linux",
-        "uptime": told["uptime"], "config_drive": told["config_drive"],
+        "state": usage["power_state"], "driver": "libvirt", "hypervisor": usage["virt_type"], "hypervisor_os": "linux",
+        "uptime": usage["uptime"], "config_drive": usage["config_drive"],
         "num_cpus": len(cpus), "num_nics": len(nics), "num_disks": len(disks),
         "cpu_details": [{"id": cpu["id"], "time": cpu["time"], "utilisation": None} for cpu in cpus],
         "nic_details": [_counters(nic, NIC) for nic in nics], "disk_details": [_counters(disk, DISK) for disk in disks],
-        "memory_details": _memory(told["memory"])}
+        "memory_details": _memory(usage["memory"])}
 
 
-def _counters(device: Told, words: Mapping[str, str | None]) -> dict[str, Any]:
-    return {word: device[theirs] if theirs else None for word, theirs in words.items()}
+def _counters(device: GuestUsage, words: Mapping[str, str | None]) -> dict[str, Any]:
+    return {counter: device[theirs] if theirs else None for counter, theirs in words.items()}
 
 
-def _memory(told: Told) -> dict[str, int | None]:
-    """In MiB. What is used is for the guest to tell (its balloon driver); of one that does not, as Nova has it, what it
-    was given."""
-    used, given = told.get("actual"), told.get("available")
-    free = told.get("usable", told.get("unused"))
-    if given is not None and free is not None:
-        used = given - free
+def _memory(memory: GuestUsage) -> dict[str, int | None]:
+    """Return the memory in MiB. The used memory is known if the guest's balloon driver reports it; otherwise, as in
+    Nova, it is the assigned memory."""
+    used, available = memory.get("actual"), memory.get("available")
+    free = memory.get("usable", memory.get("unused"))
+    if available is not None and free is not None:
+        used = available - free
     return {name: None if kib is None else kib // KIB
-            for name, kib in (("maximum", told.get("maximum")), ("used", used))}
+            for name, kib in (("maximum", memory.get("maximum")), ("used", used))}
 
 
-def _old(told: Told) -> Iterator[tuple[str, int]]:
-    """A name for each counter of each device, and memory in KiB; what is not known is left out."""
-    yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in told["cpus"]})
-    for disk in told["disks"]:
-        yield from _known({f"{disk['device']}_{word}": disk[theirs] for word, theirs in OLD_DISK.items()})
+def _old(usage: GuestUsage) -> Iterator[tuple[str, int]]:
+    """Yield a name and a value for each counter of each device, and memory in KiB; leave out unknown values."""
+    yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
+    for disk in usage["disks"]:
+        yield from _known({f"{disk['device']}_{counter}": disk[theirs] for counter, theirs in OLD_DISK.items()})
         yield f"{disk['device']}_errors", UNCOUNTED if disk["errors"] is None else disk["errors"]
-    for nic in told["nics"]:
-        yield from _known({f"{nic['device']}_{word}": nic[theirs] for word, theirs in OLD_NIC.items()})
-    memory = told["memory"]
+    for nic in usage["nics"]:
+        yield from _known({f"{nic['device']}_{counter}": nic[theirs] for counter, theirs in OLD_NIC.items()})
+    memory = usage["memory"]
     yield from _known({"memory": memory.get("maximum")})
-    yield from _known({f"memory-{word}": value for word, value in memory.items() if word != "maximum"})
+    yield from _known({f"memory-{counter}": value for counter, value in memory.items() if counter != "maximum"})
 
 
 def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
@@ -71,6 +75,6 @@ def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
 
 OPERATIONS = (
     ApiOperation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
-                 use=diagnostics, target="server", waits=True,
-                 shown=lambda call, told: _new(told) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(told))),
+                 use=show_diagnostics, target="server", waits=True,
+                 shown=lambda call, usage: _new(usage) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(usage))),
 )

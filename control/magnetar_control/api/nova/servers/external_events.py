@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-server-external-events: what network, volume and other services tell of servers."""
+"""os-server-external-events: events of servers that network, volume and other services report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar_control.api.nova.operation import ApiOperation, Call
-from magnetar_control.api.nova.values import record
+from magnetar_control.api.nova.values import body_object
 from magnetar_control.api.values import Id
 from magnetar_control.compute.servers import external_events
 from magnetar_control.compute.servers.external_events import TAKEN, ExternalEvent
@@ -18,27 +18,29 @@ from magnetar_core.values import Choice, Choices, ListOf, Text
 NAME = Choices("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted",
                Choice("volume-extended", since="2.51"), Choice("power-update", since="2.76"),
                Choice("accelerator-request-bound", since="2.82"), Choice("volume-reimaged", since="2.93"))
-EVENT = record({"server_uuid": Id(), "name": NAME, "status": Choices("failed", "completed", "in-progress"),
-                "tag": Text(0, 255)}, "server_uuid", "name")
-#: Most events of one request.
+EVENT = body_object({"server_uuid": Id(), "name": NAME, "status": Choices("failed", "completed", "in-progress"),
+                     "tag": Text(0, 255)}, "server_uuid", "name")
+#: Limit of events in one request.
 MOST = 1000
 
 
 def _given(call: Call) -> dict[str, Any]:
     if not call.body["events"]:
         raise InvalidField("events", "must have one event at least")
-    return {"events": [ExternalEvent(one["server_uuid"], one["name"], one.get("tag")) for one in call.body["events"]]}
+    return {"events": [ExternalEvent(event["server_uuid"], event["name"], event.get("tag"))
+                       for event in call.body["events"]]}
 
 
 def _shown(call: Call, codes: Sequence[int]) -> Answer:
-    """The events with what became of each; 207 where some came to nothing."""
-    told = [{**one, "code": code, "status": "completed" if code == TAKEN else "failed"}
-            for one, code in zip(call.body["events"], codes, strict=True)]
-    return Answer({"events": told}, 200 if {*codes} == {TAKEN} else 207)
+    """Return the events with the outcome of each; 207 if some had no effect."""
+    events = [{**event, "code": code, "status": "completed" if code == TAKEN else "failed"}
+              for event, code in zip(call.body["events"], codes, strict=True)]
+    return Answer({"events": events}, 200 if {*codes} == {TAKEN} else 207)
 
 
 OPERATIONS = (
     ApiOperation(method="POST", path="/os-server-external-events", name="os-server-external-events.create",
-                 use=external_events.take, body=record({"events": ListOf(EVENT, MOST)}, "events"), given=_given,
+                 use=external_events.accept_external_events, body=body_object({"events": ListOf(EVENT, MOST)},
+                                                                              "events"), given=_given,
                  shown=_shown),
 )

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-instance-actions: what was asked of a server, by whom, how it ended, and the steps that it took."""
+"""os-instance-actions: the actions requested of a server, their users, outcomes and steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Query, noun
-from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.nova.operation import Call, Query, operation_factory
+from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.values import Time
 from magnetar_control.compute.servers import instance_actions
-from magnetar_control.compute.target import Target, find
+from magnetar_control.compute.target import Target, find_server_target
+from magnetar_control.store.actions.action_row import ActionEvent, ShownAction
 from magnetar_core.actions import ACTIONS
 
 from .server_view import host_id
@@ -19,11 +20,11 @@ PATH = "/servers/{server_id}/os-instance-actions"
 
 
 def _target(call: Call) -> Target:
-    """The server of the path, since 2.21 also when it is gone."""
-    return find(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
+    """Return the server of the path, since 2.21 also a deleted one."""
+    return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 
-def _shown(call: Call, row: Any) -> dict[str, Any]:
+def _shown(call: Call, row: ShownAction) -> dict[str, Any]:
     shown = {"action": ACTIONS[row.action].label, "instance_uuid": row.server_id, "request_id": row.request_id,
              "user_id": row.user_id, "project_id": row.project_id, "start_time": row.start_time, "message": row.message}
     if call.at(Gate.ACTION_PAGES):
@@ -31,22 +32,23 @@ def _shown(call: Call, row: Any) -> dict[str, Any]:
     return shown
 
 
-def index(call: Call) -> dict[str, Any]:
+def handle_list_instance_actions(call: Call) -> dict[str, Any]:
     """GET …/os-instance-actions, newest first."""
     target, query = _target(call), call.query
-    limit = size(call) if call.at(Gate.ACTION_PAGES) else None
-    rows = instance_actions.page(call, target, limit, query.get("marker"), query.get("changes-since"),
-                                 query.get("changes-before"))
+    limit = page_size(call) if call.at(Gate.ACTION_PAGES) else None
+    rows = instance_actions.list_instance_actions(call, target, limit, query.get("marker"), query.get("changes-since"),
+                                                  query.get("changes-before"))
     answer: dict[str, Any] = {"instanceActions": [_shown(call, row) for row in rows]}
     if limit is not None and len(rows) >= limit > 0:
         answer["links"] = next_link(call, f"/servers/{target.row.id}/os-instance-actions", rows[-1].request_id)
     return answer
 
 
-def show(call: Call) -> dict[str, Any]:
-    """GET …/os-instance-actions/{id}; the id is that of the request."""
+def handle_show_instance_action(call: Call) -> dict[str, Any]:
+    """GET …/os-instance-actions/{id}; the id is the request's."""
     target = _target(call)
-    row, events = instance_actions.show(call, target, call.params["id"], events=call.at(Gate.EVENTS_FOR_ALL))
+    row, events = instance_actions.show_instance_action(call, target, call.params["id"],
+                                                        events=call.at(Gate.EVENTS_FOR_ALL))
     shown = _shown(call, row)
     if events is not None:
         admin = call.allows(instance_actions.EVENTS, target.row)
@@ -54,7 +56,7 @@ def show(call: Call) -> dict[str, Any]:
     return {"instanceAction": shown}
 
 
-def _event(call: Call, target: Target, row: Any, *, admin: bool) -> dict[str, Any]:
+def _event(call: Call, target: Target, row: ActionEvent, *, admin: bool) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in ("event", "start_time", "finish_time", "result")}
     if admin:
         shown["traceback"] = row.traceback
@@ -67,9 +69,12 @@ def _event(call: Call, target: Target, row: Any, *, admin: bool) -> dict[str, An
     return shown
 
 
-_row = noun("servers.os-instance-actions", PATH)
+_row = operation_factory("servers.os-instance-actions", PATH)
 OPERATIONS = (
-    _row("GET", "", "list", instance_actions.page, handler=index, strict=58, query={
-        **pages(58), "changes-since": Query(value=Time(), since=58), "changes-before": Query(value=Time(), since=66)}),
-    _row("GET", "/{id}", "show", instance_actions.show, handler=show, strict=102),
+    _row("GET", "", "list", instance_actions.list_instance_actions, handler=handle_list_instance_actions, strict=58,
+         query={
+        **paging_parameters(58), "changes-since": Query(value=Time(), since=58),
+        "changes-before": Query(value=Time(), since=66)}),
+    _row("GET", "/{id}", "show", instance_actions.show_instance_action, handler=handle_show_instance_action,
+         strict=102),
 )

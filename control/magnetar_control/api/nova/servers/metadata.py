@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metadata of servers: keys and values that their owners and their guests read."""
+"""Metadata of servers: keys and values for their owners and guests."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.api.nova.operation import Call, body_as, noun, shown_as
+from magnetar_control.api.nova.operation import Call, body_as, operation_factory, shown_as
 from magnetar_control.api.nova.values import METADATA
 from magnetar_control.api.values import OneKey, Wrapped
 from magnetar_control.compute.servers import metadata
 from magnetar_core.errors import InvalidRequest
 
 
-def update(call: Call) -> dict[str, Any]:
+def handle_update_metadata_item(call: Call) -> dict[str, Any]:
     """PUT …/metadata/{id}."""
-    metadata.update.check_allowed(call, call.target)  # who may not change it reads that, whatever the body says
+    # the policy error comes first, before errors in the body
+    metadata.update_server_metadata.check_allowed(call, call.target)
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
-    metadata.update(call, call.target, call.body)
+    metadata.update_server_metadata(call, call.target, call.body)
     return {"meta": call.body}
 
 
-_row = noun("servers.metadata", "/servers/{server_id}/metadata", target="server")
+_row = operation_factory("servers.metadata", "/servers/{server_id}/metadata", target="server")
 _ALL = {"body": Wrapped("metadata", METADATA), "given": body_as("metadata"), "shown": shown_as("metadata")}
 OPERATIONS = (
-    _row("GET", "", "list", metadata.index, shown=lambda _call, text: {"metadata": orjson.Fragment(text)}, strict=102),
-    _row("POST", "", "create", metadata.create, **_ALL),
-    _row("PUT", "", "replace", metadata.replace, **_ALL),
-    _row("GET", "/{id}", "show", metadata.show, shown=lambda call, value: {"meta": {call.params["id"]: value}},
-         strict=102),
-    _row("PUT", "/{id}", "update", metadata.update, handler=update, body=Wrapped("meta", OneKey(METADATA))),
-    _row("DELETE", "/{id}", "delete", metadata.delete, status=204),
+    _row("GET", "", "list", metadata.list_server_metadata, shown=lambda _call,
+         text: {"metadata": orjson.Fragment(text)}, strict=102),
+    _row("POST", "", "create", metadata.create_server_metadata, **_ALL),
+    _row("PUT", "", "replace", metadata.replace_server_metadata, **_ALL),
+    _row("GET", "/{id}", "show", metadata.show_server_metadata_item, shown=lambda call,
+         value: {"meta": {call.params["id"]: value}}, strict=102),
+    _row("PUT", "/{id}", "update", metadata.update_server_metadata, handler=handle_update_metadata_item,
+         body=Wrapped("meta", OneKey(METADATA))),
+    _row("DELETE", "/{id}", "delete", metadata.delete_server_metadata_item, status=204),
 )

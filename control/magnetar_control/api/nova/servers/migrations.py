@@ -6,34 +6,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
-from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query, operation_factory
+from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.nova.values import TRUTH
 from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.compute.servers import migrations
-from magnetar_control.store.servers.migrations import ENDED, LIVE
+from magnetar_control.documents import FlavorOfServer
+from magnetar_control.store.servers.migrations import ENDED, LIVE, MigrationRow
 
 #: Query name to the column.
 COLUMNS = {"status": "status", "instance_uuid": "server_id", "source_compute": "source", "migration_type": "type",
            "user_id": "user_id", "project_id": "project_id"}
-Row = migrations.Row
+Row = MigrationRow
 
 
 class MigrationView(View):
-    """How one caller sees migrations. *hosts*: whether it may know from where to where. *numbers*: those of flavors, by
-    their ids."""
+    """Migrations as one caller sees them. *hosts*: whether it may see source and target. *numbers*: numbers of flavors,
+    by flavor id."""
 
     def __init__(self, call: Call, answer: str, *, hosts: bool, numbers: Mapping[str, int] | None = None) -> None:
         super().__init__(call, FIELDS, answer)
         self.hosts, self.numbers = hosts, numbers or {}
 
-    def number(self, flavor: str | None) -> int | None:
-        """That of a flavor's JSON text."""
-        return self.numbers.get(migrations.flavor_of(flavor))
+    def number(self, flavor: FlavorOfServer | None) -> int | None:
+        """Return the number of a flavor."""
+        return self.numbers.get(migrations.flavor_id_of(flavor))
 
 
 #: list: of all servers. show: of one server.
@@ -57,12 +56,12 @@ FIELDS = Fields(
              show=lambda view, row: view.links(f"servers/{row.server_id}/migrations", row.id)))
 
 
-def index(call: Call) -> dict[str, Any]:
-    """GET /os-migrations: of all projects for admins, of one's own for others."""
+def handle_list_migrations(call: Call) -> dict[str, Any]:
+    """GET /os-migrations: of all projects for administrators, of the own project for others."""
     query, paged = call.query, call.at(Gate.MIGRATION_PAGES)
-    rows, more = migrations.page(
+    rows, more = migrations.list_migrations(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
-        query.get("changes-since"), query.get("changes-before"), limit=size(call), newest=paged,
+        query.get("changes-since"), query.get("changes-before"), limit=page_size(call), newest=paged,
         marker=query.get("marker") if paged else None, hidden=query.get("hidden", False))
     view = MigrationView(call, "list", hosts=call.allows(migrations.HOSTS_OF_ALL),
                          numbers=migrations.flavor_numbers(call, rows))
@@ -78,29 +77,30 @@ def _running(call: Call, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
-    """With bytes. Agents count memory and disks together, so all of them are told as memory."""
-    known = orjson.loads(row.progress) if row.progress else {}
-    total, done = int(known.get("total") or 0), int(known.get("done") or 0)
-    left = known.get("remaining")
+    """Return the migration with its progress in bytes. Agents count memory and disks together; the sum is shown as
+    memory."""
+    progress = row.progress or {}
+    total, done = int(progress.get("total") or 0), int(progress.get("done") or 0)
+    remaining = progress.get("remaining")
     return {**view.document(row), "memory_total_bytes": total, "memory_processed_bytes": done,
-            "memory_remaining_bytes": total - done if left is None else int(left),
+            "memory_remaining_bytes": total - done if remaining is None else int(remaining),
             "disk_total_bytes": 0, "disk_processed_bytes": 0, "disk_remaining_bytes": 0}
 
 
 QUERY = {
     **dict.fromkeys(("host", "instance_uuid", "migration_type", "source_compute", "status"), Query(value=Anything())),
-    "hidden": Query(value=TRUTH), **pages(59), "changes-since": Query(value=Time(), since=59),
+    "hidden": Query(value=TRUTH), **paging_parameters(59), "changes-since": Query(value=Time(), since=59),
     "changes-before": Query(value=Time(), since=66),
     **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
-_row = noun("servers.migrations", "/servers/{server_id}/migrations", target="server")
+_row = operation_factory("servers.migrations", "/servers/{server_id}/migrations", target="server")
 OPERATIONS = (
-    ApiOperation(method="GET", path="/os-migrations", handler=index, name="os-migrations.list", use=migrations.page,
-                 strict=59, query=QUERY),
-    _row("GET", "", "list", migrations.of_one, shown=_running, since=23, strict=102),
-    _row("GET", "/{id}", "show", migrations.show, since=23, strict=102,
+    ApiOperation(method="GET", path="/os-migrations", handler=handle_list_migrations, name="os-migrations.list",
+                 use=migrations.list_migrations, strict=59, query=QUERY),
+    _row("GET", "", "list", migrations.list_server_migrations, shown=_running, since=23, strict=102),
+    _row("GET", "/{id}", "show", migrations.show_server_migration, since=23, strict=102,
          shown=lambda call, row: {"migration": _progress(MigrationView(call, "show", hosts=True), row)}),
-    _row("DELETE", "/{id}", "delete", migrations.abort, since=24, status=202,
+    _row("DELETE", "/{id}", "delete", migrations.abort_live_migration, since=24, status=202,
          given=lambda call: {"queued": call.at(Gate.QUEUED_MIGRATIONS_ABORT)}),
-    _row("POST", "/{id}/action", "action.force_complete", migrations.force_complete, since=22, status=202,
+    _row("POST", "/{id}/action", "action.force_complete", migrations.force_complete_migration, since=22, status=202,
          action="force_complete", body=Wrapped("force_complete", Null())),
 )

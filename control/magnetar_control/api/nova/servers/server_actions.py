@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is done to a server: POST /servers/{id}/action."""
+"""Server actions: POST /servers/{id}/action."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ from typing import Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
-from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
+from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, body_object, field_since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
 from magnetar_control.compute.proxies import networks, security_groups
-from magnetar_control.compute.servers import (
-    backup,
-    evacuate,
-    server_actions,
-    server_images,
-    servers,
-    shelve,
-    soft_delete,
-)
+from magnetar_control.compute.servers import evacuate, server_actions, server_images, servers, shelve, soft_delete
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choices, Nullable, OneOf, Text, Value
 
-from .server_create import flavor_id, password
+from .server_create import ensure_admin_password, flavor_id
 from .server_fields import ATTRIBUTE, FIELDS, FQDN, WORD
-from .servers import changed
+from .servers import render_changed_server
 
 
 class Cased(Value):
@@ -38,23 +30,24 @@ class Cased(Value):
         self.words = words
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The word in lower case."""
+        """Return the word in lower case."""
         if not isinstance(value, str) or value.lower() not in self.words:
             raise InvalidField(path, f"must be one of {', '.join(self.words)}", value)
         return value.lower()
 
 
 def _rebuild(call: Call) -> dict[str, Any]:
-    given = FIELDS.arguments(call.body, "rebuild")
+    arguments = FIELDS.arguments(call.body, "rebuild")
     return {"wanted": server_actions.Rebuild(
-        admin_pass=password(call.body, call.settings.enable_instance_password), image_id=given.pop("image_id"),
-        preserve_ephemeral=given.pop("preserve_ephemeral", False), metadata=given.pop("metadata", None),
-        files=given.pop("files", None), reimage=call.at(Gate.REIMAGED_VOLUMES), columns=given)}
+        admin_pass=ensure_admin_password(call.body, call.settings.enable_instance_password),
+        image_id=arguments.pop("image_id"),
+        preserve_ephemeral=arguments.pop("preserve_ephemeral", False), metadata=arguments.pop("metadata", None),
+        files=arguments.pop("files", None), reimage=call.at(Gate.REIMAGED_VOLUMES), columns=arguments)}
 
 
 def _rebuilt(call: Call, row: Any) -> Answer:
-    answer = changed(call, row, "rebuild")
-    answer["server"].pop(f"{ATTRIBUTE}user_data", None)  # it is there as user_data, for all who may rebuild
+    answer = render_changed_server(call, row, "rebuild")
+    answer["server"].pop(f"{ATTRIBUTE}user_data", None)  # the answer has it as user_data, for all who may rebuild
     if call.settings.enable_instance_password:
         answer["server"]["adminPass"] = call.body["adminPass"]
     return Answer(answer, 202, {"Location": f"{call.base}/servers/{row.id}"})
@@ -62,7 +55,7 @@ def _rebuilt(call: Call, row: Any) -> Answer:
 
 def _rescue(call: Call) -> dict[str, Any]:
     call.body = call.body or {}
-    return {"admin_pass": password(call.body, call.settings.enable_instance_password),
+    return {"admin_pass": ensure_admin_password(call.body, call.settings.enable_instance_password),
             "image_id": call.body.get("rescue_image_ref"),
             "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}
 
@@ -72,15 +65,16 @@ def _rescued(call: Call, _none: None) -> Any:
 
 
 def _evacuation(call: Call) -> dict[str, Any]:
-    host, given = call.body.get("host"), "adminPass" in call.body
-    kept = call.body.get("onSharedStorage", False)
-    return {"admin_pass": None if kept else password(call.body, _tells(call)), "host": host,
+    host, new_password = call.body.get("host"), "adminPass" in call.body
+    on_shared_storage = call.body.get("onSharedStorage", False)
+    return {"admin_pass": None if on_shared_storage else ensure_admin_password(call.body, _tells(call)), "host": host,
             "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
-            "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": kept, "new_password": given}
+            "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": on_shared_storage,
+            "new_password": new_password}
 
 
 def _tells(call: Call) -> bool:
-    """Whether the answer to an evacuation has the password."""
+    """Return whether the answer to an evacuation contains the password."""
     return call.settings.enable_instance_password and not call.at(Gate.EVACUATION_ANSWERS_NOTHING)
 
 
@@ -99,13 +93,13 @@ def _image(call: Call, id: str) -> Answer:
 def _backup(call: Call, id: str) -> Answer:
     if call.body["rotation"] or call.at(Gate.IMAGE_IN_BODY):
         return _image(call, id)
-    return Answer(None, 202)  # there is nothing to look for: no backup of that type is kept
+    return Answer(None, 202)  # no backup of that type is kept, so there is no image to link to
 
 
 def _unshelved(call: Call) -> dict[str, Any]:
-    given = call.body if call.at(Gate.UNSHELVE_TO_ZONE) and call.body else {}
-    zone = given.get("availability_zone")
-    return {"zone": zone, "unpin": zone is None and "availability_zone" in given, "host": given.get("host")}
+    body = call.body if call.at(Gate.UNSHELVE_TO_ZONE) and call.body else {}
+    zone = body.get("availability_zone")
+    return {"zone": zone, "unpin": zone is None and "availability_zone" in body, "host": body.get("host")}
 
 
 def _lines(call: Call) -> dict[str, int | None]:
@@ -120,27 +114,28 @@ class AnythingBefore(Value):
         self.gate, self.value = gate, value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The value, or null."""
+        """Return the value, or ``None``."""
         if version is None or version.minor < self.gate.version or value is None:
             return None
         return self.value.check(value, path, version)
 
 
 BLOCK = ByVersion(("2.1", "2.24", TRUTH), ("2.25", None, OneOf(Choices("auto"), TRUTH)))
-LIVE_BODY = record({"host": Nullable(Text(1, 255)), "block_migration": BLOCK,
-                    "disk_over_commit": since("2.1", TRUTH, until="2.24", required=True),
-                    "force": since("2.30", TRUTH, until="2.67")}, "host", "block_migration")
-RESIZE_BODY = record({"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL")},
-                     "flavorRef")
+LIVE_BODY = body_object({"host": Nullable(Text(1, 255)), "block_migration": BLOCK,
+                         "disk_over_commit": field_since("2.1", TRUTH, until="2.24", required=True),
+                         "force": field_since("2.30", TRUTH, until="2.67")}, "host", "block_migration")
+RESIZE_BODY = body_object({"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL")},
+                          "flavorRef")
 UNSHELVE_BODY = ByVersion(
-    ("2.1", "2.76", Anything()), ("2.77", "2.90", Nullable(record({"availability_zone": WORD}, "availability_zone"))),
-    ("2.91", None, Nullable(record({"availability_zone": Nullable(WORD), "host": FQDN}))))
-BACKUP_BODY = record({"name": NAME, "backup_type": Text(0, 255), "rotation": Number(), "metadata": METADATA},
-                     "name", "backup_type", "rotation")
-EVACUATE_BODY = record({"host": FQDN, "adminPass": PASSWORD,
-                        "onSharedStorage": since("2.1", TRUTH, until="2.13", required=True),
-                        "force": since("2.29", TRUTH, until="2.67")})
-RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
+    ("2.1", "2.76", Anything()), ("2.77", "2.90", Nullable(body_object({"availability_zone": WORD},
+                                                                       "availability_zone"))),
+    ("2.91", None, Nullable(body_object({"availability_zone": Nullable(WORD), "host": FQDN}))))
+BACKUP_BODY = body_object({"name": NAME, "backup_type": Text(0, 255), "rotation": Number(), "metadata": METADATA},
+                          "name", "backup_type", "rotation")
+EVACUATE_BODY = body_object({"host": FQDN, "adminPass": PASSWORD,
+                             "onSharedStorage": field_since("2.1", TRUTH, until="2.13", required=True),
+                             "force": field_since("2.29", TRUTH, until="2.67")})
+RESCUE_BODY = Nullable(body_object({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 
 
 def _row(action: str, use: Callable[..., Any], body: Value | None = None, status: int = 202, first: int = 1,
@@ -151,14 +146,14 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
 
 
 def _forced(call: Call) -> bool:
-    """Whether the host of a live migration is not checked by the scheduler."""
+    """Return whether the scheduler does not check the host of a live migration."""
     if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
         return bool(call.body.get("force"))
     return bool(call.body.get("host"))
 
 
 def _given(name: str, key: str) -> dict[str, Any]:
-    """The use case is given *key* of the body, if there is one, as *name*."""
+    """Return the operation's arguments that pass the body's *key*, or ``None``, to the use case as *name*."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 
@@ -166,49 +161,54 @@ def _address(call: Call) -> dict[str, str]:
     return {"address": call.body["address"]}
 
 
-#: What differs in actions without arguments: since when, with which body and status.
+#: The exceptions of actions without arguments: first version, body and status.
 PLAIN: Mapping[str, Mapping[str, Any]] = {"confirmResize": {"status": 204},
                                           "trigger_crash_dump": {"first": 17, "body": Null()}}
 OPERATIONS = (
     *(_row(key, use, **PLAIN.get(key, {})) for key, use in server_actions.PLAIN.items()),
-    _row("reboot", server_actions.reboot, record({"type": Cased("soft", "hard")}, "type"),
+    _row("reboot", server_actions.reboot_server, body_object({"type": Cased("soft", "hard")}, "type"),
          given=attrgetter("body")),
-    _row("resize", server_actions.resize, RESIZE_BODY, given=lambda call: {
+    _row("resize", server_actions.resize_server, RESIZE_BODY, given=lambda call: {
         "flavor_id": flavor_id(call.body["flavorRef"]), "disk_config": call.body.get("OS-DCF:diskConfig")}),
-    _row("migrate", server_actions.migrate,
-         AnythingBefore(Gate.COLD_MIGRATION_HOST, record({"host": Nullable(Text(1, 255))})), **_given("host", "host")),
-    _row("os-migrateLive", server_actions.migrate_live, LIVE_BODY, given=lambda call: {
+    _row("migrate", server_actions.migrate_server,
+         AnythingBefore(Gate.COLD_MIGRATION_HOST, body_object({"host": Nullable(Text(1, 255))})),
+         **_given("host", "host")),
+    _row("os-migrateLive", server_actions.live_migrate_server, LIVE_BODY, given=lambda call: {
         "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED),
         "forced": _forced(call)}),
-    _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
-    _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
-    _row("evacuate", evacuate.evacuate, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
-    _row("createImage", server_images.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
-         given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
-    _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {
+    _row("rebuild", server_actions.rebuild_server, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
+    _row("rescue", server_actions.rescue_server, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
+    _row("evacuate", evacuate.evacuate_server, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
+    _row("createImage", server_images.create_server_image, body_object({"name": NAME, "metadata": METADATA}, "name"),
+         shown=_image, given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
+    _row("createBackup", server_images.create_server_backup, BACKUP_BODY, shown=_backup, given=lambda call: {
         "name": call.body["name"], "backup_type": call.body["backup_type"], "rotation": call.body["rotation"],
         "properties": call.body.get("metadata")}),
-    _row("shelve", shelve.shelve),
-    _row("unshelve", shelve.unshelve, UNSHELVE_BODY, given=_unshelved),
-    _row("restore", soft_delete.restore),
-    _row("changePassword", server_actions.change_password, record({"adminPass": PASSWORD}, "adminPass"),
+    _row("shelve", shelve.shelve_server),
+    _row("unshelve", shelve.unshelve_server, UNSHELVE_BODY, given=_unshelved),
+    _row("restore", soft_delete.restore_deleted_server),
+    _row("changePassword", server_actions.change_server_password, body_object({"adminPass": PASSWORD}, "adminPass"),
          waits=True, **_given("password", "adminPass")),
-    _row("os-getConsoleOutput", server_actions.console_output, record({"length": Nullable(Number(-1))}), 200,
+    _row("os-getConsoleOutput", server_actions.show_console_output, body_object({"length": Nullable(Number(-1))}), 200,
          given=_lines, shown=shown_as("output"), waits=True),
-    _row("lock", server_actions.lock, AnythingBefore(Gate.LOCK_REASONS, record({"locked_reason": Text(1, 255)})),
+    _row("lock", server_actions.lock_server, AnythingBefore(Gate.LOCK_REASONS,
+                                                            body_object({"locked_reason": Text(1, 255)})),
          **_given("reason", "locked_reason")),
-    _row("unlock", server_actions.unlock),
-    _row("os-resetState", server_actions.reset_state, record({"state": Cased("active", "error")}, "state"),
+    _row("unlock", server_actions.unlock_server),
+    _row("os-resetState", server_actions.reset_server_state, body_object({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),
     _row("injectNetworkInfo", server_actions.inject_network_info),
-    _row("forceDelete", servers.force_delete),
-    *(_row(action, use, record({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
-        ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),
-    *(_row(action, use, body, until=43, given=given) for action, use, body, given in (
-        ("addFloatingIp", networks.associate, record({"address": Address(), "fixed_address": Address()}, "address"),
+    _row("forceDelete", servers.force_delete_server),
+    *(_row(action, use, body_object({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
+        ("addSecurityGroup", security_groups.add_server_security_group),
+        ("removeSecurityGroup", security_groups.remove_server_security_group))),
+    *(_row(action, use, body, until=43, given=arguments) for action, use, body, arguments in (
+        ("addFloatingIp", networks.associate_floating_ip, body_object({"address": Address(),
+                                                                       "fixed_address": Address()}, "address"),
          attrgetter("body")),
-        ("removeFloatingIp", networks.disassociate, record({"address": Address()}, "address"), _address),
-        ("addFixedIp", networks.add_address, record({"networkId": OneOf(Text(1, 255), Number())}, "networkId"),
+        ("removeFloatingIp", networks.disassociate_floating_ip, body_object({"address": Address()}, "address"),
+         _address),
+        ("addFixedIp", networks.add_fixed_ip, body_object({"networkId": OneOf(Text(1, 255), Number())}, "networkId"),
          lambda call: {"network_id": str(call.body["networkId"])}),
-        ("removeFixedIp", networks.remove_address, record({"address": Address()}, "address"), _address))),
+        ("removeFixedIp", networks.remove_fixed_ip, body_object({"address": Address()}, "address"), _address))),
 )

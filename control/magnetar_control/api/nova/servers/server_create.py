@@ -18,11 +18,11 @@ from magnetar_control.compute.servers.server_create import NewServers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 
-from .block_devices import mapping
+from .block_devices import requested_block_devices
 from .server_fields import FIELDS
 from .server_view import security_groups
 
-#: Of passwords.
+#: The characters of passwords.
 CHARACTERS = "".join(sorted({*string.ascii_letters, *string.digits} - {*"0O1lI"}))
 
 
@@ -30,24 +30,24 @@ BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), 
 
 
 def _wanted(call: Call) -> NewServers:
-    """The body, as the use case takes it. Raises ``InvalidField``, ``InvalidRequest``."""
+    """Return the body as the use case takes it. Raises ``InvalidField``, ``InvalidRequest``."""
     server = call.body["server"]
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
-    given = FIELDS.arguments(server, "create")
-    told = call.settings.enable_instance_password and not server.get("return_reservation_id")
-    return NewServers(admin_pass=password(server, told), **{
-        **given, "flavor_id": flavor_id(server["flavorRef"]), "mapping": mapping(server),
+    arguments = FIELDS.arguments(server, "create")
+    password_shown = call.settings.enable_instance_password and not server.get("return_reservation_id")
+    return NewServers(admin_pass=ensure_admin_password(server, password_shown), **{
+        **arguments, "flavor_id": flavor_id(server["flavorRef"]), "mapping": requested_block_devices(server),
         "mapping_field": "server.block_device_mapping_v2",
         "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
-        "security_groups": [one["name"] for one in server.get("security_groups") or () if "name" in one],
+        "security_groups": [group["name"] for group in server.get("security_groups") or () if "name" in group],
         "config_drive": bool(server.get("config_drive")), "multiattach": call.at(Gate.MULTIATTACH),
         "resource_requests": call.at(Gate.PORTS_WITH_RESOURCES),
         "described_by_name": not call.at(Gate.DESCRIPTIONS)})
 
 
 def flavor_id(reference: str | int) -> str:
-    """The id of a flavor, which may be given as a link."""
+    """Return the id of a flavor, which may be given as a link."""
     return str(reference).rstrip("/").rpartition("/")[2]
 
 
@@ -63,21 +63,21 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
     return Answer({"server": stub}, 202, {"Location": links[0]["href"]})
 
 
-def password(asked: dict[str, Any], told: bool) -> str | None:
-    """The password of a body; where it has none, one that is drawn, and put there for the answer. Where nobody is
-    *told* it, none is drawn: a guest agent would set it, and lock the guest's users out."""
-    if not asked.get("adminPass") and told:
-        asked["adminPass"] = new_password()
-    return asked.get("adminPass") or None
+def ensure_admin_password(server_body: dict[str, Any], shown: bool) -> str | None:
+    """Return the password of a body. If it has none and the answer is *shown* to the caller, generate one and add it to
+    the body for the answer. Otherwise generate none: a guest agent would set it and lock the guest's users out."""
+    if not server_body.get("adminPass") and shown:
+        server_body["adminPass"] = new_password()
+    return server_body.get("adminPass") or None
 
 
 def new_password() -> str:
-    """Twelve characters that are not mistaken for others."""
-    drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: a draw is a system call
+    """Return twelve characters, without characters that look alike."""
+    drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: each draw is a system call
     return "".join([CHARACTERS[drawn // base ** at % base] for at in range(12)])
 
 
 OPERATIONS = (
-    ApiOperation(method="POST", path="/servers", name="servers.create", use=server_create.create, body=BODY, status=202,
-                 given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
+    ApiOperation(method="POST", path="/servers", name="servers.create", use=server_create.create_servers, body=BODY,
+                 status=202, given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
 )

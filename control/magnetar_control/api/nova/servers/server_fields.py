@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fields of a server: what bodies may say, what answers show, what lists filter and sort by, at each version.
+"""The fields of a server in bodies, answers, filters and sort keys, at each version.
 
 requests: create, update, rebuild. answers: list (GET /servers), detail, show, basic (update and rebuild before 2.75),
-rebuild (what rebuild shows besides).
+rebuild (further fields that rebuild shows).
 """
 
 from __future__ import annotations
@@ -14,17 +14,26 @@ from orjson import Fragment
 
 from magnetar_control.api.nova.fields import ApiField, Fields, ListFilter
 from magnetar_control.api.nova.operation import NEVER
-from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, device_tag, record
+from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, body_object, device_tag
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
 from magnetar_control.compute.servers.servers import EXTENDED
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
-from magnetar_core.power import status
+from magnetar_core.power import status_word
 from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
 from .block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES
-from .server_view import FAULTY, PROGRESS, ServerView, addresses, boot_part, host_id, moment, security_groups
+from .server_view import (
+    FAULTY,
+    PROGRESS,
+    ServerView,
+    boot_part,
+    host_id,
+    render_addresses,
+    render_timestamp,
+    security_groups,
+)
 
 HOST_STATUS = "os_compute_api:servers:show:host_status"
 UNKNOWN_HOST_STATUS = f"{HOST_STATUS}:unknown-only"
@@ -39,23 +48,23 @@ DESCRIPTION = Nullable(Text(0, 255, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must
 HOSTNAME = Text(2, 63, r"[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+", "must be a host name of 2 to 63 letters, digits and -")
 FQDN = Text(1, 255, r"[a-zA-Z0-9._-]*", "must be a host name of letters, digits and . _ -")
 USER_DATA = Base64(65535)
-#: Injected files (until 2.56). A host takes as much of each as of user data; quotas are far below.
-PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
-                            "path", "contents"), 255)
+#: Injected files (until 2.56). A host accepts as much of each as of user data; quotas are far below.
+PERSONALITY = ListOf(body_object({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
+                                 "path", "contents"), 255)
 
 
 class _Certificates(ListOf):
-    """Ids of certificates: one at least, none twice."""
+    """Ids of certificates: at least one, without duplicates."""
 
     def __init__(self) -> None:
         super().__init__(Text(1, 255), 50)
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The list."""
-        found = super().check(value, path, version)
-        if not found or len(set(found)) < len(found):
+        """Return the list."""
+        certificates = super().check(value, path, version)
+        if not certificates or len(set(certificates)) < len(certificates):
             raise InvalidField(path, "must name one certificate at least, and none twice; null names none", value)
-        return found
+        return certificates
 
     def schema(self, version: Any = None) -> dict[str, Any]:
         return {**super().schema(version), "minItems": 1, "uniqueItems": True}
@@ -65,7 +74,7 @@ CERTIFICATES = Nullable(_Certificates())
 
 
 def _network(uuid_value: Value) -> Value:
-    return record({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value, "tag": device_tag("2.36")})
+    return body_object({"fixed_ip": Address(), "port": Nullable(Id()), "uuid": uuid_value, "tag": device_tag("2.36")})
 
 
 NETWORKS = ByVersion(
@@ -80,47 +89,53 @@ class _OrNull(Value):
         self.value = value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The value, or None."""
+        """Return the value, or ``None``."""
         return None if value in ("None", "null") else self.value.check(value, path, version)
 
 
 class _Tags(Value):
-    """Tags with commas between. Each is a condition, and databases take no expression of any depth."""
+    """Tags separated by commas. Each is a condition, and databases limit the depth of an expression."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The tags, each once."""
-        found = [*dict.fromkeys(str(value).split(","))]
-        if len(found) > TAGS.max:
-            raise InvalidField(path, f"must name {TAGS.max} tags at most, as a server may have, and names {len(found)}")
-        return found
+        """Return the tags without duplicates."""
+        tags = [*dict.fromkeys(str(value).split(","))]
+        if len(tags) > TAGS.max:
+            raise InvalidField(path, f"must name {TAGS.max} tags at most, as a server may have, and names {len(tags)}")
+        return tags
 
 
 # Kinds of filters -----------------------------------------------------------------------------------------------
 def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> ListFilter:  # noqa: B008
-    return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
+    return ListFilter(names, lambda query, column, filter_value: query.equal.update({column: filter_value}), value,
+                      everyone)
 
 
 def _of_image(name: str) -> ListFilter:
-    """Compare a property of the image that a server keeps; empty text compares nothing."""
-    return ListFilter(name, lambda query, _column, given: query.matching.append(
-        ("image", f'"{name}":"{re.escape(given)}"')) if given else None, Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
+    """Return a filter for a property of the image that a server keeps; an empty value filters nothing."""
+    return ListFilter(name, lambda query, _column, filter_value: query.matching.append(
+        ("image", f'"{name}":"{re.escape(filter_value)}"')) if filter_value else None,
+                      Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
 
 
 def _regex(names: str, everyone: int = NEVER) -> ListFilter:
-    return ListFilter(names, lambda query, column, given: query.matching.append((column, given)), Regex(), everyone)
+    return ListFilter(names, lambda query, column, filter_value: query.matching.append((column, filter_value)), Regex(),
+                      everyone)
 
 
 def _address(name: str, family: int, everyone: int) -> ListFilter:
-    return ListFilter(name, lambda query, _column, given: query.addresses.update({family: given}), Regex(), everyone)
+    return ListFilter(name, lambda query, _column, filter_value: query.addresses.update({family: filter_value}),
+                      Regex(), everyone)
 
 
 def _tags(name: str, every: bool, negated: bool) -> ListFilter:
-    return ListFilter(name, lambda query, _column, given: query.tags.append((given, every, negated)), _Tags(), FIRST)
+    return ListFilter(name, lambda query, _column, filter_value: query.tags.append((filter_value, every, negated)),
+                      _Tags(), FIRST)
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """One with an attribute of its own in ``ServerListRequest``."""
-    return ListFilter(name, lambda query, _column, given: setattr(query, attribute, given), value, everyone)
+    """Return a filter with an attribute of its own in ``ServerListRequest``."""
+    return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
+                      everyone)
 
 
 INTEGER = _OrNull(Number(-2**31))
@@ -129,7 +144,7 @@ FIELDS = Fields(
     ApiField("name", NAME, takes=EVERY_REQUEST, required="create", shows="list " + ALL,
              filters=(_regex("name", FIRST), _regex("display_name")), sorts="display_name"),
     ApiField("status", shows=ALL, reads="vm_state task_state",
-             show=lambda _view, row: status(row.vm_state, row.task_state)),
+             show=lambda _view, row: status_word(row.vm_state, row.task_state)),
     ApiField("tenant_id", name="project_id", shows=ALL, sorts="project_id"),
     ApiField("user_id", shows=ALL, filters=(_equal("user_id", 83),), sorts="user_id"),
     ApiField("metadata", METADATA, takes="create rebuild", shows=ALL, show=lambda _view, row: Fragment(row.metadata)),
@@ -144,16 +159,16 @@ FIELDS = Fields(
     ApiField("adminPass", PASSWORD, name=None, takes="create rebuild"),
     ApiField("preserve_ephemeral", TRUTH, takes="rebuild"),
     ApiField("networks", NETWORKS, takes="create"),
-    ApiField("created", shows=ALL, reads="created_at", show=lambda _view, row: moment(row.created_at)),
+    ApiField("created", shows=ALL, reads="created_at", show=lambda _view, row: render_timestamp(row.created_at)),
     ApiField("created_at", filters=(_equal("created_at", 83),), sorts="created_at"),
     ApiField("updated", shows=ALL, reads="updated_at created_at",
-             show=lambda _view, row: moment(row.updated_at or row.created_at)),
+             show=lambda _view, row: render_timestamp(row.updated_at or row.created_at)),
     ApiField("updated_at", filters=(_of_list("changes-since", "since", Time(), FIRST),), sorts="updated_at"),
     ApiField("updated_at", since=66, filters=(_of_list("changes-before", "before", Time(), FIRST),)),
     ApiField("addresses", shows=FULL, reads="addresses id", show=lambda view, row: Fragment(view.addresses(row)),
              filters=(_address("ip", 4, FIRST), _address("ip6", 6, 5))),
     ApiField("addresses", shows="basic", reads="addresses id",
-             show=lambda view, row: addresses(view.addresses(row))),
+             show=lambda view, row: render_addresses(view.addresses(row))),
     ApiField("accessIPv4", ADDRESS_4, name="access_ip_v4", takes=EVERY_REQUEST, shows=ALL,
              show=lambda _view, row: row.access_ip_v4 or "", filters=(_equal("access_ip_v4"),), sorts="access_ip_v4"),
     ApiField("accessIPv6", ADDRESS_6, name="access_ip_v6", takes=EVERY_REQUEST, shows=ALL,
@@ -235,8 +250,8 @@ FIELDS = Fields(
              filters=(_equal("progress", 83, INTEGER),), sorts="progress"),
     ApiField("fault", shows=ALL, when=lambda shown, row: shown["status"] in FAULTY and row.fault,
              show=ServerView.fault),
-    ApiField("security_groups", ListOf(record({"name": WORD}), 255), takes="create"),
-    # The groups are those of ports: a server that is built and has none shows none, as Nova's.
+    ApiField("security_groups", ListOf(body_object({"name": WORD}), 255), takes="create"),
+    # The groups come from the ports: a server that is built and has no ports shows none, as in Nova.
     ApiField("security_groups", shows=FULL, reads="security_groups addresses vm_state",
              when=lambda _shown, row: row.security_groups != "[]" and (
                  row.addresses != "{}" or row.vm_state == "building"),

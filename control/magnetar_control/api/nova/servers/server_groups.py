@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-server-groups: servers that the scheduler puts together or apart."""
+"""os-server-groups: servers that the scheduler places together or apart."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.nova.fields import ApiField, Fields
-from magnetar_control.api.nova.operation import Call, Query, noun
-from magnetar_control.api.nova.paging import Limit, size
-from magnetar_control.api.nova.values import record
+from magnetar_control.api.nova.operation import Call, Query, operation_factory
+from magnetar_control.api.nova.paging import Limit, page_size
+from magnetar_control.api.nova.values import body_object
 from magnetar_control.api.values import Anything, Number, Wrapped
 from magnetar_control.compute.servers import server_groups
 from magnetar_core.errors import InvalidField
@@ -31,13 +31,14 @@ FIELDS = Fields(
     ApiField("metadata", shows="show", until=63, show=lambda _view, _group: {}),
     ApiField("policy", POLICY, takes="create", required="create", since=64),
     ApiField("policy", name="row.policy", shows="show", since=64),
-    ApiField("rules", record({"max_server_per_host": Number(1)}), takes="create", since=64),
-    ApiField("rules", shows="show", since=64, show=lambda _view, group: orjson.Fragment(group.row.rules)))
+    ApiField("rules", body_object({"max_server_per_host": Number(1)}), takes="create", since=64),
+    ApiField("rules", shows="show", since=64, show=lambda _view, group: orjson.Fragment(group.row.stored.rules)))
 
 
 def _page(call: Call) -> dict[str, Any]:
-    """all_projects counts for administrators, and is ignored for others."""
-    return {"limit": size(call), "offset": call.query.get("offset", 0), "all_projects": "all_projects" in call.query}
+    """Return the arguments of a page. Only administrators can use all_projects; it is ignored for others."""
+    return {"limit": page_size(call), "offset": call.query.get("offset", 0),
+            "all_projects": "all_projects" in call.query}
 
 
 def _wanted(call: Call) -> dict[str, Any]:
@@ -48,12 +49,13 @@ def _wanted(call: Call) -> dict[str, Any]:
 
 
 ONE = FIELDS.one("server_group")
-_row = noun("os-server-groups", "/os-server-groups")
+_row = operation_factory("os-server-groups", "/os-server-groups")
 OPERATIONS = (
-    _row("GET", "", "list", server_groups.page, given=_page, shown=FIELDS.many("server_groups"), strict=75, query={
+    _row("GET", "", "list", server_groups.list_server_groups, given=_page, shown=FIELDS.many("server_groups"),
+         strict=75, query={
         "all_projects": Query(value=Anything()), "limit": Query(value=Limit()), "offset": Query(value=Limit())}),
-    _row("POST", "", "create", server_groups.create, body=Wrapped("server_group", FIELDS.body("create")), given=_wanted,
-         shown=ONE),
-    _row("GET", "/{id}", "show", server_groups.show, shown=ONE, strict=102),
-    _row("DELETE", "/{id}", "delete", server_groups.delete, status=204),
+    _row("POST", "", "create", server_groups.create_server_group, body=Wrapped("server_group", FIELDS.body("create")),
+         given=_wanted, shown=ONE),
+    _row("GET", "/{id}", "show", server_groups.show_server_group, shown=ONE, strict=102),
+    _row("DELETE", "/{id}", "delete", server_groups.delete_server_group, status=204),
 )

@@ -10,7 +10,8 @@ PATH = "/servers/{server_id}/os-server-password"
 
 OPERATIONS = (
     ApiOperation(method="GET", path=PATH, name="servers.os-server-password.list", strict=102,
-                 use=server_passwords.show, target="server", shown=lambda _call, password: {"password": password}),
+                 use=server_passwords.show_server_password, target="server", shown=lambda _call,
+                 password: {"password": password}),
     ApiOperation(method="DELETE", path=PATH, name="servers.os-server-password.delete_all", status=204,
-                 use=server_passwords.clear, target="server", waits=True),
+                 use=server_passwords.delete_server_password, target="server", waits=True),
 )

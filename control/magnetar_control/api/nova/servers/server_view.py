@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How answers show a server: what is made of its row for fields that are no columns (``server_fields``). JSON text of
-the store goes into the answer as it is."""
+"""The form of a server in answers: functions for the fields that are no columns (``server_fields``).
+
+They read rows as stored, not ``ServerRow``: JSON text of the store goes into the answer unchanged, and a document that
+many servers share is decoded once for all of them."""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.compute.servers import servers
 from magnetar_control.services.image.boot_parts import named_parts
+from magnetar_control.store.servers.server_row import ServerRow
 
 Row = Any
 Fragment = orjson.Fragment
@@ -27,13 +30,13 @@ SPECS = "os_compute_api:servers:show:flavor-extra-specs"
 
 @lru_cache(maxsize=10000)
 def host_id(project: str, host: str | None) -> str:
-    """Nova's hostId: tells the hosts of a project apart, and nothing else."""
+    """Return Nova's hostId, which only distinguishes the hosts of a project."""
     return hashlib.sha224((project + host).encode()).hexdigest() if host else ""
 
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """The flavor a server was made with: a link before 2.47, its sizes since."""
+    """Return the flavor of a server's creation: a link before 2.47, its sizes since."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [
@@ -46,7 +49,7 @@ def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
 
 
 class ServerView(View):
-    """How one caller sees servers at one version; made once for an answer."""
+    """Servers as one caller sees them at one version; built once for an answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         super().__init__(call, fields, answer)
@@ -58,92 +61,94 @@ class ServerView(View):
         self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """As of any view; with addresses, the floating IPs of all are asked for at once."""
+        """Return the documents of *rows*. If they have addresses, fetch the floating IPs of all rows together."""
+        stored_rows = [row.stored if isinstance(row, ServerRow) else row for row in rows]
         if "addresses" in self.empty:
-            self._floating = servers.floating(self.call.cloud, rows)
-        return super().documents(rows)
+            self._floating = servers.server_floating_ips(self.call.cloud, stored_rows)
+        return super().documents(stored_rows)
 
     def addresses(self, row: Row) -> str:
-        """JSON text: fixed addresses, and floating IPs."""
-        return servers.reached(row.addresses, self._floating.get(row.id))
+        """Return the fixed addresses and floating IPs as JSON text."""
+        return servers.addresses_with_floating_ips(row.addresses, self._floating.get(row.id))
 
     def fault(self, row: Row) -> dict[str, Any]:
-        """The last failure; its details for admins, and for users when it is not a failure of the machinery, whose
-        details are tracebacks and names of hosts."""
-        fault = orjson.loads(row.fault)
+        """Return the last fault. Administrators see its details; users do unless it is an internal fault, whose details
+        are tracebacks and names of hosts."""
+        fault: Mapping[str, Any] = ServerRow(row).fault or {}
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
         if fault.get("details") and (self.call.is_admin or fault["code"] < 500):
             shown["details"] = fault["details"]
         return shown
 
     def self_links(self, row: Row) -> Fragment:
-        """``links`` as JSON text, which is quicker; an id needs no quoting."""
+        """Return ``links`` as JSON text, which is faster; an id needs no quoting."""
         return Fragment(f'[{{"rel":"self","href":"{self._self}{row.id}"}},'
                         f'{{"rel":"bookmark","href":"{self._bookmark}{row.id}"}}]')
 
     def flavor(self, row: Row) -> Fragment:
-        """The flavor it was made with."""
+        """Return the flavor of the server."""
         return _flavor(row.flavor, self.embeds_flavor, self.specs, self.root)
 
     def server_groups(self, row: Row) -> list[str]:
-        """The uuids of the groups that it is in."""
-        return servers.groups_of(self.call, row.id) if '"group"' in row.hints else []  # no other server is in one
+        """Return the uuids of the server's groups."""
+        # a server without the hint is in no group
+        return servers.server_group_ids(self.call, row.id) if '"group"' in row.hints else []
 
     def image(self, row: Row) -> Any:
-        """The image; empty text for a server that boots from a volume."""
+        """Return the image; empty text for a server that boots from a volume."""
         if not row.image_id:
             return ""
         key = row.image_id, row.image
-        found = self._images.get(key)
-        if found is None:
+        fragment = self._images.get(key)
+        if fragment is None:
             shown: dict[str, Any] = {"id": row.image_id, "links": [
                 {"rel": "bookmark", "href": f"{self.root}/images/{row.image_id}"}]}
             if self.call.at(Gate.IMAGE_PROPERTIES_SHOWN):
-                shown["properties"] = orjson.loads(row.image).get("properties", {})
-            found = self._images[key] = Fragment(orjson.dumps(shown))
-        return found
+                shown["properties"] = ServerRow(row).image.get("properties", {})
+            fragment = self._images[key] = Fragment(orjson.dumps(shown))
+        return fragment
 
     def volumes(self, row: Row) -> Any:
-        """The volumes that it has."""
+        """Return the volumes of the server."""
         if row.volumes == "[]":
             return []
-        return [{"id": one["volume_id"], "delete_on_termination": one["delete_on_termination"]}
-                if self.call.at(Gate.DELETE_ON_TERMINATION) else {"id": one["volume_id"]}
-                for one in orjson.loads(row.volumes)]
+        return [{"id": attachment["volume_id"], "delete_on_termination": attachment["delete_on_termination"]}
+                if self.call.at(Gate.DELETE_ON_TERMINATION) else {"id": attachment["volume_id"]}
+                for attachment in ServerRow(row).volumes]
 
     def zone(self, row: Row) -> str:
-        """That of its host; while it has none, the one it asked for."""
+        """Return the zone of the server's host; while there is no host, the requested zone."""
         host = self.hosts.get(row.host) if row.host else None
         return host.zone if host else row.availability_zone or ""
 
     def host_status(self, row: Row) -> str:
-        """Of its host."""
+        """Return the status of the server's host."""
         host = self.hosts.get(row.host) if row.host else None
         return host.status if host else ""
 
     def unknown_host_status(self, row: Row) -> Any:
-        """Of its host, when that is unknown."""
+        """Return the status of the server's host if it is UNKNOWN."""
         status = self.host_status(row)
         return status if status == "UNKNOWN" else ABSENT
 
 
 @lru_cache(maxsize=2000)
 def security_groups(text: str) -> Fragment:
-    """The security groups that a row keeps as JSON text, without their ids; a project's servers have the same few."""
-    return Fragment(orjson.dumps([{"name": one["name"]} for one in orjson.loads(text)]))
+    """Return the security groups from a row's JSON text, without their ids; a project's servers share a few groups."""
+    return Fragment(orjson.dumps([{"name": group["name"]} for group in orjson.loads(text)]))
 
 
-def moment(text: str | None) -> str | None:
-    """A moment without fractions of a second."""
+def render_timestamp(text: str | None) -> str | None:
+    """Return the time without fractions of a second."""
     return text[:19] + "Z" if text else None
 
 
-def addresses(text: str) -> dict[str, Any]:
-    """The addresses that a row keeps as JSON text, without their MAC addresses."""
-    return {name: [{"version": one["version"], "addr": one["addr"]} for one in found]
-            for name, found in orjson.loads(text).items()}
+def render_addresses(text: str) -> dict[str, Any]:
+    """Return the addresses from a row's JSON text, without their MAC addresses."""
+    return {name: [{"version": address["version"], "addr": address["addr"]} for address in addresses]
+            for name, addresses in orjson.loads(text).items()}
 
 
 def boot_part(row: Row, field: str) -> str:
-    """Return the uuid of the ``kernel`` or ``ramdisk`` with which the server's image boots; empty for none."""
-    return named_parts(orjson.loads(row.image)).get(field, "") if '"kernel_id"' in row.image else ""
+    """Return the uuid of the ``kernel`` or ``ramdisk`` that the server's image boots; empty for none."""
+    return named_parts(ServerRow(row).image).get(field, "") if '"kernel_id"' in row.image else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers/{id}/shares: the shares that a server has (2.97)."""
+"""servers/{id}/shares: the shares of a server (2.97)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.fields import ABSENT, ApiField, Fields, View
-from magnetar_control.api.nova.operation import noun
+from magnetar_control.api.nova.operation import operation_factory
 from magnetar_control.api.values import Id, Wrapped
 from magnetar_control.compute.attachments import shares
 from magnetar_core.events import SHARE_TAG
@@ -18,7 +18,7 @@ def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
 
 
 def _known(_shown: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """The location is known when the host has attached the share."""
+    """Return whether the location is known: the host has attached the share."""
     return entry["location"] is not None
 
 
@@ -29,11 +29,11 @@ FIELDS = Fields(
     ApiField("export_location", name="location", shows="show", when=_known, show=_to_admins("location")),
     ApiField("uuid", shows="show", when=lambda _shown, _entry: True, show=_to_admins("uuid")),
     mapping=True)
-_row = noun("servers.shares", "/servers/{server_id}/shares", target="server", since=97)
+_row = operation_factory("servers.shares", "/servers/{server_id}/shares", target="server", since=97)
 OPERATIONS = (
-    _row("GET", "", "list", shares.index, shown=FIELDS.many("shares", "list"), strict=97),
-    _row("POST", "", "create", shares.attach, body=Wrapped("share", FIELDS.body("create")),
+    _row("GET", "", "list", shares.list_server_shares, shown=FIELDS.many("shares", "list"), strict=97),
+    _row("POST", "", "create", shares.attach_server_share, body=Wrapped("share", FIELDS.body("create")),
          given=lambda call: FIELDS.arguments(call.body), shown=FIELDS.one("share"), status=201),
-    _row("GET", "/{id}", "show", shares.show, shown=FIELDS.one("share"), strict=97),
-    _row("DELETE", "/{id}", "delete", shares.detach),
+    _row("GET", "/{id}", "show", shares.show_server_share, shown=FIELDS.one("share"), strict=97),
+    _row("DELETE", "/{id}", "delete", shares.detach_server_share),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers/{id}/os-volume_attachments: the volumes that a server has."""
+"""servers/{id}/os-volume_attachments: the volumes of a server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.operation import Call, Query, noun
+from magnetar_control.api.nova.operation import Call, Query, operation_factory
 from magnetar_control.api.nova.paging import Limit
-from magnetar_control.api.nova.values import TAG, TRUTH, record, since
+from magnetar_control.api.nova.values import TAG, TRUTH, body_object, field_since
 from magnetar_control.api.values import Id, Wrapped
 from magnetar_control.compute.attachments import volume_attachments
 from magnetar_control.web import Answer
@@ -19,7 +19,7 @@ from magnetar_core.values import Nullable, Text
 DEVICE = Text(1, 255, r"(/dev/x?[a-z]?d?)([a-z]+)[0-9]*", "must be a device name such as /dev/vdb")
 
 
-#: create: what POST answers.
+#: create: the answer of POST.
 FIELDS = Fields(
     ApiField("serverId", shows="show create", show=lambda view, _entry: view.call.target.row.id),
     ApiField("volumeId", name="volume_id", shows="show create"),
@@ -33,10 +33,10 @@ FIELDS = Fields(
     mapping=True)
 
 
-def _page(call: Call, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _page(call: Call, attachments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     most, begin = call.settings.max_limit, call.query.get("offset", 0)
     count = min(call.query.get("limit") or most, most)
-    return {"volumeAttachments": View(call, FIELDS).documents(found[begin:begin + count])}
+    return {"volumeAttachments": View(call, FIELDS).documents(attachments[begin:begin + count])}
 
 
 def _wanted(call: Call) -> dict[str, Any]:
@@ -57,29 +57,31 @@ def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
 
 
 def _change(call: Call) -> None:
-    """Since 2.85 whether the volume is deleted with the server. Before, and with another volume, it is a swap, of which
-    another rule says who may ask for it."""
+    """Update whether the volume is deleted with the server (since 2.85). Before 2.85, and with another volume, swap the
+    volume, which needs another permission."""
     want, id = call.body, call.params["id"]
     if want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES):
-        volume_attachments.swap(call, call.target, id, want["volumeId"])
+        volume_attachments.swap_server_volume(call, call.target, id, want["volumeId"])
         return
     same = {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want}
-    volume_attachments.update(call, call.target, id, same=same, delete_on_termination=want.get("delete_on_termination"))
+    volume_attachments.update_volume_attachment(call, call.target, id, same=same,
+                                                delete_on_termination=want.get("delete_on_termination"))
 
 
-CREATE = record({"volumeId": Id(), "device": Nullable(DEVICE), "tag": since("2.49", TAG),
-                 "delete_on_termination": since("2.79", TRUTH)}, "volumeId")
-UPDATE = record({"volumeId": Id(), "device": since("2.85", Nullable(DEVICE)), "tag": since("2.85", Nullable(TAG)),
-                 "delete_on_termination": since("2.85", TRUTH), "serverId": since("2.85", Id()),
-                 "id": since("2.85", Id())}, "volumeId")
-_row = noun("servers.os-volume_attachments", "/servers/{server_id}/os-volume_attachments", target="server")
+CREATE = body_object({"volumeId": Id(), "device": Nullable(DEVICE), "tag": field_since("2.49", TAG),
+                      "delete_on_termination": field_since("2.79", TRUTH)}, "volumeId")
+UPDATE = body_object({"volumeId": Id(), "device": field_since("2.85", Nullable(DEVICE)),
+                      "tag": field_since("2.85", Nullable(TAG)),
+                      "delete_on_termination": field_since("2.85", TRUTH), "serverId": field_since("2.85", Id()),
+                      "id": field_since("2.85", Id())}, "volumeId")
+_row = operation_factory("servers.os-volume_attachments", "/servers/{server_id}/os-volume_attachments", target="server")
 OPERATIONS = (
-    _row("GET", "", "list", volume_attachments.index, shown=_page, strict=75,
+    _row("GET", "", "list", volume_attachments.list_volume_attachments, shown=_page, strict=75,
          query={"limit": Query(value=Limit()), "offset": Query(value=Limit())}),
-    _row("POST", "", "create", volume_attachments.attach, body=Wrapped("volumeAttachment", CREATE), given=_wanted,
-         shown=_attached),
-    _row("GET", "/{id}", "show", volume_attachments.show, shown=FIELDS.one("volumeAttachment")),
-    _row("PUT", "/{id}", "update", volume_attachments.update, handler=_change,
+    _row("POST", "", "create", volume_attachments.attach_server_volume, body=Wrapped("volumeAttachment", CREATE),
+         given=_wanted, shown=_attached),
+    _row("GET", "/{id}", "show", volume_attachments.show_volume_attachment, shown=FIELDS.one("volumeAttachment")),
+    _row("PUT", "/{id}", "update", volume_attachments.update_volume_attachment, handler=_change,
          body=Wrapped("volumeAttachment", UPDATE), status=202),
-    _row("DELETE", "/{id}", "delete", volume_attachments.detach, given=_shelved, status=202),
+    _row("DELETE", "/{id}", "delete", volume_attachments.detach_server_volume, given=_shelved, status=202),
 )

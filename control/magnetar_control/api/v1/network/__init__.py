@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers of the network service's kinds."""
+"""Drivers of the kinds of the network service."""

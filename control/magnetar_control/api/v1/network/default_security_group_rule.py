@@ -10,59 +10,61 @@ from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network.security.default_rules import ANYWHERE, PARENT, USES
 from magnetar_control.services.network.security.group_rules import ICMP, SAME
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds import AddressGroup, DefaultSecurityGroupRule, SecurityGroup
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
-from magnetar_core.reconcile import Document, is_uuid
+from magnetar_core.reconcile import is_uuid_key
 
-from .networking import Row, named, reference, rows
+from .networking import Row, resolve_reference, rows_by_key, visible_rows
 
 PLURAL = "default_security_group_rules"
 FORM = "must be USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE, such as other,ingress,IPv4,tcp,22,22,192.0.2.0/24"
 #: The uses in a key.
 WORDS = dict(zip(("default", "other"), USES, strict=True))
-#: What a remote in a key begins with: the field, its kind, and the service's name of such things. Else it is a prefix.
+#: Prefix of a remote in a key to its field, its kind and the service's plural. A remote without a prefix is a CIDR.
 REMOTES = {"group": ("remote_group", SecurityGroup, "security_groups"),
            "addresses": ("remote_address_group", AddressGroup, "address_groups")}
 
 
 class DefaultRules(CloudDriver):
-    """Those of the cloud, which all see. One cannot change: another one takes its place."""
+    """The driver of the cloud's default rules, which all projects see. A rule cannot change; a new rule replaces it."""
 
     kind = DefaultSecurityGroupRule
     takes_id, only_a_document = False, True
 
     def every(self, caller: Caller) -> list[Document]:
-        return [_shown(one) for one in rows(caller, PLURAL)]
+        return [_shown(row) for row in visible_rows(caller, PLURAL)]
 
     def given(self, key: str, want: Document) -> Document:
-        said = {} if is_uuid(key) else _said(key)
-        found: Document = self.kind.check({**said, **want}, partial=True)
-        return found
+        from_key = {} if is_uuid_key(key) else _said(key)
+        document: Document = self.kind.check({**from_key, **want}, partial=True)
+        return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By uuid, or by what it says; what it names by name or uuid."""
-        if is_uuid(key):
-            found = rows(caller, PLURAL, id=[key.lower()])
-            return _shown(found[0]) if found else None
-        said = _checked(_said(key))
+        """Return the rule with the uuid *key*, or the rule that the parts of *key* describe; *key* names groups by name
+        or uuid."""
+        if is_uuid_key(key):
+            rule_rows = visible_rows(caller, PLURAL, id=[key.lower()])
+            return _shown(rule_rows[0]) if rule_rows else None
+        rule = _checked(_said(key))
         for field, _kind, plural in REMOTES.values():
-            if said[field] not in (None, PARENT) and not is_uuid(said[field]):
-                there = [one["id"] for one in named(caller, plural, said[field]) if one["shared"]]
-                said[field] = there[0] if len(there) == 1 else said[field]
-        return self.only(caller, [one for one in self.every(caller) if all(
-            one[name] == value for name, value in said.items() if name != "description")], key)
+            if rule[field] not in (None, PARENT) and not is_uuid_key(rule[field]):
+                remote_ids = [remote["id"] for remote in rows_by_key(caller, plural, rule[field]) if remote["shared"]]
+                rule[field] = remote_ids[0] if len(remote_ids) == 1 else rule[field]
+        return self.only(caller, [existing for existing in self.every(caller) if all(
+            existing[name] == value for name, value in rule.items() if name != "description")], key)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         want = {**want, **_checked(want)}
         for field, kind, plural in REMOTES.values():
             if want[field] not in (None, PARENT):
-                want[field] = reference(caller, kind, plural, (field, want[field]), lambda one: one["shared"])
+                want[field] = resolve_reference(caller, kind, plural, (field, want[field]), lambda row: row["shared"])
         return {**want, "name": _key(want)}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        if have is None and all(want[field] in (None, PARENT) or is_uuid(want[field])
+        if have is None and all(want[field] in (None, PARENT) or is_uuid_key(want[field])
                                 for field, _kind, _plural in REMOTES.values()):
             self._create(caller, want, dry=True)
 
@@ -86,16 +88,16 @@ class DefaultRules(CloudDriver):
 
 
 def _said(key: str) -> Document:
-    """What a key says. Raises ``InvalidField``."""
+    """Return the rule that a key describes. Raises ``InvalidField``."""
     uses, direction, ethertype, protocol, least, most, remote = [*key.split(",", 6), *[""] * 6][:7]
     words = uses.split("+") if uses else []
     if key.count(",") < 6 or not {*words} <= {*WORDS}:
         raise InvalidField("key", FORM, key[:80])
     begin, mark, name = remote.partition("=")
     field = REMOTES[begin][0] if mark and begin in REMOTES else "remote_ip_prefix"
-    found = {**{name: word in words for word, name in WORDS.items()}, "direction": direction, "ethertype": ethertype,
-             "protocol": protocol or None, "port_range_min": _number(least), "port_range_max": _number(most)}
-    return {**found, field: (remote if field == "remote_ip_prefix" else name) or None}
+    rule = {**{name: use in words for use, name in WORDS.items()}, "direction": direction, "ethertype": ethertype,
+            "protocol": protocol or None, "port_range_min": _number(least), "port_range_max": _number(most)}
+    return {**rule, field: (remote if field == "remote_ip_prefix" else name) or None}
 
 
 def _number(text: str) -> int | str | None:
@@ -103,30 +105,30 @@ def _number(text: str) -> int | str | None:
 
 
 def _checked(want: Document) -> Document:
-    """What it says in its normal form. Raises ``InvalidField``."""
+    """Return the rule *want* in its normal form. Raises ``InvalidField``."""
     plain = [name for name in (*SAME, *USES, "description") if name.removesuffix("_id") == name and name in want]
-    found = attributes.DEFAULT_SECURITY_GROUP_RULE.check({name: want[name] for name in plain}, "")
-    least, most = found.get("port_range_min"), found.get("port_range_max")
-    if most is None and found.get("protocol") not in ICMP:
-        found["port_range_max"] = least
-    return {**found, **{field: want.get(field) for field, _kind, _plural in REMOTES.values()},
-            "remote_ip_prefix": _prefix(found.get("remote_ip_prefix"))}
+    checked = attributes.DEFAULT_SECURITY_GROUP_RULE.check({name: want[name] for name in plain}, "")
+    least, most = checked.get("port_range_min"), checked.get("port_range_max")
+    if most is None and checked.get("protocol") not in ICMP:
+        checked["port_range_max"] = least
+    return {**checked, **{field: want.get(field) for field, _kind, _plural in REMOTES.values()},
+            "remote_ip_prefix": _prefix(checked.get("remote_ip_prefix"))}
 
 
-def _prefix(given: str | None) -> str | None:
-    """All addresses are as none."""
-    return None if given in ANYWHERE else given
+def _prefix(prefix: str | None) -> str | None:
+    """Return the prefix; ``None`` for a prefix of all addresses, which means the same as no prefix."""
+    return None if prefix in ANYWHERE else prefix
 
 
 def _key(rule: Document) -> str:
-    remote = rule["remote_ip_prefix"] or next((f"{word}={rule[field]}" for word, (
+    remote = rule["remote_ip_prefix"] or next((f"{remote_kind}={rule[field]}" for remote_kind, (
         field, _kind, _plural) in REMOTES.items() if rule[field]), "")
     words = [rule[name] for name in SAME[:5]]
-    return ",".join(["+".join(word for word, use in WORDS.items() if rule[use]),
-                     *("" if one is None else str(one) for one in words), remote])
+    return ",".join(["+".join(use_name for use_name, use in WORDS.items() if rule[use]),
+                     *("" if part is None else str(part) for part in words), remote])
 
 
 def _shown(row: Row) -> Document:
-    found = {**{name.removesuffix("_id"): row[name] for name in SAME}, **{name: row[name] for name in USES},
-             "remote_ip_prefix": _prefix(row["remote_ip_prefix"]), "description": row["description"]}
-    return {"id": row["id"], "name": _key(found), **found}
+    rule = {**{name.removesuffix("_id"): row[name] for name in SAME}, **{name: row[name] for name in USES},
+            "remote_ip_prefix": _prefix(row["remote_ip_prefix"]), "description": row["description"]}
+    return {"id": row["id"], "name": _key(rule), **rule}

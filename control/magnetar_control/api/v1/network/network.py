@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""network: one of the network service with its first subnet. Hosts have it when a server there needs it."""
+"""network: a network of the network service with its first subnet. Hosts create it when a server there needs it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
 from magnetar_core import addresses
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError
 from magnetar_core.kinds import Network
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import Document, is_uuid
+from magnetar_core.reconcile import is_uuid_key
 
-from .networking import policy
+from .networking import resolve_qos_policy
 
-#: The kind's mode to the network service's type.
+#: The mode of the kind to the network type of the service.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat", "ovn": "ovn"}
 MTU, LEAST_MTU = 1500, 576
 
 
-def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
-    """The service's network as the kind has it. Only admins see its type and bridge; for others it is nat."""
+def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
+    """Return the service's network in the form of the kind. Type and bridge are for administrators; others see nat."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
     if network["by_engine"]:
         type, bridge = "ovn", None
     mtu = 0 if network["mtu"] == MTU and type != "ovn" else network["mtu"]
-    found: Document = {
+    document: Document = {
         "id": network["id"], "name": network["name"], "description": network.get("description") or "",
-        "mode": next((mode for mode, word in TYPES.items() if word == type), "nat"),
+        "mode": next((mode for mode, service_type in TYPES.items() if service_type == type), "nat"),
         "bridge": bridge, "cidr": None, "dhcp": None, "dhcp_start": None,
         "dhcp_end": None, "domain": network["dns_domain"].rstrip(".") or None, "mtu": mtu, "active": True,
         "qos_policy": network["qos_policy_id"], "managed": type != "flat",
@@ -42,13 +43,14 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: b
         "updated_at": to_second(network["updated_at"] or network["created_at"]), "_owner": network["project_id"]}
     if subnet:
         pools = subnet["allocation_pools"]
-        found.update(cidr=subnet["cidr"], dhcp=subnet["enable_dhcp"], dhcp_start=pools[0]["start"] if pools else None,
-                     dhcp_end=pools[-1]["end"] if pools else None)
-    return found
+        document.update(cidr=subnet["cidr"], dhcp=subnet["enable_dhcp"],
+                        dhcp_start=pools[0]["start"] if pools else None, dhcp_end=pools[-1]["end"] if pools else None)
+    return document
 
 
 class CloudNetworks(CloudDriver):
-    """The project's, shared ones and external ones; own ones are meant before others of the same name."""
+    """The driver of networks: the project's own, shared and external ones. A name means the project's own network
+    before others with the same name."""
 
     kind = Network
     takes_id, only_a_document = False, True
@@ -57,14 +59,16 @@ class CloudNetworks(CloudDriver):
 
     def every(self, caller: Caller) -> list[Document]:
         subnets: dict[str, Document] = {}
-        for one in _listed(caller, "subnets", filters={"ip_version": ["4"]}):
-            subnets.setdefault(one["network_id"], one)
-        return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
-                if caller.project in (one["project_id"], *one["shared_with"]) or one["shared"] or one["external"]]
+        for subnet in _listed(caller, "subnets", filters={"ip_version": ["4"]}):
+            subnets.setdefault(subnet["network_id"], subnet)
+        return [render_network(network, subnets.get(network["id"]), caller.context.is_admin)
+                for network in _listed(caller, "networks")
+                if caller.project in (network["project_id"], *network["shared_with"]) or network["shared"]
+                or network["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """What is left out is what the network service gives, and what follows from the addresses."""
-        want = dict(policy(caller, want, have))
+        """Fill in absent fields with the network service's values, and with values that follow from the addresses."""
+        want = dict(resolve_qos_policy(caller, want, have))
         if have is None and want["mode"] != "ovn":
             want.setdefault("qos_policy", None)
         want["mtu"] = 0 if want.get("mtu") == MTU and want["mode"] != "ovn" else want.get("mtu", 0)
@@ -73,62 +77,65 @@ class CloudNetworks(CloudDriver):
             if have and want["mtu"] == 0:
                 want["mtu"] = have["mtu"]
             if not want.get("cidr"):
-                return want  # its subnets come by themselves
+                return want  # its subnets are resources of their own
         if not want.get("cidr"):
             raise InvalidField("cidr", "is required: servers of a cloud get their addresses from it")
         if want.get("dhcp") is None:
             want["dhcp"] = True
         if have is None or any(want.get(name) != have.get(name) for name in ("cidr", "dhcp_start", "dhcp_end")):
-            net = addresses.network(want)
-            if have and want["cidr"] != have["cidr"]:  # the range of other addresses is none of these
+            net = addresses.normalize_cidr(want)
+            if have and want["cidr"] != have["cidr"]:  # the range of the old addresses is not valid for the new ones
                 want.update({name: None for name in ("dhcp_start", "dhcp_end") if want[name] == have[name]})
-            addresses.span(want, net)
+            addresses.fill_dhcp_range(want, net)
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """The caller may have it so, within the quota, its addresses are free, and no server is on *have*."""
+        """Check that the caller may have the network, within the quota, that its addresses are free, and that no server
+        is on *have*."""
         if (want["mode"] not in ("nat", "ovn") or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
             raise InvalidField("mtu", f"must be 0, for the default, or at least {LEAST_MTU}", want["mtu"])
         if have and (ports := _listed(caller, "ports", limit=20, filters={"network_id": [have["id"]]})):
-            users = sorted({one["device_id"] or f"port {one['id']}" for one in ports})
+            users = sorted({port["device_id"] or f"port {port['id']}" for port in ports})
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
-                           "make it anew.", users=users)
+                           "create it again.", users=users)
         _check_quota(caller, have)
         if want["mode"] in ("bridge", "ovn") or want.get("qos_policy"):
             caller.cloud.services.network.resources["networks"].create(caller.context, self.values(want), dry=True)
         if want["mode"] in ("bridge", "ovn"):
             return
-        caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
-        flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
-        others = [one["cidr"] for one in _listed(caller, "subnets", filters={"ip_version": ["4"]})
-                  if one["network_id"] not in flat | {have["id"] if have else ""}
-                  and IPv4Network(one["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
-        if others:
-            raise InvalidField("cidr", f"must not overlap with another network of the cloud ({', '.join(others)}): "
+        caller.cloud.services.network.check_range(caller.context, str(addresses.normalize_cidr(dict(want))))
+        flat = {network["id"] for network in _listed(caller, "networks") if caller.context.is_admin
+                and network["type"] == "flat"}
+        overlapping = [subnet["cidr"] for subnet in _listed(caller, "subnets", filters={"ip_version": ["4"]})
+                       if subnet["network_id"] not in flat | {have["id"] if have else ""}
+                       and IPv4Network(subnet["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
+        if overlapping:
+            raise InvalidField("cidr",
+                               f"must not overlap with another network of the cloud ({', '.join(overlapping)}): "
                                        "hosts route to all of them", want["cidr"])
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """The service draws the MTU of one of its own."""
-        found = super().predicted(caller, want, have)
+        """Return the network as it will look; a dry run of the service draws the MTU of an ``ovn`` network."""
+        resource = super().predicted(caller, want, have)
         if have is None and want["mode"] == "ovn":
             (made,) = caller.cloud.services.network.resources["networks"].create(
                 caller.context, self.values(want), dry=True)
-            seen = shown(made, None, False)
-            empty = {name: seen[name] for name in ("bridge", "cidr", "dhcp", "dhcp_start", "dhcp_end",
+            predicted_network = render_network(made, None, False)
+            empty = {name: predicted_network[name] for name in ("bridge", "cidr", "dhcp", "dhcp_start", "dhcp_end",
                                                   "qos_policy")}
-            found = {**empty, **found, "mtu": seen["mtu"]}
-        return found
+            resource = {**empty, **resource, "mtu": predicted_network["mtu"]}
+        return resource
 
     def values(self, want: Document) -> Document:
-        """Of a new one, in the service's names."""
+        """Return the fields of a new network in the service's names."""
         return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
                 **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
                 **({"dns_domain": want["domain"] + "."} if want.get("domain") else {}), **_policy(want)}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """A network and a subnet; without the subnet no network is left."""
+        """Create a network and a subnet. If the subnet cannot be created, remove the network."""
         resources = caller.cloud.services.network.resources
         (made,) = resources["networks"].create(caller.context, self.values(want))
         if not want.get("cidr"):
@@ -143,7 +150,7 @@ class CloudNetworks(CloudDriver):
             raise
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """The description and the QoS policy; the rest is fixed."""
+        """Update the description and the QoS policy; other fields cannot change."""
         self._update(caller, have, want, names)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -160,7 +167,7 @@ class CloudNetworks(CloudDriver):
 
 
 def _check_names(want: Document) -> None:
-    """Raises ``InvalidField`` where the bridge or the domain does not go with the mode."""
+    """Check that bridge and domain go with the mode. Raises ``InvalidField``."""
     if want["mode"] == "bridge" and not want.get("bridge"):
         raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
     if want["mode"] != "bridge" and want.get("bridge"):
@@ -172,13 +179,13 @@ def _check_names(want: Document) -> None:
 
 
 def _policy(want: Document) -> Document:
-    """The QoS policy in the service's form, where *want* says something; one that a dry run assumes is left out."""
+    """Return the QoS policy in the service's form, if *want* names one; leave out a policy that a dry run assumes."""
     id = want.get("qos_policy")
-    return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid(id)) else {}
+    return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:
-    """Whether the project may have another network and subnet, when *have* is gone. Raises ``Conflict``."""
+    """Check that the quota has room for another network and subnet when *have* is removed. Raises ``Conflict``."""
     for name in ("network", "subnet"):
         room = caller.cloud.services.network.room(caller.context, name)
         if room is not None and room + (have is not None) < 1:

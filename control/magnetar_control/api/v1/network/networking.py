@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the drivers of what a cloud's network service has beside networks have in common.
+"""The common part of the drivers for resources of the network service other than networks.
 
-What is asked is checked as Neutron's bodies are (``api/network/attributes.py``). A dry run asks the service for the
-same, in a transaction of which nothing stays, and so predicts what it would say.
+Requests are checked in the same way as Neutron's bodies (``api/network/attributes.py``). A dry run sends the same
+request to the service, in a transaction that is rolled back, and so predicts the service's answer.
 """
 
 from __future__ import annotations
@@ -13,80 +13,88 @@ from typing import Any
 
 from magnetar_control.api.network.resources import as_named
 from magnetar_control.api.v1.driver import CloudDriver
-from magnetar_control.api.v1.servers.server_view import stamp
+from magnetar_control.api.v1.servers.server_view import agent_timestamp
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.fields import Kind, Record
 from magnetar_core.kinds import Network, QosPolicy
 from magnetar_core.operations import Operation
-from magnetar_core.reconcile import Document, is_uuid, missing
+from magnetar_core.reconcile import is_uuid_key, refuse_missing
 
 #: A row of the network service.
 Row = Mapping[str, Any]
-#: A uuid that nothing has, for checks of the rest.
+#: A uuid that no resource has, for checks of the other fields.
 NOTHING = str(uuid.UUID(int=0))
 NO_ENGINE = "This cloud has no engine of networks (setting ovn_northbound), and so no {0}."
 
 
-def rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
-    """Those of the service that the caller may see. Raises ``Conflict`` where it has none of these."""
+def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
+    """Return the rows that the caller may see. Raises ``Conflict`` if the service has no such resources."""
     store = caller.cloud.services.network.resources.get(plural)
     if store is None:
         raise Conflict(NO_ENGINE.format(plural))
     return list(store.list(caller.context, Page(filters=filters)))
 
 
-def named(caller: Caller, plural: str, key: str) -> list[Row]:
-    """Those with the uuid or name *key*."""
-    found = rows(caller, plural, id=[key.lower()]) if is_uuid(key) else []
-    return found or rows(caller, plural, name=[key])
+def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
+    """Return the rows with the uuid or name *key*."""
+    rows_by_id = visible_rows(caller, plural, id=[key.lower()]) if is_uuid_key(key) else []
+    return rows_by_id or visible_rows(caller, plural, name=[key])
 
 
-def reference(caller: Caller, kind: type[Kind], plural: str, given: tuple[str, str], usable: Any) -> str:
-    """The uuid of what *given*, (field, name or uuid), means among the *usable* rows; as it is where a dry run may
-    assume it. The project's own are meant before those shared with all, and these before those that another project
-    shares with this one: nobody takes a name from others. Raises ``InvalidField``."""
-    field, key = given
-    found = [one for one in named(caller, plural, key) if usable(one)]
-    found = [one for one in found if one["project_id"] == caller.project] or [
-        one for one in found if one.get("shared")] or found
-    if len(found) > 1:
-        raise InvalidField(field, f"is the name of {len(found)} {plural}; use a uuid of " + ", ".join(
-            sorted(one["id"] for one in found)), key)
-    if not found:
-        missing(InvalidField(field, f"there is no {kind.noun} {key!r} in this cloud that you may use"), kind.noun, key)
-    return str(found[0]["id"]) if found else key
+def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
+                      usable: Any) -> str:
+    """Return the uuid of the row that *field_and_key*, (field, name or uuid), names among the *usable* rows; the key
+    itself where a dry run may assume the row.
+
+    A name means the project's own row first, then a row shared with all projects, then a row that another project
+    shares with this one: no project can take over a name of others. Raises ``InvalidField``.
+    """
+    field, key = field_and_key
+    candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
+    candidates = [row for row in candidates if row["project_id"] == caller.project] or [
+        row for row in candidates if row.get("shared")] or candidates
+    if len(candidates) > 1:
+        raise InvalidField(field, f"is the name of {len(candidates)} {plural}; use a uuid of " + ", ".join(
+            sorted(row["id"] for row in candidates)), key)
+    if not candidates:
+        refuse_missing(InvalidField(field, f"there is no {kind.noun} {key!r} in this cloud that you may use"),
+                       kind.noun, key)
+    return str(candidates[0]["id"]) if candidates else key
 
 
-def of_project(caller: Caller) -> Callable[[Row], bool]:
-    """Whether the caller's project has a row, or it is shared with it."""
-    return lambda one: bool(one["shared"]) or caller.project in (one["project_id"], *one["shared_with"])
+def usable_by_project(caller: Caller) -> Callable[[Row], bool]:
+    """Return a predicate: whether a row belongs to the caller's project or is shared with it."""
+    return lambda row: bool(row["shared"]) or caller.project in (row["project_id"], *row["shared_with"])
 
 
-def usable(caller: Caller, field: str, key: str) -> str:
-    """A network that ports may be on."""
-    return reference(caller, Network, "networks", (field, key), of_project(caller))
+def resolve_network(caller: Caller, field: str, key: str) -> str:
+    """Return the uuid of a network that ports may be on."""
+    return resolve_reference(caller, Network, "networks", (field, key), usable_by_project(caller))
 
 
-def policy(caller: Caller, want: Document, have: Document | None) -> Document:
-    """*want* with the uuid of the QoS policy that it names, among those that the caller may use. The one that *have*
-    has may be another's."""
+def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) -> Document:
+    """Return *want* with the uuid of its QoS policy, among the policies that the caller may use. The policy of *have*
+    may belong to another project, and is kept."""
     if want.get("qos_policy") in (None, (have or {}).get("qos_policy")):
         return want
-    return {**want, "qos_policy": reference(
-        caller, QosPolicy, "qos_policies", ("qos_policy", want["qos_policy"]), of_project(caller))}
+    return {**want, "qos_policy": resolve_reference(
+        caller, QosPolicy, "qos_policies", ("qos_policy", want["qos_policy"]), usable_by_project(caller))}
 
 
-def external(caller: Caller, field: str, key: str) -> str:
-    """A network that floating IPs and gateways of routers are on."""
-    return reference(caller, Network, "networks", (field, key), lambda one: one["external"])
+def resolve_external_network(caller: Caller, field: str, key: str) -> str:
+    """Return the uuid of a network that floating IPs and gateways of routers may be on."""
+    return resolve_reference(caller, Network, "networks", (field, key), lambda row: row["external"])
 
 
 class Networking(CloudDriver):
-    """What the kinds have in common. *plural*: the service's name of them; *body*: of what the service is asked;
-    *held*: the field that is a list of all that one holds, if there is one; *references*: fields that are uuids
-    then."""
+    """The common part of the kinds.
+
+    *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
+    lists all parts of a resource, if there is one; *references*: fields that hold uuids once they are resolved.
+    """
 
     plural = ""
     body: Record
@@ -94,80 +102,82 @@ class Networking(CloudDriver):
     references: tuple[str, ...] = ()
     takes_id, only_a_document = False, True
 
-    # What there is
+    # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Those of the project; none where the service has none of these."""
+        """Return the project's resources; an empty list where the service has no such resources."""
         if self.plural not in caller.cloud.services.network.resources:
             return []
-        return self.shown_all(caller, self.mine(caller, rows(caller, self.plural)))
+        return self.shown_all(caller, self.mine(caller, visible_rows(caller, self.plural)))
 
-    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
-        """Those that are the project's: an administrator is in one, too."""
-        return [one for one in found if one["project_id"] == caller.project]
+    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+        """Return the rows of the caller's project: an administrator is in one project too."""
+        return [row for row in service_rows if row["project_id"] == caller.project]
 
     def find(self, caller: Caller, key: str) -> Document | None:
         if self.plural not in caller.cloud.services.network.resources:
             return None
-        found = self.mine(caller, named(caller, self.plural, key))
-        return self.only(caller, self.shown_all(caller, found), key)
+        own_rows = self.mine(caller, rows_by_key(caller, self.plural, key))
+        return self.only(caller, self.shown_all(caller, own_rows), key)
 
-    def shown_all(self, caller: Caller, found: Iterable[Row]) -> list[Document]:
-        return [{"id": one["id"], "name": one["name"], "description": one["description"] or "",
-                 "created_at": stamp(one["created_at"]), "updated_at": stamp(one["updated_at"] or one["created_at"]),
-                 "_owner": one["project_id"], **self.shown(one)} for one in found]
+    def shown_all(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:
+        return [{"id": row["id"], "name": row["name"], "description": row["description"] or "",
+                 "created_at": agent_timestamp(row["created_at"]),
+                 "updated_at": agent_timestamp(row["updated_at"] or row["created_at"]),
+                 "_owner": row["project_id"], **self.shown(row)} for row in service_rows]
 
     def shown(self, row: Row) -> Document:
-        """The fields of the kind that are its own."""
+        """Return the fields of the kind that come from *row* itself."""
         raise NotImplementedError
 
-    # What is wanted
+    # Requests
     def values(self, want: Document, names: Iterable[str]) -> Document:
-        """Of *want* the fields *names*, as Neutron has them."""
+        """Return the fields *names* of *want* in Neutron's form."""
         return {name: want[name] for name in names if name in want and name != self.held}
 
     def parts(self, want: Document, id: str | None) -> list[Any] | None:
-        """What one (*id*, ``None``: a new one) is to hold, as the service takes it; ``None``: what it does."""
-        found: list[Any] | None = want.get(self.held)
-        return found
+        """Return the parts that resource *id* (``None``: a new one) must hold, in the service's form; ``None`` to leave
+        them unchanged."""
+        parts: list[Any] | None = want.get(self.held)
+        return parts
 
     def assumed(self, want: Document) -> bool:
-        """Whether it names what is not there, and a dry run assumes."""
-        given = [want.get(name) for name in self.references]
-        words = [one for each in given for one in (each if isinstance(each, list) else [each])]
-        return any(not is_uuid(one) for one in words if one)
+        """Return whether *want* names a resource that does not exist, which a dry run assumes."""
+        references = [want.get(name) for name in self.references]
+        words = [key for each in references for key in (each if isinstance(each, list) else [each])]
+        return any(not is_uuid_key(key) for key in words if key)
 
     def checked(self, want: Document) -> Document:
-        """*want* of a new one, in the service's names. Raises ``InvalidField``."""
+        """Return *want* for a new resource, in the service's names. Raises ``InvalidField``."""
         settable = [field.name for field in self.kind.settable() if field.name != "id"]
         return as_named(self.body.check(self.values(want, settable), ""))
 
     def differing(self, want: Document, have: Document) -> Document:
-        """What of *want* is otherwise than in *have*, in the service's names. Raises ``InvalidField``."""
+        """Return the fields of *want* that differ from *have*, in the service's names. Raises ``InvalidField``."""
         names = [field.name for field in self.kind.settable()
                  if field.name in want and want[field.name] != have.get(field.name)]
         return as_named(self.body.changes(self.values(want, names), ""))
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        """Have the service make it."""
+        """Create the resource in the service."""
         store: Any = caller.cloud.services.network.resources[self.plural]
-        found: Row
+        row: Row
         if self.held:
-            found = store.put(caller.context, None, self.checked(want), self.parts(want, None), dry)
+            row = store.put(caller.context, None, self.checked(want), self.parts(want, None), dry)
         else:
-            (found,) = store.create(caller.context, self.checked(want), dry=dry)
-        return found
+            (row,) = store.create(caller.context, self.checked(want), dry=dry)
+        return row
 
     def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        """Have the service change it."""
+        """Update the resource in the service."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         id, values = str(have["id"]), self.differing(want, have)
-        found: Row
+        row: Row
         if self.held:
             parts = None if want.get(self.held) == have[self.held] else self.parts(want, id)
-            found = store.put(caller.context, id, values, parts, dry)
+            row = store.put(caller.context, id, values, parts, dry)
         else:
-            found = store.update(caller.context, id, values, dry=dry)
-        return found
+            row = store.update(caller.context, id, values, dry=dry)
+        return row
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if self.plural not in caller.cloud.services.network.resources:
@@ -182,20 +192,21 @@ class Networking(CloudDriver):
             self.update(caller, want, have, dry=True)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        anew = have is not None and any(want.get(field.name) != have.get(field.name) for field in self.kind.settable()
-                                        if field.fixed and field.name != "id")
-        if self.assumed(want) or anew:
+        is_recreated = have is not None and any(
+            want.get(field.name) != have.get(field.name) for field in self.kind.settable()
+            if field.fixed and field.name != "id")
+        if self.assumed(want) or is_recreated:
             return super().predicted(caller, want, have)
         row = self.update(caller, want, have, True) if have else self.create(caller, want, True)
-        (found,) = self.shown_all(caller, [row])
+        (resource,) = self.shown_all(caller, [row])
         unknown = self.drawn(want, have) | (set() if have else {"id"})
-        return {name: value for name, value in found.items() if name not in unknown}
+        return {name: value for name, value in resource.items() if name not in unknown}
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
-        """Fields of which nobody knows the value before it is done."""
+        """Return the fields whose values are unknown until the service has drawn them."""
         return set()
 
-    # What is done
+    # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
         if self.plural not in caller.cloud.services.network.resources:
             raise Conflict(NO_ENGINE.format(self.plural))

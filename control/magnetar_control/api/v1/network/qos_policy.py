@@ -9,61 +9,62 @@ from typing import Any
 from magnetar_control.api.network import attributes
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network.ports.qos import KINDS
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Record
 from magnetar_core.kinds import QosPolicy
-from magnetar_core.reconcile import Document
 
-from .networking import Networking, Row, of_project
+from .networking import Networking, Row, usable_by_project
 
-#: Type of a rule to what it may say.
+#: Type of a rule to its allowed fields.
 BODIES: Mapping[str, Record] = {"bandwidth_limit": attributes.BANDWIDTH_LIMIT_RULE,
                                 "dscp_marking": attributes.DSCP_MARKING_RULE,
                                 "minimum_bandwidth": attributes.MINIMUM_BANDWIDTH_RULE}
 FIELDS = ("direction", "max_kbps", "max_burst_kbps", "dscp_mark", "min_kbps")
-#: What a rule says where it is left out, by its type.
+#: Defaults of a rule, by its type.
 USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max_burst_kbps": 0},
                                  "minimum_bandwidth": {"direction": "egress"}}
 
 
 class QosPolicies(Networking):
-    """Those of the project, and those that are shared with it. A wish says all rules, or none."""
+    """The driver of the project's QoS policies and of those shared with it. A request lists all rules, or no rules
+    field."""
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 
-    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
-        return list(filter(of_project(caller), found))
+    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+        return list(filter(usable_by_project(caller), service_rows))
 
     def shown(self, row: Row) -> Document:
         return {"shared": bool(row["shared"]), "is_default": bool(row["is_default"]), "rules": _sorted(
-            {"type": one["kind"], **{name: one[name] if name in KINDS[one["kind"]] else None for name in FIELDS}}
-            for one in row["rules"])}
+            {"type": rule["kind"], **{name: rule[name] if name in KINDS[rule["kind"]] else None for name in FIELDS}}
+            for rule in row["rules"])}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         if want.get("rules") is None:
             return {name: value for name, value in want.items() if name != "rules"}
-        rules = [_rule(f"rules[{at}]", one) for at, one in enumerate(want["rules"])]
-        said: set[tuple[Any, ...]] = set()
-        for at, one in enumerate(rules):
-            if (key := (one["type"], one["direction"])) in said:
+        rules = [_rule(f"rules[{at}]", rule) for at, rule in enumerate(want["rules"])]
+        keys: set[tuple[Any, ...]] = set()
+        for at, rule in enumerate(rules):
+            if (key := (rule["type"], rule["direction"])) in keys:
                 raise InvalidField(f"rules[{at}]", "must be of another type or direction than the rules before it: a "
                                                    "policy has one of each", want["rules"][at])
-            said.add(key)
+            keys.add(key)
         return {**want, "rules": _sorted(rules)}
 
     def parts(self, want: Document, id: str | None) -> list[Document] | None:
         if want.get("rules") is None:
             return None
-        return [{"kind": one["type"], **{name: one[name] for name in KINDS[one["type"]]},
-                 "direction": one["direction"] or "egress"} for one in want["rules"]]
+        return [{"kind": rule["type"], **{name: rule[name] for name in KINDS[rule["type"]]},
+                 "direction": rule["direction"] or "egress"} for rule in want["rules"]]
 
 
-def _rule(path: str, given: Document) -> Document:
-    """A rule in its normal form. Raises ``InvalidField``."""
-    said = {name: value for name, value in given.items() if name != "type" and value is not None}
-    found = {**USUAL.get(given["type"], {}), **BODIES[given["type"]].check(said, path)}
-    return {"type": given["type"], **{name: found.get(name) for name in FIELDS}}
+def _rule(path: str, rule: Document) -> Document:
+    """Return the rule in its normal form. Raises ``InvalidField``."""
+    values = {name: value for name, value in rule.items() if name != "type" and value is not None}
+    checked = {**USUAL.get(rule["type"], {}), **BODIES[rule["type"]].check(values, path)}
+    return {"type": rule["type"], **{name: checked.get(name) for name in FIELDS}}
 
 
 def _sorted(rules: Iterable[Document]) -> list[Document]:
-    return sorted(rules, key=lambda one: (one["type"], one["direction"] or ""))
+    return sorted(rules, key=lambda rule: (rule["type"], rule["direction"] or ""))

@@ -6,68 +6,71 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.api.v1.driver import CloudDriver
-from magnetar_control.compute.accounts.projects import project_id
+from magnetar_control.compute.accounts.projects import resolve_project_id
 from magnetar_control.compute.caller import Caller
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Kind
 from magnetar_core.kinds import AddressGroup, AddressScope, Network, QosPolicy, RbacPolicy, SecurityGroup, SubnetPool
 from magnetar_core.operations import Operation
-from magnetar_core.reconcile import Document, is_uuid
+from magnetar_core.reconcile import is_uuid_key
 
-from .networking import Row, named, reference, rows
+from .networking import Row, resolve_reference, rows_by_key, visible_rows
 
-#: Type of a thing to its kind, and the service's name of such things.
+#: Object type to its kind and the service's plural.
 OBJECTS: dict[str, tuple[type[Kind], str]] = {
     "network": (Network, "networks"), "security_group": (SecurityGroup, "security_groups"),
     "qos_policy": (QosPolicy, "qos_policies"), "address_group": (AddressGroup, "address_groups"),
     "subnetpool": (SubnetPool, "subnetpools"), "address_scope": (AddressScope, "address_scopes")}
-#: The target of what all projects may do.
+#: The target of a policy for all projects.
 EVERYBODY = "*"
 KEY = ("object_type", "action", "target_project", "object")
 
 
 class RbacPolicies(CloudDriver):
-    """Those of the project. One cannot change: another one takes its place."""
+    """The driver of the project's RBAC policies. A policy cannot change; a new policy replaces it."""
 
     kind = RbacPolicy
     takes_id, only_a_document = False, True
 
     def every(self, caller: Caller) -> list[Document]:
-        return [_shown(one) for one in rows(caller, "rbac_policies", project_id=[caller.project])]
+        return [_shown(row) for row in visible_rows(caller, "rbac_policies", project_id=[caller.project])]
 
     def given(self, key: str, want: Document) -> Document:
-        if is_uuid(key):
+        if is_uuid_key(key):
             return self.kind.check(want, partial=True)
         parts = key.split(":", 3)
         if len(parts) < 4 or not all(parts):
             raise InvalidField("key", "must be TYPE:ACTION:PROJECT:OBJECT", key[:80])
-        found: Document = self.kind.check({**dict(zip(KEY, parts, strict=True)), **want}, partial=True)
-        return found
+        document: Document = self.kind.check({**dict(zip(KEY, parts, strict=True)), **want}, partial=True)
+        return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By uuid, or by what it says; the thing by name or uuid."""
-        if is_uuid(key):
-            found = rows(caller, "rbac_policies", id=[key.lower()], project_id=[caller.project])
-            return _shown(found[0]) if found else None
-        type, action, target, thing = [*key.split(":", 3), "", "", ""][:4]
-        if type not in OBJECTS or not thing:
+        """Return the policy with the uuid *key*, or the policy that the parts of *key* describe; the object is given by
+        name or uuid."""
+        if is_uuid_key(key):
+            policy_rows = visible_rows(caller, "rbac_policies", id=[key.lower()], project_id=[caller.project])
+            return _shown(policy_rows[0]) if policy_rows else None
+        type, action, target, object_key = [*key.split(":", 3), "", "", ""][:4]
+        if type not in OBJECTS or not object_key:
             return None
-        there = [one["id"] for one in named(caller, OBJECTS[type][1], thing) if one["project_id"] == caller.project]
-        if not there:
+        object_ids = [row["id"] for row in rows_by_key(caller, OBJECTS[type][1], object_key)
+                      if row["project_id"] == caller.project]
+        if not object_ids:
             return None
-        said = {"object_id": there, "action": [action], "target_project": [_project(caller, target)]}
-        found = rows(caller, "rbac_policies", **said)
-        return self.only(caller, [_shown(one) for one in found], key)
+        filters = {"object_id": object_ids, "action": [action], "target_project": [_project(caller, target)]}
+        policy_rows = visible_rows(caller, "rbac_policies", **filters)
+        return self.only(caller, [_shown(row) for row in policy_rows], key)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         kind, plural = OBJECTS[want["object_type"]]
-        thing = reference(caller, kind, plural, ("object", want["object"]),
-                          lambda one: one["project_id"] == caller.project)
-        want = {**want, "object": thing, "target_project": _project(caller, want["target_project"])}
+        object_id = resolve_reference(caller, kind, plural, ("object", want["object"]),
+                                      lambda row: row["project_id"] == caller.project)
+        want = {**want, "object": object_id, "target_project": _project(caller, want["target_project"])}
         return {**want, "name": ":".join(want[name] for name in KEY)}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        if is_uuid(want["object"]) and have is None:
+        if is_uuid_key(want["object"]) and have is None:
             self._create(caller, want, dry=True)
 
     def _create(self, caller: Caller, want: Document, *, dry: bool) -> str:
@@ -85,10 +88,10 @@ class RbacPolicies(CloudDriver):
 
 def _project(caller: Caller, key: str) -> str:
     """Return the id of a project, or ``*`` for all."""
-    return key if key == EVERYBODY else project_id(caller, key, "target_project")
+    return key if key == EVERYBODY else resolve_project_id(caller, key, "target_project")
 
 
 def _shown(row: Row) -> Document:
-    found = {"object": row["object_id"], **{name: row[name] for name in KEY if name != "object"}}
-    return {"id": row["id"], "name": ":".join(found[name] for name in KEY), **{name: found[name] for name in (
+    policy = {"object": row["object_id"], **{name: row[name] for name in KEY if name != "object"}}
+    return {"id": row["id"], "name": ":".join(policy[name] for name in KEY), **{name: policy[name] for name in (
         "object_type", "object", "action", "target_project")}, "_owner": row["project_id"]}

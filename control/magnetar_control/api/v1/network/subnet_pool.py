@@ -7,33 +7,33 @@ from collections.abc import Iterable
 
 from magnetar_control.api.network import attributes
 from magnetar_control.compute.caller import Caller
-from magnetar_control.services.network.subnets.subnet_pools import joined
+from magnetar_control.services.network.subnets.subnet_pools import join_prefixes
+from magnetar_core.document import Document
 from magnetar_core.kinds import AddressScope, SubnetPool
-from magnetar_core.reconcile import Document
 
-from .networking import Networking, Row, of_project, reference
+from .networking import Networking, Row, resolve_reference, usable_by_project
 
 
 class AddressScopes(Networking):
-    """Those of the project, and those that are shared with it."""
+    """The driver of the project's address scopes and of those shared with it."""
 
     kind, plural, body = AddressScope, "address_scopes", attributes.ADDRESS_SCOPE
 
-    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
-        return list(filter(of_project(caller), found))
+    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+        return list(filter(usable_by_project(caller), service_rows))
 
     def shown(self, row: Row) -> Document:
         return {"ip_version": row["ip_version"], "shared": row["shared"]}
 
 
 class SubnetPools(Networking):
-    """Those of the project, and those that are shared with it."""
+    """The driver of the project's subnet pools and of those shared with it."""
 
     kind, plural, body, references = SubnetPool, "subnetpools", attributes.SUBNET_POOL, ("address_scope",)
     own = ("prefixes", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota", "shared", "is_default")
 
-    def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
-        return list(filter(of_project(caller), found))
+    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+        return list(filter(usable_by_project(caller), service_rows))
 
     def shown(self, row: Row) -> Document:
         return {"address_scope": row["address_scope_id"], "ip_version": row["ip_version"],
@@ -41,12 +41,13 @@ class SubnetPools(Networking):
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         plain = self.body.changes({"prefixes": want["prefixes"]}, "")
-        want = {**want, "prefixes": list(map(str, joined(plain["prefixes"])))}
+        want = {**want, "prefixes": list(map(str, join_prefixes(plain["prefixes"])))}
         if want["address_scope"] in (None, (have or {}).get("address_scope")):
             return want
-        return {**want, "address_scope": reference(
-            caller, AddressScope, "address_scopes", ("address_scope", want["address_scope"]), of_project(caller))}
+        return {**want, "address_scope": resolve_reference(
+            caller, AddressScope, "address_scopes", ("address_scope", want["address_scope"]),
+            usable_by_project(caller))}
 
     def values(self, want: Document, names: Iterable[str]) -> Document:
-        found = super().values(want, names)
-        return {{"address_scope": "address_scope_id"}.get(name, name): value for name, value in found.items()}
+        values = super().values(want, names)
+        return {{"address_scope": "address_scope_id"}.get(name, name): value for name, value in values.items()}

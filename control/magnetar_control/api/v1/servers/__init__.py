@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of servers, and of what servers are given."""
+"""The drivers of servers and of their attachments."""

@@ -1,74 +1,74 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment, interface_attachment and share_attachment: what a server has; the key is SERVER:WHAT."""
+"""volume_attachment, interface_attachment and share_attachment: resources of a server; the key is SERVER:RESOURCE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 from uuid import UUID, uuid5
-
-import orjson
 
 from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.api.v1.volume import VOLUMES
 from magnetar_control.compute.attachments import interfaces, shares, volume_attachments
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.servers import servers
-from magnetar_control.compute.target import find
+from magnetar_control.compute.target import find_server_target
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.kinds import InterfaceAttachment, ShareAttachment, VolumeAttachment
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import Document, missing
+from magnetar_core.reconcile import refuse_missing
 
 from .server import SERVERS
 from .server_actions import ServerActions
 from .server_request import NETWORKS, OF_DEVICES
-from .server_view import nic_id, stamp
+from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """*other*: the field beside ``server``; *known_by*: fields that the second half of a key may be."""
+    """The common part of attachments. *other*: the field next to ``server``; *known_by*: fields that the second half of
+    a key may match."""
 
     other = ""
     known_by: tuple[str, ...] = ()
 
     def given(self, key: str, want: Document) -> Document:
-        server, colon, what = key.partition(":")
-        if not colon or not server or not what:
+        server, colon, other_key = key.partition(":")
+        if not colon or not server or not other_key:
             raise InvalidField("key", f"must be SERVER:{self.other.upper()}, each a name or a uuid", key)
-        found: Document = self.kind.check({"server": server, **self.from_key(what), **want}, partial=True)
+        document: Document = self.kind.check({"server": server, **self.from_key(other_key), **want}, partial=True)
         for name, only in self.host_only.items():
-            if name in found and found[name] != only:
-                raise InvalidField(name, f"in a cloud it is {only!r}", found[name])
-        return found
+            if name in document and document[name] != only:
+                raise InvalidField(name, f"in a cloud it is {only!r}", document[name])
+        return document
 
-    def from_key(self, what: str) -> Document:
-        """What the second half of the key gives."""
-        return {self.other: what}
+    def from_key(self, other_key: str) -> Document:
+        """Return the fields that the second half of the key sets."""
+        return {self.other: other_key}
 
-    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
-        """Those of servers."""
+    def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
+        """Return the attachments of the servers of *rows*."""
         raise NotImplementedError
 
     def every(self, caller: Caller) -> list[Document]:
-        return self.of_servers(caller, servers.of_project(caller))
+        return self.of_servers(caller, servers.list_project_servers(caller))
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """By SERVER:WHAT, or by uuid."""
-        server, colon, what = key.partition(":")
+        """Return the attachment with the key SERVER:RESOURCE or with a uuid."""
+        server, colon, other_key = key.partition(":")
         if not colon:
-            return next((one for one in self.every(caller) if one["id"] == key), None)
+            return next((attachment for attachment in self.every(caller) if attachment["id"] == key), None)
         row = SERVERS.row(caller, server)
-        found = [] if row is None else self.of_servers(caller, [row])
-        return next((one for one in found if any(
-            one[name] == (what.lower() if name == "mac" else what) for name in self.known_by)), None)
+        attachments = [] if row is None else self.of_servers(caller, [row])
+        return next((attachment for attachment in attachments if any(
+            attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """The uuid of the server; its name where a dry run may assume it."""
+        """Return the uuid of the server *name*, or *name* where a dry run may assume the server."""
         row = SERVERS.row(caller, name)
         if row is None:
-            missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
+            refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
         return str(row.id) if row is not None else name
 
 
@@ -78,37 +78,40 @@ class VolumeAttachments(Attached):
     making = (Step("attach", "attach the volume"),)
     removing = (Step("detach", "detach the volume"),)
 
-    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
-        held = [(row, one) for row in rows for one in orjson.loads(row.volumes)]
-        names = VOLUMES.names(caller) if held else {}
+    def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
+        server_attachments = [(row, attachment) for row in rows for attachment in row.volumes]
+        names = VOLUMES.names(caller) if server_attachments else {}
         return [{
-            "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
-            "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
-            "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
-            "delete_on_termination": one["delete_on_termination"], "origin": None, "replaces": None,
+            "id": attachment["attachment_id"], "name": f"{row.id}:{attachment['volume_id']}", "server": row.id,
+            "volume": attachment["volume_id"], "device": (attachment["device"] or "").rpartition("/")[2],
+            "bus": "virtio",
+            "tag": attachment.get("tag"), "readonly": False, "boot_index": attachment.get("boot_index"),
+            "delete_on_termination": attachment["delete_on_termination"], "origin": None, "replaces": None,
             "server_name": row.name,
-            "volume_name": names.get(one["volume_id"], ""), "serial": one["volume_id"][:20], "status": "attached",
-            "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
-            for row, one in held]
+            "volume_name": names.get(attachment["volume_id"], ""), "serial": attachment["volume_id"][:20],
+            "status": "attached",
+            "fault": None, "created_at": agent_timestamp(row.created_at), "updated_at": agent_timestamp(row.updated_at)}
+            for row, attachment in server_attachments]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         if have:
             want = {**want, "server": have["server"], "volume": have["volume"]}
         else:
-            found = VOLUMES.referred(caller, want["volume"], "volume", f"no volume {want['volume']!r} that you may use")
+            volume = VOLUMES.referred(caller, want["volume"], "volume",
+                                      f"no volume {want['volume']!r} that you may use")
             want = {**want, "server": self.server(caller, want["server"]),
-                    "volume": found["id"] if found else want["volume"]}
+                    "volume": volume["id"] if volume else want["volume"]}
             if want.get("replaces"):
                 want = self._replacing(caller, want)
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
-        """*want* with the uuid of the volume that it replaces, and what the attachment has of that."""
+        """Return *want* with the uuid, device and tag of the volume that it replaces."""
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
-            missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]), "volume",
-                    want["replaces"])
+            refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),
+                           "volume", want["replaces"])
             return want
         for name in ("device", "tag"):
             if want.get(name) and want[name].rpartition("/")[2] != old[name]:
@@ -122,20 +125,21 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
+        """Check that the device name is free, because the Compute API would choose another, that the volume is free,
+        and that it is no root disk."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
-            return  # a dry run assumes it
+            return  # a dry run assumes the server
         if want.get("replaces") and have is None:
-            kept = find(caller, row.id)
-            volume_attachments.swap.check_allowed(caller, kept)
-            volume_attachments.check_swap(caller, kept, want["replaces"], want["volume"])
+            target = find_server_target(caller, row.id)
+            volume_attachments.swap_server_volume.check_allowed(caller, target)
+            volume_attachments.check_volume_swap(caller, target, want["replaces"], want["volume"])
             return
         if have and have["boot_index"] == 0:
-            raise Conflict("A root disk cannot be detached, and so not be attached anew either. Make the server anew.")
-        taken = {(one["device"] or "").rpartition("/")[2] for one in orjson.loads(row.volumes)
-                 if one["volume_id"] != want["volume"]}
-        taken |= ({"vda"} if row.image_id else set()) | volume_attachments.local_names(row)
+            raise Conflict("A root disk cannot be detached, and so not be attached again either. Make the server anew.")
+        taken = {(attachment["device"] or "").rpartition("/")[2] for attachment in row.volumes
+                 if attachment["volume_id"] != want["volume"]}
+        taken |= ({"vda"} if row.image_id else set()) | volume_attachments.local_disk_names(row)
         if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
             raise InvalidField("device", "must be a free name such as vdb; the server has " + ", ".join(sorted(taken)),
                                want["device"])
@@ -147,23 +151,25 @@ class VolumeAttachments(Attached):
         self.check_make(caller, want, None)
         if want.get("replaces"):
             ServerActions(caller, want["server"], operation).run(
-                "swap_volume", volume_attachments.swap, want["replaces"], want["volume"], anew=True)
-            volume_attachments.update(caller, find(caller, want["server"]), want["volume"],
-                                      delete_on_termination=want["delete_on_termination"])
+                "swap_volume", volume_attachments.swap_server_volume, want["replaces"], want["volume"],
+                new_request_id=True)
+            volume_attachments.update_volume_attachment(caller, find_server_target(caller, want["server"]),
+                                                        want["volume"],
+                                                        delete_on_termination=want["delete_on_termination"])
             return
         ServerActions(caller, want["server"], operation).run(
-            "attach_volume", volume_attachments.attach, want["volume"],
+            "attach_volume", volume_attachments.attach_server_volume, want["volume"],
             f"/dev/{want['device']}" if want["device"] else None, want["tag"],
-            delete_on_termination=want["delete_on_termination"], anew=True)
+            delete_on_termination=want["delete_on_termination"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Whether the volume goes with the server."""
-        volume_attachments.update(caller, find(caller, have["server"]), have["volume"],
-                                  delete_on_termination=want["delete_on_termination"])
+        """Update whether the volume is deleted with the server."""
+        volume_attachments.update_volume_attachment(caller, find_server_target(caller, have["server"]), have["volume"],
+                                                    delete_on_termination=want["delete_on_termination"])
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         ServerActions(caller, have["server"], operation).run(
-            "detach_volume", volume_attachments.detach, have["volume"], anew=True)
+            "detach_volume", volume_attachments.detach_server_volume, have["volume"], new_request_id=True)
 
 
 class InterfaceAttachments(Attached):
@@ -171,21 +177,22 @@ class InterfaceAttachments(Attached):
     host_only = {"bridge": None, "port": None, **dict.fromkeys(OF_DEVICES), "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
-    def from_key(self, what: str) -> Document:
-        return {"mac": what.lower()} if what.count(":") == 5 else {"network": what}
+    def from_key(self, other_key: str) -> Document:
+        return {"mac": other_key.lower()} if other_key.count(":") == 5 else {"network": other_key}
 
-    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
-        held = [(row, nic, [ip["ip_address"] for ip in nic.get("fixed_ips") or ()])
-                for row in rows for nic in orjson.loads(row.interfaces)]
+    def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
+        server_nics = [(row, nic, [ip["ip_address"] for ip in nic.get("fixed_ips") or ()])
+                       for row in rows for nic in row.nics]
         return [{
             "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
             "network": nic["network"], **self.host_only, "mac": nic["mac"],
             "tag": nic.get("tag"),
             "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
             "_network": nic["network_id"],
-            "addresses": [{"addr": one, "version": 6 if ":" in one else 4, "mac": nic["mac"], "source": "network"}
-                          for one in addresses]}
-            for row, nic, addresses in held]
+            "addresses": [{"addr": address, "version": 6 if ":" in address else 4, "mac": nic["mac"],
+                           "source": "network"}
+                          for address in addresses]}
+            for row, nic, addresses in server_nics]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         if have:
@@ -210,30 +217,33 @@ class InterfaceAttachments(Attached):
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         ServerActions(caller, have["server"], operation).run(
-            "detach_interface", interfaces.detach, have["_port"], anew=True)
+            "detach_interface", interfaces.detach_nic, have["_port"], new_request_id=True)
 
 
 class ShareAttachments(Attached):
-    """They come and go while the server is off. One that its host could not give is attached anew."""
+    """The driver of share attachments. Shares are attached and detached while the server is off. A share that its host
+    could not provide is attached again."""
 
     kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
     making = (Step("attach", "attach the share"),)
     removing = (Step("detach", "detach the share"),)
 
-    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+    def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
         return [{
-            "id": str(uuid5(UUID(row.id), one["share_id"])), "name": f"{row.id}:{one['share_id']}",
-            "server": row.id, "share": one["share_id"],
-            "tag": one["tag"], "server_name": row.name, "share_name": one["share"], "status": one["status"],
-            "export_location": one["location"] if caller.context.is_admin else None}
-            for row in rows for one in shares.of_server_row(row)]
+            "id": str(uuid5(UUID(row.id), attachment["share_id"])), "name": f"{row.id}:{attachment['share_id']}",
+            "server": row.id, "share": attachment["share_id"],
+            "tag": attachment["tag"], "server_name": row.name, "share_name": attachment["share"],
+            "status": attachment["status"],
+            "export_location": attachment["location"] if caller.context.is_admin else None}
+            for row in rows for attachment in shares.shares_of_server(row)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         if have:
             return {**want, **{name: have[name] for name in ("server", "share", "name")}}
         server = self.server(caller, want["server"])
-        share = next((id for id, one in caller.cloud.shares.items() if want["share"] in (id, one.name)
-                      and one.is_for(str(caller.project))), None)
+        share = next((id for id, configured_share in caller.cloud.shares.items()
+                      if want["share"] in (id, configured_share.name)
+                      and configured_share.is_for(str(caller.project))), None)
         if share is None:
             raise InvalidField("share", f"there is no share {want['share']!r} that your project may have")
         return {**want, "server": server, "share": share, "tag": want.get("tag") or share, "name": f"{server}:{share}"}
@@ -248,10 +258,10 @@ class ShareAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """The server is off."""
+        """Check that the server is off."""
         row = SERVERS.row(caller, want["server"])
         if row is not None:
-            shares.attach.check_allowed(caller, find(caller, row.id))
+            shares.attach_server_share.check_allowed(caller, find_server_target(caller, row.id))
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         self.check_make(caller, have, None)
@@ -263,12 +273,13 @@ class ShareAttachments(Attached):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         ServerActions(caller, want["server"], operation).run(
-            "attach_share", shares.attach, want["share"], want["tag"], anew=True)
+            "attach_share", shares.attach_server_share, want["share"], want["tag"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Try again."""
+        """Detach the share and attach it again."""
         self.remove(caller, have, operation)
         self.make(caller, {**want, "tag": have["tag"]}, operation)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        ServerActions(caller, have["server"], operation).run("detach_share", shares.detach, have["share"], anew=True)
+        ServerActions(caller, have["server"], operation).run("detach_share", shares.detach_server_share, have["share"],
+                                                             new_request_id=True)

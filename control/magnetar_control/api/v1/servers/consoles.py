@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""POST /v1/server/KEY/consoles: URLs of a console of a server, of which one may be used once."""
+"""POST /v1/server/KEY/consoles: URLs of a console of a server; only one of them can be used, once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.servers import consoles
 from magnetar_control.compute.servers.consoles import NOVNC, PROTOCOLS, ConsoleUrls
-from magnetar_control.compute.target import find
+from magnetar_control.compute.target import find_server_target
 from magnetar_control.web import Answer, Request
-from magnetar_control.web.request import parsed
+from magnetar_control.web.request import parse_json
 from magnetar_core.fields import Field, Kind
 from magnetar_core.values import Choices
 
 
 class OpenConsoleRequest(Kind):
-    """The body."""
+    """The request body."""
 
-    type = Field(Choices(*(one for types in PROTOCOLS.values() for one in types)), "Which console.", default=NOVNC)
+    type = Field(Choices(*(console_type for types in PROTOCOLS.values() for console_type in types)), "Which console.",
+                 default=NOVNC)
 
 
-def opened(request: Request, caller: Caller, driver: Any, key: str) -> Answer:
-    """*url* as OpenStack's clients show it; *page* for browsers, *socket* for clients of WebSockets."""
+def handle_open_console(request: Request, caller: Caller, driver: Any, key: str) -> Answer:
+    """Open a console. Return ``url`` as OpenStack's clients show it, ``page`` for browsers, ``socket`` for WebSocket
+    clients."""
     row = driver.existing(caller, key)
-    sent = {**OpenConsoleRequest.defaults(), **OpenConsoleRequest.check(parsed(request.content))}
-    found, urls = consoles.open_console(caller, find(caller, row.id), sent["type"]), ConsoleUrls(
+    sent = {**OpenConsoleRequest.defaults(), **OpenConsoleRequest.check(parse_json(request.content))}
+    console, urls = consoles.open_console(caller, find_server_target(caller, row.id), sent["type"]), ConsoleUrls(
         caller.settings, request.root)
-    return Answer({"server": row.id, "type": found.type, "protocol": found.protocol, "url": urls.of(found),
-                   "page": urls.page(found), "socket": urls.socket(found), "expires_at": f"{found.expires_at}Z"})
+    return Answer({"server": row.id, "type": console.type, "protocol": console.protocol, "url": urls.of(console),
+                   "page": urls.page(console), "socket": urls.socket(console), "expires_at": f"{console.expires_at}Z"})

@@ -1,56 +1,62 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the agent of a server's host plans for a change: it is asked for a dry run of what the conductors would send."""
+"""The steps that the agent of a server's host plans for a change: it gets a dry run of the conductors' requests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from magnetar_control.agents import plain
+from magnetar_control.agents import user_message
 from magnetar_control.compute.caller import Caller
+from magnetar_core.document import Document
 from magnetar_core.errors import HypervisorDown, NotFound, TimedOut, Unreachable
 from magnetar_core.http.client import Client
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import Document, warn
+from magnetar_core.reconcile import warn_caller
 
-from .server_plan import PlannedAction, predictions, steps, wish
+from .server_plan import PlannedAction, agent_document, predict_actions, steps_of_actions
 
 #: Seconds that the agent has to answer.
 LIMIT = 10.0
 LAST_KNOWN = "The steps are predicted from what was last known of the server."
 
 
-def predicted(caller: Caller, actions: Sequence[PlannedAction], want: Document, have: Document) -> list[Step]:
-    """The steps of *actions* on the server's host. Its agent says those up to the first action that is more than
-    another power state; the next starts from a state that the host is not in yet. Raises what the agent refuses; warns
-    of an agent that does not answer."""
+def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: Document, have: Document) -> list[Step]:
+    """Return the steps of *actions* on the server's host.
+
+    The agent plans the steps up to the first action that is more than another power state; the next action starts from
+    a state that the host is not in yet. Raises what the agent refuses; warns if the agent does not answer.
+    """
     host = caller.cloud.hosts.get(have["_host"])
     try:
-        if host is not None and any(wish(action, want, have) for action in actions):
+        if host is not None and any(agent_document(action, want, have) for action in actions):
             if not host.up:
                 raise Unreachable
             with caller.cloud.agents.client(host.endpoint, LIMIT) as client:
                 client.get("server", have["id"])
                 return list(_planned(client, actions, want, have))
     except (Unreachable, TimedOut, HypervisorDown) as error:
-        warn(f"{plain(error)} {LAST_KNOWN}")
+        warn_caller(f"{user_message(error)} {LAST_KNOWN}")
     except NotFound:
-        warn(f"The server's host does not have it. {LAST_KNOWN}")
-    return steps(actions, want, have)
+        warn_caller(f"The server's host does not have it. {LAST_KNOWN}")
+    return steps_of_actions(actions, want, have)
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
-    """The agent is asked for the documents of the actions one after the other. Nothing of them is done, so each
-    document says what those before it say too, and the agent's plan begins with the steps that are known already.
-    Where it does not, the agent has a shorter way than the server actions, and is not asked further."""
+    """Yield the steps of the actions, from one dry run of the agent for each.
+
+    A dry run changes nothing, so each document repeats the fields of the previous ones, and the agent's plan begins
+    with the known steps. If it does not, the agent has a shorter way than the server actions, and gets no further dry
+    runs.
+    """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}
-    known: list[Step] = []
+    planned_steps: list[Step] = []
     asking = True
-    for action, wished, expected in predictions(actions, want, have):
-        asking = asking and not (action.key == "resize" and want["_assumed"])  # nobody knows the flavor's sizes yet
+    for action, wished, expected in predict_actions(actions, want, have):
+        asking = asking and not (action.key == "resize" and want["_assumed"])  # the flavor's sizes are not known yet
         asking = asking and action.key != "unshelve"
-        asking = asking and (action.key != "rebuild" or bool(want["image"]))  # the volume service knows of volumes
+        asking = asking and (action.key != "rebuild" or bool(want["image"]))  # only the volume service knows volumes
         if wished is None or not asking:
             yield from expected
             continue
@@ -58,7 +64,8 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
         answer = client.ensure("server", have["id"], document, "rebuild" if rebuild else "fail", dry_run=True,
                                timeout=LIMIT, allow_reboot=True,
                                preserve_ephemeral=bool(rebuild.get("preserve_ephemeral")))
-        found = [Step(one["verb"], one["text"]) for one in answer["steps"] if one["verb"] != "record"]
-        asking = found[:len(known)] == known and (action.key != "rebuild" or found != known)
-        yield from found[len(known):] if asking else expected
-        known, asking = found, asking and set(document) == {"power"}
+        agent_steps = [Step(step["verb"], step["text"]) for step in answer["steps"] if step["verb"] != "record"]
+        asking = agent_steps[:len(planned_steps)] == planned_steps and (action.key != "rebuild"
+                                                                        or agent_steps != planned_steps)
+        yield from agent_steps[len(planned_steps):] if asking else expected
+        planned_steps, asking = agent_steps, asking and set(document) == {"power"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wanted of a server, with its references resolved, and the same as the use cases take it."""
+"""The request for a server with its references resolved, and in the form of the use cases."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from magnetar_control.compute.servers.metadata import METADATA
 from magnetar_control.compute.servers.server_actions import Rebuild
 from magnetar_control.compute.servers.server_create import NewServers
 from magnetar_control.store.servers import servers
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.kinds.common import REFERENCE
-from magnetar_core.kinds.flavor import completed
+from magnetar_core.kinds.flavor import complete_sizes
 from magnetar_core.power import OFF
-from magnetar_core.reconcile import Document, is_uuid, missing
+from magnetar_core.reconcile import is_uuid_key, refuse_missing
 from magnetar_core.values import Value
 
 from .server_plan import nics_fit
@@ -34,203 +35,210 @@ FLAVORS, KEYPAIRS, NETWORKS = CloudFlavors(), CloudKeypairs(), CloudNetworks()
 GROUPS, PORTS, HINTS = ServerGroups(), Ports(), Hints()
 #: Values of the access addresses.
 ACCESS: Mapping[str, Value] = {"access_ip_v4": Address(4), "access_ip_v6": Address(6)}
-#: What a NIC has that is a device of a single host; a cloud has ports for such.
+#: Fields of a NIC that only devices of a single host have; a cloud has ports for them.
 OF_DEVICES = ("physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan")
-#: What an item of the block device mapping is made from, by its source_type; others name nothing.
+#: Sources of an item of the block device mapping, by its source_type; other types name no source.
 SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snapshot": SNAPSHOTS}
 
 
-def complete(caller: Caller, want: Document, have: Document | None) -> Document:
-    """*want*, a whole document, with references as ``server_view`` shows them. What differs from *have* in words only
-    is as it is there. ``_flavor`` is the flavor's id, ``_specs`` what another one than the server has asks for besides
-    sizes, ``_assumed`` whether a dry run assumes that something is made before. Raises ``InvalidField``."""
+def resolve_server_references(caller: Caller, want: Document, have: Document | None) -> Document:
+    """Return *want*, a whole document, with references as ``server_view`` shows them.
+
+    Where *want* differs from *have* in words only, the values of *have* stay. ``_flavor`` is the flavor's id,
+    ``_specs`` the extra specs of a flavor that differs from the server's, ``_assumed`` whether a dry run assumes that a
+    resource is created before. Raises ``InvalidField``.
+    """
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
-    found = {**want, "flavor": flavor, "_flavor": flavor_id, "_specs": references.specs,
-             "image": references.image(want.get("image")), "networks": references.networks(want["networks"]),
-             "block_device_mapping": references.blocks(want.get("block_device_mapping") or [])}
+    resolved = {**want, "flavor": flavor, "_flavor": flavor_id, "_specs": references.specs,
+                "image": references.image(want.get("image")), "networks": references.networks(want["networks"]),
+                "block_device_mapping": references.blocks(want.get("block_device_mapping") or [])}
     if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
         references.resolve(KEYPAIRS, want["key_name"], "key_name")
     zone = want.get("availability_zone")
-    if zone and have:  # ZONE:HOST says where a new server goes; afterwards the zone counts
-        found["availability_zone"] = zone.partition(":")[0] or have["availability_zone"]
-    found["trusted_image_certificates"] = want.get("trusted_image_certificates") or None  # an empty list names none
-    found.update(addressed(want), scheduler_hints=references.hints(want.get("scheduler_hints")))
+    if zone and have:  # ZONE:HOST places a new server; afterwards only the zone counts
+        resolved["availability_zone"] = zone.partition(":")[0] or have["availability_zone"]
+    resolved["trusted_image_certificates"] = want.get("trusted_image_certificates") or None  # an empty list names none
+    resolved.update(access_addresses(want), scheduler_hints=references.hints(want.get("scheduler_hints")))
     names, keys = references.groups(want.get("security_groups"))
-    return {**found, "security_groups": names, "_groups": keys, "rescue": references.rescue(want.get("rescue")),
+    return {**resolved, "security_groups": names, "_groups": keys, "rescue": references.rescue(want.get("rescue")),
             "_assumed": references.assumed}
 
 
-def addressed(want: Document) -> Document:
+def access_addresses(want: Document) -> Document:
     """Return the access addresses of *want* in their normal form. Raises ``InvalidField``."""
     return {name: value.check(want[name], name) for name, value in ACCESS.items() if want.get(name)}
 
 
-def with_port_ids(caller: Caller, given: Document) -> Document:
-    """Return *given* with uuids in place of names of ports, as far as there are such ports: NICs are known by them."""
-    networks = [{**nic, "port": port["id"]} if nic.get("port") and not is_uuid(nic["port"]) and (
-        port := PORTS.find(caller, nic["port"])) else nic for nic in given.get("networks") or ()]
-    return {**given, "networks": networks} if networks else given
+def with_port_ids(caller: Caller, desired: Document) -> Document:
+    """Return *desired* with uuids in place of names of ports, for ports that exist: uuids of ports identify NICs."""
+    networks = [{**nic, "port": port["id"]} if nic.get("port") and not is_uuid_key(nic["port"]) and (
+        port := PORTS.find(caller, nic["port"])) else nic for nic in desired.get("networks") or ()]
+    return {**desired, "networks": networks} if networks else desired
 
 
 class _References:
-    """What a server refers to. *have*: the server, where there is one."""
+    """The references of a server. *have*: the server, if it exists."""
 
     def __init__(self, caller: Caller, have: Document | None) -> None:
         self.caller, self.have = caller, have
         self.assumed = False
-        #: Extra specs of the flavor, where it is another one than the server has.
+        #: Extra specs of the flavor, if it differs from the server's.
         self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
-        """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
-        found = driver.referred(self.caller, name, field)
-        self.assumed |= found is None
-        return found
+        """Return the resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
+        resource = driver.referred(self.caller, name, field)
+        self.assumed |= resource is None
+        return resource
 
-    def flavor(self, given: Any) -> tuple[Document, str]:
-        """Name and sizes of the flavor, and its id."""
+    def flavor(self, requested: Any) -> tuple[Document, str]:
+        """Return name and sizes of the flavor, and its id."""
         mine: Document = self.have["flavor"] if self.have else {}
-        if isinstance(given, dict):
+        if isinstance(requested, dict):
             sizes = {**dict.fromkeys(SIZES[3:], 0), **{
-                name: n for name, n in completed(given, mine).items() if name in SIZES[1:]}}
+                name: n for name, n in complete_sizes(requested, mine).items() if name in SIZES[1:]}}
             if self.have and all(mine.get(name) == value for name, value in sizes.items()):
                 return mine, str(self.have["_flavor"])
-            fits = [one for one in FLAVORS.every(self.caller) if all(one[name] == n for name, n in sizes.items())]
+            fits = [flavor for flavor in FLAVORS.every(self.caller)
+                    if all(flavor[name] == n for name, n in sizes.items())]
             if not fits:
                 raise InvalidField("flavor", "no flavor of this cloud has these sizes; ask an administrator for one, "
                                              "or name one", sizes)
-            # One that asks for nothing besides sizes, where there is one.
-            found: Document | None = min(fits, key=lambda one: bool(one.get("extra_specs")))
+            # A flavor without extra specs, if there is one.
+            chosen_flavor: Document | None = min(fits, key=lambda flavor: bool(flavor.get("extra_specs")))
         else:
-            found = self.resolve(FLAVORS, str(given), "flavor")
-        if found is None:
-            return {**dict.fromkeys(SIZES, 0), **mine, "name": given}, str(given)
-        self.specs = found.get("extra_specs") or {}
-        return {name: found[name] for name in SIZES}, str(found["id"])
+            chosen_flavor = self.resolve(FLAVORS, str(requested), "flavor")
+        if chosen_flavor is None:
+            return {**dict.fromkeys(SIZES, 0), **mine, "name": requested}, str(requested)
+        self.specs = chosen_flavor.get("extra_specs") or {}
+        return {name: chosen_flavor[name] for name in SIZES}, str(chosen_flavor["id"])
 
-    def image(self, given: Any) -> Document | None:
-        """Name and uuid of the image."""
-        if not given or isinstance(given, dict):
-            return given or None
+    def image(self, requested: Any) -> Document | None:
+        """Return name and uuid of the image."""
+        if not requested or isinstance(requested, dict):
+            return requested or None
         mine: Document | None = self.have["image"] if self.have else None
-        if mine and given in (mine["id"], mine["name"]):
+        if mine and requested in (mine["id"], mine["name"]):
             return mine
-        found = self.resolve(IMAGES, given, "image")
-        return {"id": found["id"], "name": found["name"]} if found else {"id": None, "name": given}
+        image = self.resolve(IMAGES, requested, "image")
+        return {"id": image["id"], "name": image["name"]} if image else {"id": None, "name": requested}
 
-    def networks(self, given: list[Document]) -> list[Document]:
-        """The NICs; those that the server has where these fit what is wanted."""
+    def networks(self, requested_nics: list[Document]) -> list[Document]:
+        """Return the requested NICs; the server's own NICs where they match."""
         have: list[Document] | None = self.have["networks"] if self.have else None
-        if have is not None and given is have:
+        if have is not None and requested_nics is have:
             return have
-        wishes = [nic if "_made" in nic else self._nic(nic, at) for at, nic in enumerate(given)]
+        wishes = [nic if "_made" in nic else self._nic(nic, at) for at, nic in enumerate(requested_nics)]
         named = {nic.get("_port") for nic in wishes if nic.get("port")}
         wishes = [nic for nic in wishes if nic.get("port") or nic.get("_port") not in named - {None}]
         return have if have is not None and nics_fit(wishes, have) == ([], []) else wishes
 
-    def _nic(self, given: Mapping[str, Any], at: int) -> Document:
+    def _nic(self, nic: Mapping[str, Any], at: int) -> Document:
         where = f"networks[{at}]"
-        if given.get("bridge"):
+        if nic.get("bridge"):
             raise InvalidField(f"{where}.bridge", "is for a single host; in a cloud, name a network (mode bridge makes "
-                                                  "one of a bridge)", given["bridge"])
+                                                  "one of a bridge)", nic["bridge"])
         for name in OF_DEVICES:
-            if given.get(name):
+            if nic.get(name):
                 raise InvalidField(f"{where}.{name}", "is for a single host; in a cloud, a port of vnic_type direct is "
-                                                      "such a NIC (openstack server create --port)", given[name])
-        if given.get("port"):
-            return self._of_port(given, where)
-        if not given.get("network"):
+                                                      "such a NIC (openstack server create --port)", nic[name])
+        if nic.get("port"):
+            return self._of_port(nic, where)
+        if not nic.get("network"):
             raise InvalidField(f"{where}.network", "is required, or port")
-        if given.get("model", "virtio") != "virtio":
-            raise InvalidField(f"{where}.model", "must be virtio in a cloud", given["model"])
-        if name := next((one for one in ("network_affinity", "card") if one in given), ""):
-            raise InvalidField(f"{where}.{name}", "follows from network and port in a cloud", given[name])
+        if nic.get("model", "virtio") != "virtio":
+            raise InvalidField(f"{where}.model", "must be virtio in a cloud", nic["model"])
+        if name := next((field for field in ("network_affinity", "card") if field in nic), ""):
+            raise InvalidField(f"{where}.{name}", "follows from network and port in a cloud", nic[name])
         for name in ("port_security", "allowed_addresses"):
-            if name in given:
+            if name in nic:
                 raise InvalidField(f"{where}.{name}", "is a port's in a cloud; make the port with the network service",
-                                   given[name])
-        found = self.resolve(NETWORKS, given["network"], where)
-        name, id = (found["name"], found["id"]) if found else (given["network"], None)
+                                   nic[name])
+        network = self.resolve(NETWORKS, nic["network"], where)
+        name, id = (network["name"], network["id"]) if network else (nic["network"], None)
         return {"network": name, "model": "virtio", "_id": id,
-                **{key: given[key] for key in ("mac", "tag", "address") if given.get(key)}}
+                **{key: nic[key] for key in ("mac", "tag", "address") if nic.get(key)}}
 
-    def _of_port(self, given: Mapping[str, Any], where: str) -> Document:
-        """Return the NIC of a port that exists, which says its network, addresses and MAC address."""
+    def _of_port(self, requested_nic: Mapping[str, Any], where: str) -> Document:
+        """Return the NIC of an existing port, which determines network, addresses and MAC address."""
         for name in ("network", "address", "mac"):
-            if given.get(name):
-                raise InvalidField(f"{where}.{name}", "cannot be combined with port, which has its own", given[name])
-        found = self.resolve(PORTS, given["port"], f"{where}.port")
-        nic: Document = {"network": "", "port": given["port"], "model": "virtio", "_id": None,
-                         **({"tag": given["tag"]} if given.get("tag") else {})}
-        return {**nic, "_id": found["network"], "_port": found["id"]} if found else nic
+            if requested_nic.get(name):
+                raise InvalidField(f"{where}.{name}", "cannot be combined with port, which has its own",
+                                   requested_nic[name])
+        port = self.resolve(PORTS, requested_nic["port"], f"{where}.port")
+        nic: Document = {"network": "", "port": requested_nic["port"], "model": "virtio", "_id": None,
+                         **({"tag": requested_nic["tag"]} if requested_nic.get("tag") else {})}
+        return {**nic, "_id": port["network"], "_port": port["id"]} if port else nic
 
-    def hints(self, given: Document | None) -> Document:
-        """Return the scheduler hints with uuids in place of names; those of the server where they say the same."""
-        hints: Document = dict(given or {})
+    def hints(self, requested: Document | None) -> Document:
+        """Return the scheduler hints with uuids in place of names; the server's own hints if they mean the same."""
+        hints: Document = dict(requested or {})
         if hints.get("group"):
             group = self.resolve(GROUPS, _name(hints["group"], "scheduler_hints.group"), "scheduler_hints.group")
             hints["group"] = group["id"] if group else None
         for name in ("different_host", "same_host"):
             if hints.get(name):
                 servers = hints[name] if isinstance(hints[name], list) else [hints[name]]
-                hints[name] = [self._server(one, f"scheduler_hints.{name}") for one in servers]
+                hints[name] = [self._server(server, f"scheduler_hints.{name}") for server in servers]
         hints = {name: value for name, value in hints.items() if value is not None}
         stored: Document = self.have["scheduler_hints"] if self.have else {}
         return stored if _listed(stored) == _listed(hints) else hints
 
-    def _server(self, given: Any, field: str) -> str:
+    def _server(self, reference: Any, field: str) -> str:
         """Return the uuid of a server of the project. Raises ``InvalidField``."""
-        key = _name(given, field)
-        if is_uuid(key):
+        key = _name(reference, field)
+        if is_uuid_key(key):
             return key.lower()
-        named = servers.by_name(self.caller.cloud.store, self.caller.project, key)
+        named = servers.find_servers_named(self.caller.cloud.store, self.caller.project, key)
         if len(named) != 1:
             raise InvalidField(field, f"must name one server, and your project has {len(named)} called {key!r}")
         return str(named[0][1].id)
 
-    def groups(self, given: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return names and keys of the security groups. A server without NICs has none, whatever is asked for."""
+    def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
+        """Return names and keys of the security groups. A server without NICs has none, whatever is requested."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
-        if given is None or given is stored[0] or (self.have and not self.have["networks"]):
+        if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
-        found: list[Document] = []
-        for at, name in enumerate(given):
+        groups: list[Document] = []
+        for at, name in enumerate(requested):
             try:
-                found += self.caller.cloud.services.network.groups(self.caller.context, [name])
+                groups += self.caller.cloud.services.network.groups(self.caller.context, [name])
             except InvalidRequest:
                 self.assumed = True
-                missing(InvalidField(f"security_groups[{at}]", f"there is no security group {name!r} in your project"),
-                        "security_group", name)
-        keys = [*dict.fromkeys(map(group_key, found))]
-        return stored if {*keys} == {*stored[1]} else (sorted({one["name"] for one in found}), keys)
+                refuse_missing(InvalidField(f"security_groups[{at}]",
+                                            f"there is no security group {name!r} in your project"),
+                               "security_group", name)
+        keys = [*dict.fromkeys(map(group_key, groups))]
+        return stored if {*keys} == {*stored[1]} else (sorted({group["name"] for group in groups}), keys)
 
-    def blocks(self, given: list[Document]) -> list[Document]:
-        """With uuids in place of names. What a server was made with is compared by what is said now."""
+    def blocks(self, requested: list[Document]) -> list[Document]:
+        """Return the block devices with uuids in place of names; with the server's own values if they mean the same."""
         blocks = []
-        for at, one in enumerate(given):
-            driver = SOURCES.get(one["source_type"])
-            block = {key: value for key, value in one.items() if key in BLOCK and value is not None}
+        for at, block_device in enumerate(requested):
+            driver = SOURCES.get(block_device["source_type"])
+            block = {key: value for key, value in block_device.items() if key in BLOCK and value is not None}
             name = block.get("uuid")
-            if name and driver and not is_uuid(name):
-                found = self.resolve(driver, name, f"block_device_mapping[{at}].uuid")
-                block["uuid"] = found["id"] if found else None
+            if name and driver and not is_uuid_key(name):
+                source = self.resolve(driver, name, f"block_device_mapping[{at}].uuid")
+                block["uuid"] = source["id"] if source else None
             blocks.append(block)
-        kept: list[Document] = self.have["block_device_mapping"] if self.have else []
-        if len(kept) != len(blocks) or not all(map(_fits, blocks, kept)):
+        stored: list[Document] = self.have["block_device_mapping"] if self.have else []
+        if len(stored) != len(blocks) or not all(map(_fits, blocks, stored)):
             return blocks
-        return [{**old, **new} for old, new in zip(kept, blocks, strict=True)]
+        return [{**old, **new} for old, new in zip(stored, blocks, strict=True)]
 
-    def rescue(self, given: Document | None) -> Document | None:
-        """A server that is rescued stays as it is, whatever it is rescued with."""
+    def rescue(self, requested: Document | None) -> Document | None:
+        """Return the rescue request with the uuid of its image. A server that is already rescued stays as it is, with
+        any rescue request."""
         for name in ("device", "bus"):
-            if given and given.get(name):
+            if requested and requested.get(name):
                 raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
-        if given and given.get("image"):
-            image = self.resolve(IMAGES, given["image"], "rescue.image")
-            given = {**given, "image": image["id"] if image else given["image"]}
+        if requested and requested.get("image"):
+            image = self.resolve(IMAGES, requested["image"], "rescue.image")
+            requested = {**requested, "image": image["id"] if image else requested["image"]}
         rescued: Document | None = self.have["rescue"] if self.have else None
-        return given if given is None or rescued is None else rescued
+        return requested if requested is None or rescued is None else rescued
 
 
 def _name(value: Any, field: str) -> str:
@@ -245,15 +253,15 @@ def _listed(hints: Document) -> Document:
 
 
 def _fits(new: Document, old: Document) -> bool:
-    """Whether a block says nothing else than *old*, but for the image that a root volume is made from."""
-    anew = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
-    return all(old.get(key) == value for key, value in new.items() if not (anew and key == "uuid"))
+    """Return whether the block *new* means the same as *old*, ignoring the image of a root volume."""
+    from_image = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
+    return all(old.get(key) == value for key, value in new.items() if not (from_image and key == "uuid"))
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
-    """A request for the server. The addresses and ports *freed* will be, so they are not named where it is only
-    checked."""
-    nics = [network_of(nic, at, freed) for at, nic in enumerate(want["networks"])]
+    """Return the request for a new server. Addresses and ports in *freed* are in use until the old server is removed,
+    so a check leaves them out."""
+    nics = [requested_network(nic, at, freed) for at, nic in enumerate(want["networks"])]
     return NewServers(
         id=want.get("id"), name=want["name"], flavor_id=want["_flavor"], networks=nics or "none",
         image_id=(want["image"] or {}).get("id"), mapping=want["block_device_mapping"],
@@ -268,8 +276,8 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
         admin_pass=want.get("admin_pass"))
 
 
-def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """One of its networks, as ``Networks.check_requested`` takes it."""
+def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
+    """Return the network at index *at*, as ``Networks.check_requested`` takes it."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:
@@ -280,15 +288,16 @@ def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> 
 
 
 def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]]) -> str | None:
-    """The image that the root disk is made from, be it a local one or a volume."""
+    """Return the image of the root disk, a local disk or a volume."""
     if image:
         return str(image["id"]) if image["id"] else None
-    return next((one.get("uuid") for one in blocks if one.get("boot_index") == 0 and one["source_type"] == "image"),
+    return next((block_device.get("uuid") for block_device in blocks if block_device.get("boot_index") == 0
+                 and block_device["source_type"] == "image"),
                 None)
 
 
 def rebuild_of(want: Document, have: Document) -> Rebuild:
-    """The arguments of the action rebuild. Raises ``InvalidField`` for what it cannot do."""
+    """Return the arguments of the action rebuild. Raises ``InvalidField`` for changes that a rebuild cannot make."""
     image = image_of(want["image"], want["block_device_mapping"])
     if image is None:
         raise InvalidField("image", "is required: a server without one cannot be rebuilt")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an engine does: it gives hosts the networks that the rows of the network service say.
+"""The interface of engines. An engine gives hosts the networks that the rows of the network service describe.
 
-The rows are the truth. ``wanted.py`` makes *units* of them, each a network, port, group or router with all that
-belongs to it; an engine compares units with what it has, and repairs the difference. What others made is left
-alone.
+The rows are the truth. ``wanted.py`` turns them into *units*: a network, port, group or router with everything that
+belongs to it. An engine compares its content with the units, and repairs the difference. It leaves alone what others
+made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class LogicalSubnet:
-    """*routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP. *mode*: how guests get their
-    addresses of IPv6: slaac, dhcpv6-stateful or dhcpv6-stateless."""
+    """A subnet. *routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP. *mode*: how guests get
+    their IPv6 addresses: slaac, dhcpv6-stateful or dhcpv6-stateless."""
 
     id: str
     cidr: str
@@ -29,8 +29,8 @@ class LogicalSubnet:
 
 @dataclass(frozen=True)
 class LogicalNetwork:
-    """*domain*: of the names of its ports, without the dot at its end. *physical*: the physical network that it is on,
-    by the name that hosts have for it, with VLAN tag *vlan*; none for one between hosts only."""
+    """A network. *domain*: the DNS domain of its ports, without the trailing dot. *physical*: the name that hosts have
+    for the physical network below it; ``None``: the network exists between hosts only. *vlan*: its VLAN tag there."""
 
     id: str
     name: str
@@ -43,8 +43,8 @@ class LogicalNetwork:
 
 @dataclass(frozen=True)
 class LogicalLimit:
-    """How much a port sends (egress) or receives (ingress): *kbps*, in kbit/s, and *burst* at once, in kbit; 0 is the
-    engine's usual one."""
+    """A limit on what a port sends (egress) or receives (ingress). *kbps*: kbit/s. *burst*: kbit in one burst; 0 is the
+    engine's default."""
 
     direction: str
     kbps: int
@@ -52,8 +52,8 @@ class LogicalLimit:
 
 
 class LogicalFunction(NamedTuple):
-    """A virtual function of a SmartNIC: the MAC of its physical function, its number there, and the MTU that its
-    representor is to have."""
+    """A virtual function of a SmartNIC: the MAC of its physical function, its number there, and the MTU of its
+    representor."""
 
     parent_mac: str
     number: int
@@ -62,13 +62,16 @@ class LogicalFunction(NamedTuple):
 
 @dataclass(frozen=True)
 class LogicalPort:
-    """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
-    only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
-    its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends.
-    *names*: by which DNS of the network finds it; the last one, by its addresses. *parent*: the port whose guest has it
-    as a VLAN device of the tag *vlan*. *card*: serial number of the SmartNIC whose chassis has it, in place of hosts,
-    which are ``None`` while nobody tells that chassis: it stays where it is; *function*: what that plugs in for it,
-    where it is no subport."""
+    """A port. *addresses*: (subnet, address). *pairs*: further (MAC, address or network) that the port may send from.
+    *groups* count only with *secure* (port security). *hosts*: where the port may be. *arriving*: the port is silent on
+    the second host until its guest announces itself there. *router*: the router whose interface the port is. *dscp*:
+    the mark of the packets that the port sends. *names*: the port's names in the DNS of the network; a reverse query
+    returns the last one. *parent*: the port whose guest has this port as a VLAN device with the tag *vlan*.
+
+    On a SmartNIC: *card* is the serial number of the SmartNIC whose chassis has the port, instead of hosts. *hosts* is
+    ``None`` while the chassis cannot be found out: the port stays where it is. *function*: what the chassis plugs in
+    for the port, unless the port is a subport.
+    """
 
     id: str
     network_id: str
@@ -92,8 +95,8 @@ class LogicalPort:
 
 @dataclass(frozen=True)
 class LogicalRule:
-    """As Neutron has it: *least* and *most* are ports, or type and code of ICMP; ``None`` is any. *remote_addresses*:
-    id of a ``LogicalAddresses``."""
+    """A rule of a security group, as Neutron has it. *least* and *most* are ports, or ICMP type and code; ``None``
+    matches any. *remote_addresses*: the id of a ``LogicalAddresses``."""
 
     id: str
     direction: str
@@ -108,7 +111,7 @@ class LogicalRule:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A security group: what its ports may do besides what others of theirs let them. Nothing else passes."""
+    """A security group. Its rules add to what the other groups of a port let through. Nothing else passes."""
 
     id: str
     stateful: bool = True
@@ -126,7 +129,7 @@ class LogicalAddresses:
 @dataclass(frozen=True)
 class LogicalInterface:
     """A router's side of its port. *networks*: its addresses with prefix lengths. *gateway*: whether the way out is
-    here. *advertises*: the mode of which it tells guests in router advertisements, with *mtu*."""
+    here. *advertises*: the mode that router advertisements tell guests, together with *mtu*."""
 
     port_id: str
     mac: str
@@ -138,8 +141,8 @@ class LogicalInterface:
 
 @dataclass(frozen=True)
 class LogicalTranslation:
-    """*kind*: snat (all of the network *inside* leave as *outside*) or floating (the address *inside* of the port
-    *port_id* is *outside*, and answers from its host with *mac*)."""
+    """A translation of addresses. *kind*: snat (packets of the network *inside* leave with the address *outside*) or
+    floating (the address *inside* of the port *port_id* is *outside*, and its host answers with *mac*)."""
 
     id: str
     kind: str
@@ -151,8 +154,8 @@ class LogicalTranslation:
 
 @dataclass(frozen=True)
 class LogicalForwarding:
-    """Ports of a floating IP, *id*: *protocol* (tcp, udp, sctp) to its address *outside* leads on. *targets*: (port
-    outside, address inside, port inside)."""
+    """Port forwardings of the floating IP *id*, for one *protocol* (tcp, udp, sctp) and its address *outside*.
+    *targets*: (port outside, address inside, port inside)."""
 
     id: str
     protocol: str
@@ -162,7 +165,8 @@ class LogicalForwarding:
 
 @dataclass(frozen=True)
 class LogicalRouter:
-    """*routes*: (destination, next hop). *chassis*: hosts that may have the gateway, the first first."""
+    """A router. *routes*: (destination, next hop). *chassis*: hosts that may have the gateway, in the order of
+    preference."""
 
     id: str
     name: str
@@ -175,75 +179,76 @@ class LogicalRouter:
 
 
 Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter | LogicalAddresses
-#: Begin of the keys of units, by kind: ``port/UUID``.
+#: The prefix of unit keys, by kind: ``port/UUID``.
 KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", LogicalGroup: "group",
                           LogicalRouter: "router", LogicalAddresses: "addresses"}
 
 
-def key_of(unit: Unit) -> str:
-    """``port/UUID`` and the like."""
+def unit_key(unit: Unit) -> str:
+    """Return the key of a unit, such as ``port/UUID``."""
     return f"{KINDS[type(unit)]}/{unit.id}"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """*units*: those that are to be, by key. *scope*: keys that this is about; one without a unit is to go. ``None``:
-    all that there are."""
+    """The units that the engine must have. *units*: key to unit. *scope*: the keys in question; the engine removes a
+    key without a unit. ``None``: all keys."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     scope: frozenset[str] | None = None
 
 
 class EngineDifference(NamedTuple):
-    """*unit*: key of the unit; *text*: what differs."""
+    """A difference between the engine and the rows. *unit*: the key of the unit. *text*: the difference in words."""
 
     unit: str
     text: str
 
 
 class Incomplete(Exception):
-    """The engine lacks what a unit belongs to: everything has to be written."""
+    """The engine lacks something that a unit belongs to: everything must be written."""
 
 
 class NetworkEngine(Protocol):
-    """Every call raises ``Unavailable`` where the engine does not answer."""
+    """An engine of networks. Every call raises ``Unavailable`` when the engine does not answer."""
 
     @property
     def knows_cards(self) -> bool:
-        """Whether it finds the chassis of SmartNICs."""
+        """Return whether the engine finds the chassis of SmartNICs."""
 
     def claim(self) -> None:
-        """From now on this process would write. One does at a time, of all that do; see ``leads``."""
+        """Ask for the right to write. Of all processes that ask, one has it at a time; see ``leads``."""
 
     def leads(self) -> bool:
-        """Whether this process may write."""
+        """Return whether this process may write."""
 
     def knows_all(self) -> bool:
-        """Whether this process has written everything to what the engine has now: not to one that was lost since."""
+        """Return whether this process has written everything to the engine's present content. False after that content
+        was lost."""
 
     def has(self, key: str) -> bool:
-        """Whether it has a network or security group, of this key, of whatever form."""
+        """Return whether the engine has a network or security group with this key, in any form."""
 
-    def repair(self, wanted: Wanted) -> int:
-        """Make it so, in one transaction. Returns the number of the change, for ``reached``. Raises ``Incomplete``.
-        Ports of ``unplaced`` stay on the chassis that they are on."""
+    def repair(self, desired: Wanted) -> int:
+        """Make the engine match *desired*, in one transaction. Returns the number of the change, for ``reached``.
+        Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
 
-    def unplaced(self, wanted: Wanted) -> frozenset[str]:
-        """Keys of the ports on SmartNICs of which it cannot find out now which chassis have them: ask for them again
-        after the repair. It waits for nobody."""
+    def unplaced(self, desired: Wanted) -> frozenset[str]:
+        """Return the keys of the ports on SmartNICs whose chassis the engine cannot find out now. Ask for them again
+        after the repair. Does not wait."""
 
-    def differences(self, wanted: Wanted) -> list[EngineDifference]:
-        """What a repair would change."""
+    def differences(self, desired: Wanted) -> list[EngineDifference]:
+        """Return what a repair would change."""
 
     def faults(self) -> list[str]:
-        """What is wrong with the engine itself, such as a cluster of it that has lost members. Raises nothing."""
+        """Return what is wrong with the engine itself, such as lost members of its cluster. Raises nothing."""
 
     def reached(self, number: int, seconds: float) -> bool:
-        """Wait until all hosts have followed the change of this number; false when they have not after *seconds*."""
+        """Wait until all hosts have followed the change *number*. Returns false when they have not after *seconds*."""
 
     def chassis_of(self, card: str) -> str | None:
-        """Name of the chassis on the SmartNIC of a serial number; ``None`` where there is none. It waits for who knows
-        that."""
+        """Return the name of the chassis on the SmartNIC with the serial number *card*; ``None`` when there is none.
+        Waits for the source of this information."""
 
     def close(self) -> None:
         """Give up the connection, and the right to write."""

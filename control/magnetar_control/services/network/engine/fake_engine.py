@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An engine without hosts: it keeps the units and does nothing with them. For tests, and for trying things out."""
+"""An engine without hosts, which only keeps the units. For tests, and for trying things out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, Log
 
 
 class FakeEngine:
-    """See ``NetworkEngine``. *units* is what there is; *cards*: serial number of a SmartNIC to its chassis. ``away``:
-    it does not answer; ``lost_cards``: nobody tells the chassis of SmartNICs."""
+    """A ``NetworkEngine`` in memory. *units*: its content. *cards*: serial number of a SmartNIC to its chassis.
+    ``away``: it does not answer. ``lost_cards``: the chassis of SmartNICs cannot be found out."""
 
     knows_cards = True
 
@@ -24,7 +24,7 @@ class FakeEngine:
         self._lock = threading.Lock()
 
     def lose(self) -> None:
-        """Everything is lost, as with a northbound database that is made anew."""
+        """Lose everything, as a recreated northbound database does."""
         with self._lock:
             self.units, self._all, self.number = {}, False, 0
 
@@ -42,32 +42,32 @@ class FakeEngine:
     def has(self, key: str) -> bool:
         return key in self.units
 
-    def repair(self, wanted: Wanted) -> int:
+    def repair(self, desired: Wanted) -> int:
         self._answer()
         with self._lock:
-            keys = self.units.keys() if wanted.scope is None else wanted.scope | wanted.units.keys()
-            units = {key: unit for key, unit in self.units.items() if key not in keys} | dict(wanted.units)
-            for unit in wanted.units.values():
+            keys = self.units.keys() if desired.scope is None else desired.scope | desired.units.keys()
+            units = {key: unit for key, unit in self.units.items() if key not in keys} | dict(desired.units)
+            for unit in desired.units.values():
                 if isinstance(unit, LogicalPort) and f"network/{unit.network_id}" not in units:
                     raise Incomplete(f"port {unit.id} is on network {unit.network_id}, which is not there")
-            self.units, self._all = units, self._all or wanted.scope is None
+            self.units, self._all = units, self._all or desired.scope is None
             self.number += 1
             return self.number
 
-    def unplaced(self, wanted: Wanted) -> frozenset[str]:
-        return frozenset(key for key, unit in wanted.units.items()
+    def unplaced(self, desired: Wanted) -> frozenset[str]:
+        return frozenset(key for key, unit in desired.units.items()
                          if self.lost_cards and isinstance(unit, LogicalPort) and unit.card)
 
-    def differences(self, wanted: Wanted) -> list[EngineDifference]:
+    def differences(self, desired: Wanted) -> list[EngineDifference]:
         self._answer()
-        keys = self.units.keys() | wanted.units.keys() if wanted.scope is None else wanted.scope
-        found = []
+        keys = self.units.keys() | desired.units.keys() if desired.scope is None else desired.scope
+        differences = []
         for key in sorted(keys):
-            have, want = self.units.get(key), wanted.units.get(key)
+            have, want = self.units.get(key), desired.units.get(key)
             if have != want:
                 how = "is missing" if have is None else "differs" if want else "is to go"
-                found.append(EngineDifference(key, f"{key} {how}"))
-        return found
+                differences.append(EngineDifference(key, f"{key} {how}"))
+        return differences
 
     def faults(self) -> list[str]:
         return []
@@ -85,19 +85,19 @@ class FakeEngine:
         self._claimed = False
 
     def port(self, id: str) -> LogicalPort | None:
-        """A port that it has."""
-        found = self.units.get(f"port/{id}")
-        return found if isinstance(found, LogicalPort) else None
+        """Return a port; ``None`` when the engine does not have it."""
+        unit = self.units.get(f"port/{id}")
+        return unit if isinstance(unit, LogicalPort) else None
 
     def group(self, id: str) -> LogicalGroup | None:
-        """A security group that it has."""
-        found = self.units.get(f"group/{id}")
-        return found if isinstance(found, LogicalGroup) else None
+        """Return a security group; ``None`` when the engine does not have it."""
+        unit = self.units.get(f"group/{id}")
+        return unit if isinstance(unit, LogicalGroup) else None
 
     def router(self, id: str) -> LogicalRouter | None:
-        """A router that it has."""
-        found = self.units.get(f"router/{id}")
-        return found if isinstance(found, LogicalRouter) else None
+        """Return a router; ``None`` when the engine does not have it."""
+        unit = self.units.get(f"router/{id}")
+        return unit if isinstance(unit, LogicalRouter) else None
 
     def _answer(self) -> None:
         if self.away:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes to the engine what has changed. Each process of the control plane has a worker; the one that leads writes.
+"""The worker that writes changes to the engine. Each process of the control plane has one; the worker of the leading
+process writes.
 
-A note goes when the engine has what it says, so a crash loses nothing: the note is there again for the next.
+A note is removed when the engine has written it. A crash loses nothing: the next worker finds the note again.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from magnetar_core.errors import MagnetarError, Unavailable
 
 from . import changes
 from .engine import EngineDifference, Incomplete, NetworkEngine
-from .wanted import read, unknown
+from .wanted import knows_nothing, read_desired_units
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks for notes: of what this process writes a bell tells.
+#: Seconds between two looks for notes. A bell announces what this process notes itself.
 LOOK = 0.5
 #: Seconds between two comparisons of everything.
 ALL = 300.0
-#: Seconds before the engine is asked again after it did not answer.
+#: Seconds before the worker asks the engine again after it did not answer.
 AGAIN = 2.0
-#: Seconds that the start of a guest waits for hosts where these did not follow the last time: one that is down never
-#: does, until it is back or taken out of OVN.
+#: Seconds that the start of a guest waits for hosts that did not follow the last time. A host that is down never
+#: follows until it is back or taken out of OVN.
 BEHIND = 0.5
 
 
@@ -42,7 +43,7 @@ class Wait(NamedTuple):
 
 
 class Hearing:
-    """Somebody who waits, and the notes that this process has written since it began to."""
+    """A waiting caller, and the notes that this process has written since the wait began."""
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -50,14 +51,14 @@ class Hearing:
 
 
 class EngineWorker:
-    """A thread, and those who wait for it. *gateways*: hosts through which routers go out."""
+    """The worker's thread, and the callers that wait for the engine. *gateways*: the hosts for routers' gateways."""
 
     def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait(),  # noqa: B008 - it is frozen
                  gateways: Sequence[str] = ()) -> None:
         self.database, self.engine, self.wait, self.gateways = database, engine, wait, gateways
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._whole = -ALL  # when everything was compared
+        self._whole = -ALL  # the time of the last comparison of everything
         self._silent = False
         self._behind = False
         #: Whether this process writes what is noted.
@@ -66,14 +67,14 @@ class EngineWorker:
         self._hearing: set[Hearing] = set()
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start the thread, unless it runs."""
         if self._thread is None:
             self.engine.claim()
             self._thread = threading.Thread(target=self._run, name="network engine", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, when what is written now is written."""
+        """Stop the thread after its current writes."""
         self._over.set()
         self.database.bell.ring(changes.BELL)
         if self._thread is not None:
@@ -82,7 +83,7 @@ class EngineWorker:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            seen, failed = self.database.bell.count(changes.BELL), True
+            bell_count, failed = self.database.bell.count(changes.BELL), True
             try:
                 self.round()
             except (MagnetarError, DBAPIError) as error:
@@ -93,37 +94,38 @@ class EngineWorker:
                 failed = self._silent = False
             if failed:
                 self.leads = False  # as far as this process knows
-                self._over.wait(AGAIN)  # whatever is rung meanwhile
+                self._over.wait(AGAIN)  # even if a bell rings
             else:
-                self.database.bell.wait(changes.BELL, seen, LOOK)
+                self.database.bell.wait(changes.BELL, bell_count, LOOK)
 
     def _tell(self, error: Exception) -> None:
-        """Once, until it works again."""
+        """Log an error once, until the engine works again."""
         if not self._silent:
             log.warning("networks are not written to the engine: %s",
                         error.message if isinstance(error, MagnetarError) else error)
         self._silent = True
 
     def round(self) -> None:
-        """Write all that has changed; everything, where the engine does not know it from this process. Notes of ports
-        whose place the engine cannot know yet stay for the next round; so do those that come before them meanwhile."""
+        """Write all changes. Write everything when the engine's content is not known to come from this process. Notes
+        of ports whose place the engine cannot know yet stay for the next round; so do new notes that sort before
+        them."""
         self.leads = self.engine.leads()
         if not self.leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
-        after = ""
+        last_id = ""
         while not self._over.is_set():
             with self.database.read() as connection:
-                noted = changes.read(connection, after)
-                # What is not noted the engine has as it is, where all notes are seen.
-                there = self.engine.has if len(noted) < changes.MANY and not after else unknown
-                wanted = read(connection, noted.values(), self.gateways, there)
+                noted = changes.read_change_notes(connection, last_id)
+                # A unit without a note is up to date in the engine, provided that all notes were read.
+                engine_has = self.engine.has if len(noted) < changes.MANY and not last_id else knows_nothing
+                desired = read_desired_units(connection, noted.values(), self.gateways, engine_has)
             if not noted:
                 return
-            ready = _without(noted, self.engine.unplaced(wanted))
+            ready = _without(noted, self.engine.unplaced(desired))
             try:
-                number = self.engine.repair(wanted)
+                number = self.engine.repair(desired)
             except Incomplete as why:
                 log.info("everything is written to the engine: %s", why)
                 self.whole()
@@ -131,42 +133,43 @@ class EngineWorker:
                 if ready:
                     self._done(ready, number)
             if len(noted) < changes.MANY:
-                return  # of what came meanwhile the bell tells
-            if after or len(ready) < len(noted):  # else who comes before them would wait as long as others come
-                after = next(reversed(noted))
+                return  # the bell announces later notes
+            if last_id or len(ready) < len(noted):  # otherwise read from the start: new notes may sort before
+                last_id = next(reversed(noted))
 
     def whole(self) -> None:
         """Compare everything, and write what differs."""
         with self.database.read() as connection:
-            noted = changes.read(connection)
-            wanted = read(connection, gateways=self.gateways)
-        later = self.engine.unplaced(wanted)
-        number = self.engine.repair(wanted)
+            noted = changes.read_change_notes(connection)
+            desired = read_desired_units(connection, gateways=self.gateways)
+        later = self.engine.unplaced(desired)
+        number = self.engine.repair(desired)
         self._done(_without(noted, later), number)
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """The engine has these notes, which those who wait hear at once: notes that a crash keeps are written again."""
+        """Remove the notes *noted*, which the engine has written with its change *number*. Waiting callers hear of them
+        first: notes that a crash keeps are written again."""
         self._tell_hearing(noted, number)
-        changes.done(self.database, noted, number)
-        self._tell_hearing(noted, number)  # also who has seen them in the database since
+        changes.finish_change_notes(self.database, noted, number)
+        self._tell_hearing(noted, number)  # again, for callers that read the notes since
 
     def _tell_hearing(self, noted: Collection[str], number: int) -> None:
         with self._lock:
-            for one in self._hearing:
-                one.notes.update(noted)
-                one.number = number
-                one.rung.set()
+            for hearing in self._hearing:
+                hearing.notes.update(noted)
+                hearing.number = number
+                hearing.rung.set()
 
     def settle(self, units: Collection[str]) -> None:
-        """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
+        """Wait until the engine has *units*, and for a while until hosts have followed. Raises ``Unavailable``."""
         if units:
             with self.hears() as hearing:
                 self.follow(units, hearing)
 
     @contextlib.contextmanager
     def hears(self) -> Iterator[Hearing]:
-        """Within, somebody hears what is written."""
+        """Yield a ``Hearing`` that is told which notes are written, until the block ends."""
         hearing = Hearing()
         with self._lock:
             self._hearing.add(hearing)
@@ -177,7 +180,7 @@ class EngineWorker:
                 self._hearing.discard(hearing)
 
     def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
-        """As ``settle``. *number*: that of the engine's last change, which has *units*, where that is known."""
+        """Wait as ``settle`` does. *number*: the engine's last change, if the caller knows that it has *units*."""
         if number is None:
             number = self._written(units, hearing)
         if self.wait.hosts <= 0:
@@ -192,35 +195,35 @@ class EngineWorker:
         """Wait until the engine has *units*, and return the number of its change."""
         deadline = time.monotonic() + self.wait.engine
         while True:
-            seen = self.database.bell.count(changes.WRITTEN)
+            bell_count = self.database.bell.count(changes.WRITTEN)
             with self.database.read() as connection:
-                pending = changes.pending(connection, units)
+                pending = changes.pending_changes(connection, units)
             if not pending.notes:
                 return pending.number
             look = time.monotonic() + LOOK
-            while self.leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
+            while self.leads and time.monotonic() < min(look, deadline):  # no other process writes then
                 with self._lock:
                     if pending.notes <= hearing.notes:
                         return hearing.number
                     hearing.rung.clear()
                 hearing.rung.wait(min(look, deadline) - time.monotonic())
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             if not self.leads:
-                self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
+                self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
-        """What the engine has otherwise than the rows say, and is not noted to be written."""
+        """Return the differences between the engine and the rows that are not noted to be written."""
         with self.database.read() as connection:
-            wanted = read(connection, gateways=self.gateways)
-        found = self.engine.differences(wanted)
+            desired = read_desired_units(connection, gateways=self.gateways)
+        differences = self.engine.differences(desired)
         with self.database.read() as connection:
             noted = changes.noted_units(connection)
-        return [one for one in found if one.unit not in noted]
+        return [difference for difference in differences if difference.unit not in noted]
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """The notes but those of units that have to be asked for again."""
+    """Return the notes without the units *later*, which the worker must ask for again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

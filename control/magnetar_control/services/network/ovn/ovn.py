@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The engine OVN: units are rows of its northbound database, from which ovn-northd and the hosts' ovn-controllers go
+"""The engine OVN. Units are rows of its northbound database. From there ovn-northd and the hosts' ovn-controllers go
 on.
 
-Of all processes one writes, which has the database's lock (RFC 7047, 4.1.8): a transaction of another one fails. The
-connection, its copy of the database and its thread are ovsdbapp's. Of a cluster it goes to the server that leads, which
-alone has locks, and to the next one when that is lost.
+One process writes: the holder of the database's lock (RFC 7047, 4.1.8). Transactions of other processes fail. The
+connection, its copy of the database and its thread are ovsdbapp's. In a cluster the connection goes to the leader,
+because only the leader grants locks, and to the next leader when that one is lost.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ from magnetar_control.store.engine.bell import Bell
 from magnetar_core.errors import Unavailable
 
 from . import ovn_messages, ovn_servers, ovn_stream
-from .ovn_changes import Northbound, write
+from .ovn_changes import Northbound, write_northbound_changes
 from .ovn_rows import GROUP, SWITCH, TABLES
 from .southbound import CARD, Southbound
 
 T = TypeVar("T")
 LOCK = "magnetar"
-#: What NB_Global has in ``external_ids``: who has written everything.
+#: The key in ``external_ids`` of NB_Global that says which process has written everything.
 WRITTEN = "magnetar:written"
 GLOBAL = "NB_Global"
-#: Kinds of units to the table that has a row of the unit's id.
+#: Kind of units to the table that has a row with the unit's id.
 ROW_OF = {"network": SWITCH, "group": GROUP}
-#: Seconds after which somebody who waits for the hosts looks whether the database still answers.
+#: Seconds after which a caller that waits for hosts checks that the database still answers.
 LOOK = 1.0
-#: Seconds that ovn-northd has for a change before the audit says that it does not follow.
+#: Seconds that ovn-northd has for a change before the audit reports that it does not follow.
 NORTHD = 10.0
-#: What rings when the hosts have told how far they are.
+#: The bell that rings when the hosts report their progress.
 HOSTS = "hosts"
 NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound database, so that hosts do not hear of "
                 "it: no ovn-northd runs, or a cluster of the southbound database has no quorum. Look at both on the "
-                "centrals (docs/ovn-central.md).")
+                "centrals (docs/howto/recover-ovn-central.md).")
 log = logging.getLogger(__name__)
-ovn_messages.register()
-ovn_stream.register()
-# It complains at each attempt; the worker says it once.
+ovn_messages.register_message_parser()
+ovn_stream.register_tls_stream()
+# It logs each attempt; the worker logs the failure once.
 logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
 
 
 class OvnEngine:
-    """See ``NetworkEngine``. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``, the
-    servers of a cluster joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one
-    answer. *south*: the southbound database, which knows the chassis of SmartNICs; left out, none are found."""
+    """The ``NetworkEngine`` of OVN. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``;
+    the servers of a cluster are joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds
+    for one answer. *south*: the southbound database, which knows the chassis of SmartNICs; without it none are
+    found."""
 
     def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
                  patience: float = 20.0, south: str | None = None) -> None:
@@ -97,10 +98,10 @@ class OvnEngine:
         kind, _slash, id = key.partition("/")
         return self._read(lambda idl: (ROW_OF[kind], id) in idl.known().rows)
 
-    def repair(self, wanted: Wanted) -> int:
-        if cards := _on_cards(wanted):
-            wanted = _placed(wanted, cards, self._chassis() if self._knows_chassis() else None)
-        done = _Repair(self._connected(), wanted, self.token)
+    def repair(self, desired: Wanted) -> int:
+        if cards := _on_cards(desired):
+            desired = _placed(desired, cards, self._chassis() if self._knows_chassis() else None)
+        done = _Repair(self._connected(), desired, self.token)
         work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
                                            log_errors=False)
         work.add(done)
@@ -110,56 +111,57 @@ class OvnEngine:
             raise self._unavailable(error) from error
         return done.number
 
-    def unplaced(self, wanted: Wanted) -> frozenset[str]:
-        cards = _on_cards(wanted)
+    def unplaced(self, desired: Wanted) -> frozenset[str]:
+        cards = _on_cards(desired)
         return frozenset(cards) if cards and not self._knows_chassis() else frozenset()
 
-    def differences(self, wanted: Wanted) -> list[EngineDifference]:
-        found = []
-        if cards := _on_cards(wanted):
+    def differences(self, desired: Wanted) -> list[EngineDifference]:
+        differences = []
+        if cards := _on_cards(desired):
             chassis = None
             try:
                 chassis = self._chassis()
-            except Unavailable as error:  # and all else is compared
-                found = [EngineDifference("", error.message)]
+            except Unavailable as error:  # the rest is compared
+                differences = [EngineDifference("", error.message)]
             else:
-                found = [EngineDifference(key, f"port {port.id}: no chassis has {CARD}={port.card}")
-                         for key, port in cards.items() if port.card not in chassis]
-            wanted = _placed(wanted, cards, chassis)
-        return found + self._read(lambda idl: Northbound(idl.tables).changes(wanted).found)
+                differences = [EngineDifference(key, f"port {port.id}: no chassis has {CARD}={port.card}")
+                               for key, port in cards.items() if port.card not in chassis]
+            desired = _placed(desired, cards, chassis)
+        return differences + self._read(lambda idl: Northbound(idl.tables).changes(desired).found)
 
     def faults(self) -> list[str]:
-        found = list(ovn_servers.faults(self.url))
+        faults = list(ovn_servers.cluster_faults(self.url))
         try:
             number = self._read(lambda idl: max((row.nb_cfg for row in _global(idl.tables)), default=0))
             if not self._followed("sb_cfg", number, NORTHD):
-                found.append(NOT_FOLLOWED)
+                faults.append(NOT_FOLLOWED)
         except Unavailable:
-            pass  # whoever asked for differences has heard that
-        return found
+            pass  # ``differences`` reports it
+        return faults
 
     def reached(self, number: int, seconds: float) -> bool:
         return self._followed("hv_cfg", number, seconds)
 
     def _followed(self, column: str, number: int, seconds: float) -> bool:
-        """Wait until NB_Global has this number in a column: ``sb_cfg`` of ovn-northd, ``hv_cfg`` of all hosts."""
+        """Wait until NB_Global has *number* in *column*: ``sb_cfg`` of ovn-northd, ``hv_cfg`` of all hosts. Returns
+        false when it has not after *seconds*."""
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed
-            seen = followed.count(HOSTS)
+            bell_count = followed.count(HOSTS)
             if self._read(lambda idl: any(getattr(row, column) >= number for row in _global(idl.tables))):
                 return True
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
-            followed.wait(HOSTS, seen, left)
+            followed.wait(HOSTS, bell_count, remaining)
 
     def _knows_chassis(self) -> bool:
-        """Whether it can be said at once which chassis has a card, or that none has."""
+        """Return whether the chassis of a card, or that it has none, is known without waiting."""
         return self._south is None or self._south.is_known()
 
     def _chassis(self) -> Mapping[str, str]:
-        """See ``Southbound.chassis``, which waits."""
+        """Return ``Southbound.chassis``, which waits."""
         return {} if self._south is None else self._south.chassis()
 
     def close(self) -> None:
@@ -181,7 +183,7 @@ class OvnEngine:
         with self._opening:
             if self._open is None:
                 try:
-                    self._open = ovn_servers.opened(
+                    self._open = ovn_servers.open_connection(
                         self.url, ovn_servers.NORTHBOUND, (*TABLES, GLOBAL), self.patience, _Idl,
                         lambda idl: idl.set_lock(LOCK) if self._claimed else None)
                 except Exception as error:
@@ -194,7 +196,7 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The copy of the database. ``followed`` wakes those who wait for the hosts."""
+    """The copy of the database. ``followed`` wakes the callers that wait for hosts."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database
@@ -202,48 +204,48 @@ class _Idl(ovn_servers.DatabaseCopy):
         super().__init__(*words, **more)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Called by the connection's thread for each row that has changed."""
+        """Handle a changed row. The thread of the connection calls this."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
         elif self._north:
             self._north.hear(row, updates._data if event == ROW_UPDATE else None,  # noqa: SLF001 - what was, by column
-                             there=event != ROW_DELETE)
+                             is_present=event != ROW_DELETE)
 
     def known(self) -> Northbound:
-        """The rows of ours, for the connection's thread: looked at once, and kept up to date."""
+        """Return our rows, for the connection's thread: read once, then kept up to date."""
         if self._north is None or not self._north.is_of(self.tables):
             self._north = Northbound(self.tables)
         return self._north
 
     def is_connected(self) -> bool:
-        """Whether the copy follows the database now."""
+        """Return whether the copy follows the database now."""
         return bool(self._session.is_connected()) and self.state == self.IDL_S_MONITORING
 
 
 class _Api:
-    """What a transaction of ovsdbapp needs to know."""
+    """The attributes that a transaction of ovsdbapp needs."""
 
     def __init__(self, open_: connection.Connection) -> None:
         self.ovsdb_connection, self.idl = open_, open_.idl
 
 
 class _Repair(command.BaseCommand):  # type: ignore[misc]
-    """A repair: what differs is found in the transaction that writes it. ``number``: that of the change."""
+    """A repair: the transaction that writes the difference also finds it. ``number``: the number of the change."""
 
-    def __init__(self, open_: connection.Connection, wanted: Wanted, token: str) -> None:
+    def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
         super().__init__(_Api(open_))
-        self.wanted, self.token, self.number = wanted, token, 0
+        self.wanted, self.token, self.number = desired, token, 0
 
     def run_idl(self, txn: Any) -> None:
-        """Called again where another transaction came between."""
+        """Find the difference and write it. Runs again when another transaction came between."""
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")
         north = Northbound(idl.tables) if self.wanted.scope is None else idl.known()
         changes = north.changes(self.wanted)
-        write(north, changes, txn, idl.tables)
+        write_northbound_changes(north, changes, txn, idl.tables)
         row = next(iter(_global(idl.tables)), None)
-        if row is None:  # of a new database, before ovn-northd has made it
+        if row is None:  # new database, ovn-northd has not begun
             raise ConnectionError("ovn-northd has not begun with it")
         self.number = row.nb_cfg + (1 if changes.found else 0)
         if changes.found:
@@ -252,20 +254,21 @@ class _Repair(command.BaseCommand):  # type: ignore[misc]
             row.setkey("external_ids", WRITTEN, self.token)
 
 
-def _on_cards(wanted: Wanted) -> dict[str, LogicalPort]:
-    """The ports on SmartNICs, by key."""
-    return {key: unit for key, unit in wanted.units.items() if isinstance(unit, LogicalPort) and unit.card}
+def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
+    """Return the ports on SmartNICs, by key."""
+    return {key: unit for key, unit in desired.units.items() if isinstance(unit, LogicalPort) and unit.card}
 
 
-def _placed(wanted: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
-    """With the *chassis* (by serial number) of the ports on *cards*; ``None``: nobody tells them."""
+def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
+    """Return *desired* with the *chassis* (by serial number) of the ports on *cards*. ``None``: the chassis are not
+    known."""
     def hosts(card: str) -> tuple[str, ...] | None:
         if chassis is None:
             return None
         return (chassis[card],) if card in chassis else ()
 
-    found: dict[str, Unit] = {key: replace(port, hosts=hosts(port.card)) for key, port in cards.items()}
-    return replace(wanted, units={**wanted.units, **found})
+    placed_ports: dict[str, Unit] = {key: replace(port, hosts=hosts(port.card)) for key, port in cards.items()}
+    return replace(desired, units={**desired.units, **placed_ports})
 
 
 def _global(tables: Mapping[str, Any]) -> list[Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What differs between the rows that are wanted and those of a northbound database, and how it is written.
+"""The difference between the desired rows and the rows of a northbound database, and how it is written.
 
-Rows of ours have ``magnetar:unit`` and ``magnetar:key`` in their ``external_ids``. No other row is read as ours,
-changed, or taken out of a row that holds it.
+Our rows have ``magnetar:unit`` and ``magnetar:key`` in their ``external_ids``. No other row is read as ours, changed,
+or taken out of a row that holds it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from magnetar_control.services.network.engine.engine import EngineDifference, Incomplete, Wanted
 
-from .ovn_rows import ACL, DROP_UNIT, GROUP, HOLDERS, REFERRED, TABLES, NorthRow, always, rows
+from .ovn_rows import ACL, DROP_UNIT, GROUP, HOLDERS, REFERRED, TABLES, NorthRow, permanent_rows, rows_of_unit
 
 UNIT, KEY = "magnetar:unit", "magnetar:key"
-#: A row of ours: table and key.
+#: One of our rows: table and key.
 Name = tuple[str, str]
-#: Table and key of the row that holds, and its column.
+#: A column that holds rows: table and key of its row, and the column.
 Holder = tuple[str, str, str]
 #: Table to its columns that hold rows.
 _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding == table) for table in TABLES}
@@ -27,8 +27,8 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 
 @dataclass
 class NorthboundChanges:
-    """*make*, *drop*: rows; *change*: columns of rows; *put* and *take*: (holder, row); *refer*: (row, column, name of
-    the row to refer to)."""
+    """The changes of a repair. *make*, *drop*: rows. *change*: columns of rows. *put* and *take*: (holder, row).
+    *refer*: (row, column, name of the row that it will refer to). *found*: the differences in words."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -40,31 +40,31 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """The rows of ours that *tables* (of an IDL) have: now, and later too if it is told of each row that changes. To
-    look at all of them at each change would take longer than to write it."""
+    """Our rows in *tables* (of an IDL). They stay current if ``hear`` is told of each changed row: reading all rows at
+    each change would take longer than writing it."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
         self.units: dict[str, dict[Name, None]] = {}
-        self.spare: list[Any] = []  # a second row of one name
+        self.spare: list[Any] = []  # further rows with the same name
         self.names: dict[Any, Name] = {}
         self.holders: dict[Any, set[Holder]] = {}
         self._of: dict[Any, str] = {}  # the unit of a row
         self._held: dict[tuple[Any, str], set[Any]] = {}
-        #: An IDL that has lost its connection begins with others.
+        #: An IDL that has lost its connection starts with new tables.
         self._seen = {table: tables[table].rows for table in TABLES}
-        #: It has seen something after which all rows have to be looked at again.
+        #: Whether all rows must be read again.
         self.stale = False
         for table, rows_ in self._seen.items():
             for row in rows_.values():
                 self._add(table, row)
 
     def is_of(self, tables: Mapping[str, Any]) -> bool:
-        """Whether it knows what *tables* have."""
+        """Return whether this is the content of *tables*."""
         return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
 
-    def hear(self, row: Any, changed: Collection[str] | None, *, there: bool) -> None:
-        """A row has changed: *changed* are its columns, ``None`` for one that is new or has gone."""
+    def hear(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
+        """Take in a changed row. *changed*: its columns; ``None`` for a new or deleted row."""
         table = row._table  # noqa: SLF001 - a row has no other name of its table
         if self.stale or table.name not in self._seen:
             return
@@ -72,7 +72,7 @@ class Northbound:
             self.stale = True
         elif changed is None or "external_ids" in changed:
             self._forget(row)
-            if there:
+            if is_present:
                 self._add(table.name, row)
         elif row.uuid in self.names:
             for column in _HOLDING.get(table.name, ()):
@@ -93,21 +93,21 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Note which rows *row* holds. Read without the IDL's way to make Python of a column, and compared as the IDL
-        has it (its atoms stay the same objects, of which the sets know the hashes): a row may hold many thousands."""
+        """Note which rows *row* holds, and which it holds no longer. A row may hold many thousands, so this reads the
+        IDL's own data without its conversion to Python: the atoms stay the same objects, whose hashes the sets know."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
-        before, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
-        for one in now - before:
-            self.holders.setdefault(one.value, set()).add(holder)
-        for one in before - now:
-            self._let_go(one.value, holder)
+        previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
+        for atom in now - previous:
+            self.holders.setdefault(atom.value, set()).add(holder)
+        for atom in previous - now:
+            self._let_go(atom.value, holder)
         self._held[place] = now
 
-    def _let_go(self, held: Any, holder: Holder) -> None:
-        if left := self.holders.get(held):
-            left.discard(holder)
-            if not left:
-                del self.holders[held]
+    def _let_go(self, row_id: Any, holder: Holder) -> None:
+        if holders := self.holders.get(row_id):
+            holders.discard(holder)
+            if not holders:
+                del self.holders[row_id]
 
     def _forget(self, row: Any) -> None:
         name = self.names.pop(row.uuid, None)
@@ -119,82 +119,84 @@ class Northbound:
         if not self.units[unit]:
             del self.units[unit]
         for column in _HOLDING.get(name[0], ()):
-            for one in self._held.pop((row.uuid, column), ()):
-                self._let_go(one.value, (*name, column))
+            for atom in self._held.pop((row.uuid, column), ()):
+                self._let_go(atom.value, (*name, column))
 
-    def changes(self, wanted: Wanted) -> NorthboundChanges:
-        """What a repair does. Raises ``Incomplete`` where a row belongs to one that is neither there nor wanted."""
-        new = {(row.table, row.key): row for row in self._wanted(wanted)}
+    def changes(self, desired: Wanted) -> NorthboundChanges:
+        """Return the changes of a repair. Raises ``Incomplete`` when a row belongs to another that neither exists nor
+        is desired."""
+        new = {(row.table, row.key): row for row in self._wanted(desired)}
         changes = NorthboundChanges()
         for name, row in new.items():
             self._one(changes, new, name, row)
-        units: Iterable[str] = self.units if wanted.scope is None else {*wanted.scope, DROP_UNIT}
+        units: Iterable[str] = self.units if desired.scope is None else {*desired.scope, DROP_UNIT}
         for name in [name for unit in units for name in self.units.get(unit, ()) if name not in new]:
             self._gone(changes, self.rows[name], name)
-        for row in self.spare if wanted.scope is None else ():
+        for row in self.spare if desired.scope is None else ():
             changes.drop.append(row)
             changes.found.append(EngineDifference(row.external_ids.get(UNIT, ""),
                                                   f"{row.external_ids[KEY]} is there twice"))
         return changes
 
-    def _wanted(self, wanted: Wanted) -> Iterator[NorthRow]:
-        yield from always()
-        for unit in wanted.units.values():
-            yield from rows(unit)
+    def _wanted(self, desired: Wanted) -> Iterator[NorthRow]:
+        yield from permanent_rows()
+        for unit in desired.units.values():
+            yield from rows_of_unit(unit)
 
     def _one(self, changes: NorthboundChanges, new: Mapping[Name, NorthRow], name: Name, row: NorthRow) -> None:
-        there = self.rows.get(name)
-        if there is None:
+        existing_row = self.rows.get(name)
+        if existing_row is None:
             changes.make.append(row)
             changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is missing"))
         else:
-            self._columns(changes, row, there)
-        held = set() if there is None else self.holders.get(there.uuid, set())
-        inside = {one for one in row.inside if self._known(new, one, row)}
-        for one in sorted(inside - held):
-            changes.put.append((one, name))
-            if there is not None:
-                changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is not in {one[0]} {one[1]}"))
-        for one in sorted(held - inside):
-            changes.take.append((one, there))
-            changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is in {one[0]} {one[1]}"))
+            self._columns(changes, row, existing_row)
+        current_holders = set() if existing_row is None else self.holders.get(existing_row.uuid, set())
+        inside = {holder for holder in row.inside if self._known(new, holder, row)}
+        for holder in sorted(inside - current_holders):
+            changes.put.append((holder, name))
+            if existing_row is not None:
+                changes.found.append(EngineDifference(row.unit,
+                                                      f"{row.table} {row.key} is not in {holder[0]} {holder[1]}"))
+        for holder in sorted(current_holders - inside):
+            changes.take.append((holder, existing_row))
+            changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is in {holder[0]} {holder[1]}"))
         for column, key in row.refs.items():
             self._refer(changes, new, name, (row, column, key))
 
     def _known(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Whether the holder is there, or will be. A security group that is gone holds no ports; whatever else is not
-        there has to be written first."""
+        """Return whether the holder exists, or will. A security group that is gone holds no ports; any other missing
+        holder must be written first and raises ``Incomplete``."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:
             return False
         raise Incomplete(f"{row.table} {row.key} belongs to {holder[0]} {holder[1]}, which is not there")
 
-    def _columns(self, changes: NorthboundChanges, row: NorthRow, there: Any) -> None:
+    def _columns(self, changes: NorthboundChanges, row: NorthRow, existing_row: Any) -> None:
         columns = row.columns
-        if row.kept and row.kept in (options := _read(there, "options")):
+        if row.kept and row.kept in (options := _read(existing_row, "options")):
             columns = {**columns, "options": {**columns["options"], row.kept: options[row.kept]}}
-        wrong = {column: value for column, value in columns.items() if _read(there, column) != value}
-        if (ids := _read(there, "external_ids")).get(UNIT) != row.unit:
+        wrong = {column: value for column, value in columns.items() if _read(existing_row, column) != value}
+        if (ids := _read(existing_row, "external_ids")).get(UNIT) != row.unit:
             wrong["external_ids"] = {**ids, UNIT: row.unit}
         if wrong:
-            changes.change.append((there, wrong))
+            changes.change.append((existing_row, wrong))
             changes.found.extend(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs")
                                  for column in wrong)
 
     def _refer(self, changes: NorthboundChanges, new: Mapping[Name, NorthRow], name: Name,
                wish: tuple[NorthRow, str, str | None]) -> None:
         row, column, key = wish
-        target, there = (REFERRED[column], key or ""), self.rows.get(name)
-        known = target in new or target in self.rows
-        have = () if there is None else _read(there, column)
-        if known and [self.names.get(one) for one in have] != [target]:
+        target, existing_row = (REFERRED[column], key or ""), self.rows.get(name)
+        target_exists = target in new or target in self.rows
+        have = () if existing_row is None else _read(existing_row, column)
+        if target_exists and [self.names.get(row_id) for row_id in have] != [target]:
             changes.refer.append((name, column, key))
-        elif not known and have:
+        elif not target_exists and have:
             changes.refer.append((name, column, None))
         else:
             return
-        if there is not None:
+        if existing_row is not None:
             changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs"))
 
     def _gone(self, changes: NorthboundChanges, row: Any, name: Name) -> None:
@@ -203,44 +205,45 @@ class Northbound:
 
 
 def _read(row: Any, column: str) -> Any:
-    """What the database has: rows are their uuids, sets sorted tuples. A repair compares dozens of columns, and the
-    IDL's way to make Python of one goes there and back for what a transaction has changed: here none has yet."""
+    """Return a column as the database has it: rows as uuids, sets as sorted tuples. A repair compares dozens of
+    columns. The IDL's conversion to Python also looks for changes of the transaction, and there are none yet."""
     datum = row._data[column]  # noqa: SLF001 - as in _hold
     if datum.type.is_map():
         return {name.value: value.value for name, value in datum.values.items()}
-    found = tuple(sorted(one.value for one in datum.values))
-    return found[0] if datum.type.is_scalar() else found
+    atoms = tuple(sorted(atom.value for atom in datum.values))
+    return atoms[0] if datum.type.is_scalar() else atoms
 
 
-def write(north: Northbound, changes: NorthboundChanges, transaction: Any, tables: Mapping[str, Any]) -> None:
+def write_northbound_changes(north: Northbound, changes: NorthboundChanges, transaction: Any,
+                             tables: Mapping[str, Any]) -> None:
     """Write *changes* in the IDL's *transaction*."""
-    known: ChainMap[Name, Any] = ChainMap({}, north.rows)
+    rows_by_name: ChainMap[Name, Any] = ChainMap({}, north.rows)
     for row in changes.make:
-        made = known[row.table, row.key] = transaction.insert(tables[row.table])
+        made = rows_by_name[row.table, row.key] = transaction.insert(tables[row.table])
         _set(made, {**row.columns, "external_ids": {UNIT: row.unit, KEY: row.key}})
-    for there, wrong in changes.change:
-        _set(there, wrong)
+    for existing_row, wrong in changes.change:
+        _set(existing_row, wrong)
     _take(north, changes)
     filled: dict[Holder, list[Any]] = {}
     for holder, name in changes.put:
-        filled.setdefault(holder, []).append(known[name])
-    for (table, key, column), held in filled.items():
+        filled.setdefault(holder, []).append(rows_by_name[name])
+    for (table, key, column), member_rows in filled.items():
         if (table, key) in north.rows:
-            for one in held:
-                known[table, key].addvalue(column, one.uuid)
+            for member_row in member_rows:
+                rows_by_name[table, key].addvalue(column, member_row.uuid)
         else:
-            setattr(known[table, key], column, held)
+            setattr(rows_by_name[table, key], column, member_rows)
     for name, column, target in changes.refer:
-        setattr(known[name], column, [] if target is None else [known[REFERRED[column], target]])
+        setattr(rows_by_name[name], column, [] if target is None else [rows_by_name[REFERRED[column], target]])
 
 
 def _take(north: Northbound, changes: NorthboundChanges) -> None:
-    """Take rows out of those that hold them, and remove those that are to go."""
+    """Remove references to rows (*changes.take*), and delete rows with all references to them (*changes.drop*)."""
     dropped = {row.uuid for row in changes.drop}
-    taken = [*changes.take, *((one, row) for row in changes.drop for one in north.holders.get(row.uuid, ()))]
-    for (table, key, column), held in taken:
+    taken = [*changes.take, *((holder, row) for row in changes.drop for holder in north.holders.get(row.uuid, ()))]
+    for (table, key, column), member_row in taken:
         if (keeper := north.rows[table, key]).uuid not in dropped:
-            keeper.delvalue(column, held.uuid)
+            keeper.delvalue(column, member_row.uuid)
     for row in changes.drop:
         row.delete()
 

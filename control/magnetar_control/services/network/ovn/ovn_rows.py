@@ -20,48 +20,49 @@ from magnetar_control.services.network.engine.engine import (
     LogicalSubnet,
     LogicalTranslation,
     Unit,
-    key_of,
+    unit_key,
 )
 from magnetar_control.services.network.security.group_rules import NUMBERS
 from magnetar_core.router_advertisements import DSCP, TYPE
 
-#: Seconds for which DHCP gives an address.
+#: Seconds of a DHCP lease.
 LEASE = 43200
-#: Where guests reach the metadata service of their host's agent.
+#: The addresses of the metadata service of the host's agent, for guests.
 METADATA, METADATA6 = "169.254.169.254", "fe80::a9fe:a9fe"
-#: What the server of a subnet without a gateway is called: no guest has it.
+#: The DHCP server address of a subnet without a gateway: no guest has it.
 NOBODY = METADATA
-#: The next hop of a route to what is on the link itself.
+#: The next hop of a route to the link itself.
 ON_LINK = "0.0.0.0"  # noqa: S104 (of DHCP, RFC 3442)
-#: The port group of all ports with port security: what no rule lets through is dropped. Key of its unit.
+#: The port group of all ports with port security, which drops packets that no rule lets through; and the key of its
+#: unit.
 DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
 FALL, LET, GUARD = 1001, 1002, 1003
-#: Priorities of rows of QoS: of those that mark a packet, the highest counts.
+#: Priorities of QoS rows: of those that mark a packet, the highest counts.
 MEASURE, MARK = 2000, 3000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
 BALANCER, SET, NAMES = "Load_Balancer", "Address_Set", "DNS"
 TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET, NAMES)
-#: Columns that hold rows: table, column, and table of the rows.
+#: Columns that hold rows: table, column, and table of the held rows.
 HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
            (SWITCH, "dns_records", NAMES),
            (GROUP, "ports", PORT), (GROUP, "acls", ACL),
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
            (ROUTER, "load_balancer", BALANCER),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
-#: The option of a port that says which chassis have it.
+#: The option of a port that names its chassis.
 CHASSIS_OF = "requested-chassis"
-#: OVN has words for these protocols only.
+#: The only protocols that OVN has words for.
 WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 
 @dataclass(frozen=True)
 class NorthRow:
-    """A row. *key*: ours, with the table. *columns*: sets are sorted tuples. *refs*: column to the key of a row of
-    ``REFERRED``, or none; *inside*: (table, key, column) of the rows that hold it; *kept*: option that stays as it
-    is."""
+    """A row. *key*: our key, unique in its table. *columns*: sets are sorted tuples. *refs*: column to the key of a row
+    of ``REFERRED``, or ``None``. *inside*: (table, key, column) of the rows that hold this one. *kept*: an option that
+    stays as it is."""
 
     unit: str
     table: str
@@ -72,12 +73,12 @@ class NorthRow:
     kept: str | None = None
 
 
-#: Columns that refer to one row, and its table.
+#: Columns that refer to one row, and the table of that row.
 REFERRED = {"dhcpv4_options": DHCP, "dhcpv6_options": DHCP}
 
 
-def rows(unit: Unit) -> Iterator[NorthRow]:
-    """The rows of a unit."""
+def rows_of_unit(unit: Unit) -> Iterator[NorthRow]:
+    """Yield the rows of a unit."""
     if isinstance(unit, LogicalNetwork):
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
@@ -87,22 +88,23 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
     elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
     elif isinstance(unit, LogicalAddresses):
-        for version in (4, 6):  # a match is about one of them
-            yield NorthRow(key_of(unit), SET, f"{unit.id} {version}", {
+        for version in (4, 6):  # a match has one version
+            yield NorthRow(unit_key(unit), SET, f"{unit.id} {version}", {
                 "name": set_name(unit.id, version),
-                "addresses": tuple(sorted(one for one in unit.addresses if ip_network(one).version == version))})
+                "addresses": tuple(sorted(address for address in unit.addresses if ip_network(address).version
+                                          == version))})
     else:
         yield from _router(unit)
 
 
-def always() -> Iterator[NorthRow]:
-    """Rows that there are whatever there is: the port group in which nothing passes."""
+def permanent_rows() -> Iterator[NorthRow]:
+    """Yield the rows that always exist: the port group that lets nothing pass."""
     yield NorthRow(DROP_UNIT, GROUP, "drop", {"name": DROP})
     for key, direction, priority, match in (
             ("drop out", "from-lport", FALL, f"inport == @{DROP} && ip"),
             ("drop in", "to-lport", FALL, f"outport == @{DROP} && ip"),
             ("drop dhcp", "from-lport", GUARD, f"inport == @{DROP} && ip4 && udp.src == 67 && udp.dst == 68"),
-            # The agent takes it off the tap; where Open vSwitch hears of it too, it goes nowhere.
+            # The agent takes it off the tap. If Open vSwitch hears it too, it is dropped.
             ("drop metadata", "from-lport", GUARD,
              f"inport == @{DROP} && (ip4.dst == {METADATA} || ip6.dst == {METADATA6}) && tcp"),
             ("drop dhcp6", "from-lport", GUARD, f"inport == @{DROP} && ip6 && udp.src == 547 && udp.dst == 546")):
@@ -110,23 +112,23 @@ def always() -> Iterator[NorthRow]:
 
 
 def group_name(id: str) -> str:
-    """Name of the port group of a security group: OVN's names of sets have no dashes."""
+    """Return the name of the port group of a security group. OVN's set names have no dashes."""
     return f"mag_{id.replace('-', '_')}"
 
 
 def set_name(id: str, version: int) -> str:
-    """Name of the address set of the addresses of one IP version of an address group."""
+    """Return the name of the address set that has the addresses of one IP version of an address group."""
     return f"mag_ag_{id.replace('-', '_')}_ip{version}"
 
 
 def mac_of(*words: str) -> str:
-    """A MAC address that follows from *words*; ports draw theirs from another range."""
+    """Return a MAC address derived from *words*. Ports draw theirs from another range."""
     digest = hashlib.sha256(" ".join(words).encode()).digest()
     return ":".join(("fa", "16", "3f", *(f"{byte:02x}" for byte in digest[:3])))
 
 
 def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
-    key = key_of(unit)
+    key = unit_key(unit)
     yield NorthRow(key, SWITCH, unit.id, {"name": f"mag-{unit.id}", "other_config": {"mcast_snoop": "false"}})
     if unit.physical is not None:
         yield NorthRow(key, PORT, f"{unit.id} localnet", {
@@ -138,9 +140,9 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
         "priority": MARK, "direction": "from-lport", "bandwidth": {}, "action": {"dscp": DSCP},
         "match": f"inport == @{DROP} && icmp6.type == {TYPE}"}, inside=((SWITCH, unit.id, "qos_rules"),))
     if unit.domain:
-        # What comes from port 53 passes to all ports of a switch with names (ovn-northd(8), ls_out_acl at 34000), so
-        # guests with port security begin nothing from there. Answers to what others began pass before this; those of a
-        # guest with a stateless security group do not, as OVN keeps no track of them.
+        # Packets from port 53 pass to all ports of a switch with names (ovn-northd(8), ls_out_acl at 34000). Therefore
+        # guests with port security start nothing from that port. Their answers to other guests' packets pass before
+        # this rule, except answers of a guest with a stateless security group: OVN does not track its connections.
         yield _acl(key, f"{unit.id} names", "from-lport", GUARD, f"inport == @{DROP} && udp.src == 53", "drop",
                    (SWITCH, unit.id, "acls"))
     for subnet in unit.subnets:
@@ -148,18 +150,18 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
             yield from _by_dhcpv6(unit, subnet)
         elif subnet.dhcp:
             yield NorthRow(key, DHCP, subnet.id, {"cidr": subnet.cidr, "options": _dhcp(unit, subnet)})
-            # The request passes before all rules, to the server and to nobody else.
+            # The request passes before all rules, to the server only.
             match = (f"inport == @{DROP} && ip4.dst == {{255.255.255.255, {_server(subnet)}}} && "
                      "udp.src == 68 && udp.dst == 67")
             yield _acl(key, f"{subnet.id} dhcp", "from-lport", LET, match, "allow", (SWITCH, unit.id, "acls"))
 
 
 def _by_dhcpv6(unit: LogicalNetwork, subnet: LogicalSubnet) -> Iterator[NorthRow]:
-    """DHCPv6 options (ovn-nb(5)), and the way of the request to the server. Of SLAAC there is none of both, nor of a
-    subnet without a mode."""
+    """Yield the DHCPv6 options (ovn-nb(5)), and the ACL that lets the request through to the server. SLAAC needs
+    neither, nor does a subnet without a mode."""
     if subnet.mode not in ("dhcpv6-stateful", "dhcpv6-stateless"):
         return
-    key, options = key_of(unit), {"server_id": mac_of("dhcp", unit.id)}
+    key, options = unit_key(unit), {"server_id": mac_of("dhcp", unit.id)}
     if subnet.mode == "dhcpv6-stateless":
         options["dhcpv6_stateless"] = "true"
     if subnet.dns:
@@ -176,20 +178,21 @@ def _server(subnet: LogicalSubnet) -> str:
 
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
-    """DHCPv4 options (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121) does not look at the router
-    (RFC 3442), so the default route is among them. The metadata service is on the link, also where no router is."""
-    found = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
-             "mtu": str(network.mtu)}
+    """Return the DHCPv4 options (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121) ignores the
+    router option (RFC 3442), so the default route is among them. The metadata service is on the link, even without a
+    router."""
+    options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
+               "mtu": str(network.mtu)}
     if subnet.gateway:
-        found["router"] = subnet.gateway
+        options["router"] = subnet.gateway
     if subnet.dns:
-        found["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
+        options["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
     if network.domain:
-        found["domain_name"] = f'"{network.domain}"'
-    routes = [(f"{METADATA}/32", ON_LINK), *(one for one in subnet.routes if one[0] != f"{METADATA}/32"),
+        options["domain_name"] = f'"{network.domain}"'
+    routes = [(f"{METADATA}/32", ON_LINK), *(route for route in subnet.routes if route[0] != f"{METADATA}/32"),
               *([("0.0.0.0/0", subnet.gateway)] if subnet.gateway else ())]
-    found["classless_static_route"] = f"{{{', '.join(f'{to},{by}' for to, by in routes)}}}"
-    return found
+    options["classless_static_route"] = f"{{{', '.join(f'{to},{by}' for to, by in routes)}}}"
+    return options
 
 
 def _port(unit: LogicalPort) -> NorthRow:
@@ -202,31 +205,31 @@ def _port(unit: LogicalPort) -> NorthRow:
     if unit.router is not None:
         columns.update(type="router", addresses=("router",))
         options = {"router-port": f"mag-{unit.id}", "nat-addresses": "router"}
-        return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, inside=tuple(inside))
-    own = f"{unit.mac} {ips}".strip()
+        return NorthRow(unit_key(unit), PORT, unit.id, {**columns, "options": options}, inside=tuple(inside))
+    own_addresses = f"{unit.mac} {ips}".strip()
     if unit.secure:
-        columns.update(addresses=(own,), port_security=_port_security(own, unit))
+        columns.update(addresses=(own_addresses,), port_security=_port_security(own_addresses, unit))
         inside += [(GROUP, "drop", "ports"), *((GROUP, id, "ports") for id in unit.groups)]
     else:
-        columns["addresses"] = tuple(sorted((own, "unknown")))
+        columns["addresses"] = tuple(sorted((own_addresses, "unknown")))
     if unit.hosts:
         options[CHASSIS_OF] = ",".join(unit.hosts)
     if unit.arriving and len(unit.hosts or ()) > 1:
         options["activation-strategy"] = "rarp"
-    if unit.function is not None:  # ovn-controller plugs it in there (OVN-VIF, "The Representor VIF Plug Provider")
+    if unit.function is not None:  # plugged in there by ovn-controller (OVN-VIF, plug "representor")
         options |= {"vif-plug-type": "representor", "vif-plug-mtu-request": str(unit.function.mtu),
                     "vif-plug:representor:pf-mac": unit.function.parent_mac,
                     "vif-plug:representor:vf-num": str(unit.function.number)}
     refs: dict[str, str | None] = dict.fromkeys(REFERRED)
     for subnet, address in reversed(unit.addresses):  # the first of each version counts
         refs["dhcpv6_options" if ":" in address else "dhcpv4_options"] = subnet
-    return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside),
+    return NorthRow(unit_key(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside),
                     CHASSIS_OF if unit.hosts is None else None)
 
 
 def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
-    """What is measured and marked of a port's packets (ovn-nb(5), QoS): what it sends as it comes in, what it receives
-    as it goes out."""
+    """Yield the limits and marks of a port's packets (ovn-nb(5), QoS): outgoing packets as they enter the switch,
+    incoming packets as they leave it."""
     rows: list[tuple[str, str, dict[str, int], dict[str, int]]] = []
     for limit in unit.limits:
         burst = {"burst": limit.burst} if limit.burst else {}
@@ -235,37 +238,37 @@ def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
         rows.append((f"{unit.id} dscp", "egress", {}, {"dscp": unit.dscp}))
     for key, direction, bandwidth, action in rows:
         out = direction == "egress"
-        yield NorthRow(key_of(unit), QOS, key, {
+        yield NorthRow(unit_key(unit), QOS, key, {
             "priority": MEASURE, "direction": "from-lport" if out else "to-lport", "bandwidth": bandwidth,
             "action": action, "match": f'{"inport" if out else "outport"} == "{unit.id}"'},
             inside=((SWITCH, unit.network_id, "qos_rules"),))
 
 
 def _names(unit: LogicalPort) -> Iterator[NorthRow]:
-    """Names of a port to its addresses, and each address to its name (ovn-nb(5), DNS)."""
+    """Yield the DNS records of a port (ovn-nb(5), DNS): each name to the addresses, and each address to the name."""
     if not unit.names or not unit.addresses:
         return
-    given = [address for _subnet, address in unit.addresses]
-    yield NorthRow(key_of(unit), NAMES, f"{unit.id} names", {"records": {
-        **dict.fromkeys(unit.names, " ".join(given)),
-        **{ip_address(one).reverse_pointer: unit.names[-1] for one in given}}},
+    port_addresses = [address for _subnet, address in unit.addresses]
+    yield NorthRow(unit_key(unit), NAMES, f"{unit.id} names", {"records": {
+        **dict.fromkeys(unit.names, " ".join(port_addresses)),
+        **{ip_address(address).reverse_pointer: unit.names[-1] for address in port_addresses}}},
         inside=((SWITCH, unit.network_id, "dns_records"),))
 
 
-def _port_security(own: str, unit: LogicalPort) -> tuple[str, ...]:
-    """For each MAC that it may send from, its addresses."""
-    found = {unit.mac: own}
+def _port_security(own_addresses: str, unit: LogicalPort) -> tuple[str, ...]:
+    """Return the addresses for each MAC that the port may send from."""
+    addresses_by_mac = {unit.mac: own_addresses}
     for mac, address in unit.pairs:
-        found[mac] = f"{found.get(mac, mac)} {address}"
-    return tuple(sorted(found.values()))
+        addresses_by_mac[mac] = f"{addresses_by_mac.get(mac, mac)} {address}"
+    return tuple(sorted(addresses_by_mac.values()))
 
 
 def _group(unit: LogicalGroup) -> Iterator[NorthRow]:
-    yield NorthRow(key_of(unit), GROUP, unit.id, {"name": group_name(unit.id)})
+    yield NorthRow(unit_key(unit), GROUP, unit.id, {"name": group_name(unit.id)})
     action = "allow-related" if unit.stateful else "allow-stateless"
     for rule in unit.rules:
-        yield _acl(key_of(unit), rule.id, "to-lport" if rule.direction == "ingress" else "from-lport", LET,
-                   match(group_name(unit.id), rule), action, (GROUP, unit.id, "acls"))
+        yield _acl(unit_key(unit), rule.id, "to-lport" if rule.direction == "ingress" else "from-lport", LET,
+                   rule_match(group_name(unit.id), rule), action, (GROUP, unit.id, "acls"))
 
 
 def _acl(unit: str, key: str, direction: str, priority: int, match: str, action: str,
@@ -274,17 +277,17 @@ def _acl(unit: str, key: str, direction: str, priority: int, match: str, action:
                                      "log": False}, inside=(inside,))
 
 
-def match(group: str, rule: LogicalRule) -> str:
-    """The packets of a rule of the port group *group*, in OVN's language (ovn-sb(5), Logical_Flow)."""
+def rule_match(group: str, rule: LogicalRule) -> str:
+    """Return the match of a rule of the port group *group*, in OVN's language (ovn-sb(5), Logical_Flow)."""
     inward, six = rule.direction == "ingress", rule.ethertype == "IPv6"
     words = [f"{'outport' if inward else 'inport'} == @{group}", "ip6" if six else "ip4"]
-    there = f"{words[-1]}.{'src' if inward else 'dst'}"
+    remote_field = f"{words[-1]}.{'src' if inward else 'dst'}"
     if rule.remote_group:
-        words.append(f"{there} == ${group_name(rule.remote_group)}_{words[1]}")
+        words.append(f"{remote_field} == ${group_name(rule.remote_group)}_{words[1]}")
     elif rule.remote_addresses:
-        words.append(f"{there} == ${set_name(rule.remote_addresses, 6 if six else 4)}")
+        words.append(f"{remote_field} == ${set_name(rule.remote_addresses, 6 if six else 4)}")
     elif rule.prefix and ip_network(rule.prefix).prefixlen:
-        words.append(f"{there} == {rule.prefix}")
+        words.append(f"{remote_field} == {rule.prefix}")
     return " && ".join([*words, *_protocol(rule, six)])
 
 
@@ -293,50 +296,51 @@ def _protocol(rule: LogicalRule, six: bool) -> list[str]:
         return []
     number = NUMBERS[rule.protocol] if rule.protocol in NUMBERS else int(rule.protocol)
     if number in (1, 58):
-        word = "icmp6" if six else "icmp4"
-        return [word, *(f"{word}.{name} == {value}" for name, value in (("type", rule.least), ("code", rule.most))
-                        if value is not None)]
+        protocol = "icmp6" if six else "icmp4"
+        return [protocol, *(f"{protocol}.{name} == {value}" for name,
+                            value in (("type", rule.least), ("code", rule.most))
+                            if value is not None)]
     if number not in WORDS:
         return [f"ip.proto == {number}"]
-    word = WORDS[number]
+    protocol = WORDS[number]
     if rule.least is None or rule.most is None:
-        return [word]
+        return [protocol]
     if rule.least == rule.most:
-        return [word, f"{word}.dst == {rule.least}"]
-    return [word, f"{word}.dst >= {rule.least}", f"{word}.dst <= {rule.most}"]
+        return [protocol, f"{protocol}.dst == {rule.least}"]
+    return [protocol, f"{protocol}.dst >= {rule.least}", f"{protocol}.dst <= {rule.most}"]
 
 
 def _router(unit: LogicalRouter) -> Iterator[NorthRow]:
-    key = key_of(unit)
+    key = unit_key(unit)
     yield NorthRow(key, ROUTER, unit.id, {"name": f"mag-{unit.id}", "enabled": (unit.enabled,), "options": {
-        # It asks for a neighbour's address when it first sends to it, and keeps no others.
+        # The router asks for a neighbour's address when it first sends to it, and keeps no others.
         "always_learn_from_arp_request": "false", "dynamic_neigh_routers": "true"}})
-    for one in unit.interfaces:
-        yield from _interface(unit, one)
+    for interface in unit.interfaces:
+        yield from _interface(unit, interface)
     for to, by in unit.routes:
         yield NorthRow(key, ROUTE, f"{unit.id} {to} {by}", {"ip_prefix": to, "nexthop": by},
                        inside=((ROUTER, unit.id, "static_routes"),))
     for nat in unit.translations:
         yield _translation(unit, nat)
-    for led in unit.forwardings:  # a load balancer of one server for each port (ovn-nb(5), Load_Balancer)
+    for led in unit.forwardings:  # a load balancer of one server per port (ovn-nb(5), Load_Balancer)
         yield NorthRow(key, BALANCER, f"{led.id} {led.protocol}", {
             "name": f"mag-{led.id}-{led.protocol}", "protocol": (led.protocol,),
             "vips": {f"{led.outside}:{port}": f"{address}:{inner}" for port, address, inner in led.targets}},
             inside=((ROUTER, unit.id, "load_balancer"),))
 
 
-def _interface(unit: LogicalRouter, one: LogicalInterface) -> Iterator[NorthRow]:
+def _interface(unit: LogicalRouter, interface: LogicalInterface) -> Iterator[NorthRow]:
     # Router advertisements (ovn-nb(5), ipv6_ra_configs).
-    said = {"address_mode": one.advertises.replace("-", "_"), "send_periodic": "true",
-            **({"mtu": str(one.mtu)} if one.mtu else {})} if one.advertises else {}
-    yield NorthRow(key_of(unit), ROUTER_PORT, one.port_id, {
-        "name": f"mag-{one.port_id}", "mac": one.mac, "ipv6_ra_configs": said,
-        "networks": tuple(sorted(str(ip_interface(each)) for each in one.networks))},
+    ra_configs = {"address_mode": interface.advertises.replace("-", "_"), "send_periodic": "true",
+                  **({"mtu": str(interface.mtu)} if interface.mtu else {})} if interface.advertises else {}
+    yield NorthRow(unit_key(unit), ROUTER_PORT, interface.port_id, {
+        "name": f"mag-{interface.port_id}", "mac": interface.mac, "ipv6_ra_configs": ra_configs,
+        "networks": tuple(sorted(str(ip_interface(each)) for each in interface.networks))},
         inside=((ROUTER, unit.id, "ports"),))
-    for at, host in enumerate(unit.chassis if one.gateway else ()):
-        yield NorthRow(key_of(unit), CHASSIS, f"{one.port_id} {host}", {
-            "name": f"mag-{one.port_id}_{host}", "chassis_name": host, "priority": 1000 - at},
-            inside=((ROUTER_PORT, one.port_id, "gateway_chassis"),))
+    for at, host in enumerate(unit.chassis if interface.gateway else ()):
+        yield NorthRow(unit_key(unit), CHASSIS, f"{interface.port_id} {host}", {
+            "name": f"mag-{interface.port_id}_{host}", "chassis_name": host, "priority": 1000 - at},
+            inside=((ROUTER_PORT, interface.port_id, "gateway_chassis"),))
 
 
 def _translation(unit: LogicalRouter, nat: LogicalTranslation) -> NorthRow:
@@ -344,4 +348,4 @@ def _translation(unit: LogicalRouter, nat: LogicalTranslation) -> NorthRow:
                                "logical_ip": nat.inside, "logical_port": (), "external_mac": ()}
     if nat.port_id and nat.mac:
         columns.update(logical_port=(nat.port_id,), external_mac=(nat.mac,))
-    return NorthRow(key_of(unit), NAT, nat.id, columns, inside=((ROUTER, unit.id, "nat"),))
+    return NorthRow(unit_key(unit), NAT, nat.id, columns, inside=((ROUTER, unit.id, "nat"),))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers of a database of OVN, one or the members of a cluster (ovsdb(7)): a connection to them, and each asked
-for itself.
+"""The servers of an OVN database: one, or the members of a cluster (ovsdb(7)). This module connects to them, and
+queries each server separately.
 
-A cluster takes changes while more than half of its members reach one another, and then one of them leads.
+A cluster accepts changes while more than half of its members reach one another. One of them is then the leader.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ovsdbapp.exceptions import TimeoutException
 NORTHBOUND, SOUTHBOUND = "OVN_Northbound", "OVN_Southbound"
 #: Seconds that one server may take.
 PATIENCE = 3.0
-#: Milliseconds between two attempts to reach the servers of a cluster, at least and at most: one leads again within
-#: seconds.
+#: Milliseconds between two attempts to reach the servers of a cluster, minimum and maximum: a cluster has a new leader
+#: within seconds.
 BACKOFF = (100, 1000)
 
 
-def addresses(url: str) -> list[str]:
-    """The servers of a URL, such as ``ssl:10.0.0.1:6641,ssl:10.0.0.2:6641``."""
-    return [one.strip() for one in url.split(",")]
+def server_addresses(url: str) -> list[str]:
+    """Return the servers of a URL, such as ``ssl:10.0.0.1:6641,ssl:10.0.0.2:6641``."""
+    return [address.strip() for address in url.split(",")]
 
 
-def ask(address: str, method: str, parameters: Sequence[Any], patience: float = PATIENCE) -> Any:
-    """The result of one call (RFC 7047) of the server at *address*. Raises ``OSError``, also for a refusal of it, and
-    ``TimeoutError`` after *patience* seconds."""
+def call_server(address: str, method: str, parameters: Sequence[Any], patience: float = PATIENCE) -> Any:
+    """Call *method* (RFC 7047) of the server at *address*, and return the result. Raises ``OSError``, also when the
+    server refuses, and ``TimeoutError`` after *patience* seconds."""
     deadline = time.monotonic() + patience
     error, stream = Stream.open_block(Stream.open(address), int(patience * 1000))
     if error:
@@ -48,11 +48,11 @@ def ask(address: str, method: str, parameters: Sequence[Any], patience: float = 
                 break
             if error and error != errno.EAGAIN:
                 raise OSError(error, os.strerror(error) if error > 0 else "it has closed the connection")
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError(f"no answer for {patience:g} s")
             if error:
-                _until(line, left)
+                _until(line, remaining)
     finally:
         line.close()
     if answer.error is not None:
@@ -69,35 +69,37 @@ def _until(line: jsonrpc.Connection, seconds: float) -> None:
 
 
 class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
-    """The copy of a database. It takes whatever the leader of a cluster has: one that has begun anew
-    (``cluster-to-standalone``) counts its changes from the beginning, and is not old for that."""
+    """The copy of a database. It accepts the content of the cluster's leader in every case. A database that was started
+    again (``cluster-to-standalone``) counts its changes from the beginning, and is not outdated."""
 
     @property
     def _min_index(self) -> int:
-        """The number of changes below which an Idl takes nothing."""
+        """The smallest number of changes that an Idl accepts: always 0."""
         return 0
 
     @_min_index.setter
     def _min_index(self, value: int) -> None:
-        """It would be the greatest that was seen."""
+        """Ignore *value*, the greatest number seen."""
 
 
-def opened(url: str, database: str, tables: Iterable[str], patience: float, copy: type[DatabaseCopy] = DatabaseCopy,
-           begin: Callable[[Any], None] | None = None, leader: bool = True) -> connection.Connection:
-    """A connection that follows *tables* of a *database*, when it has them; *begin* is called with its *copy* before.
-    *leader*: of a cluster, to the server that leads, which alone takes locks; else to any, a relay too.
-    *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and others of ``ovs``; nothing of
-    the connection is left then, neither a lock."""
+def open_connection(url: str, database: str, tables: Iterable[str], patience: float,
+                    copy: type[DatabaseCopy] = DatabaseCopy,
+                    begin: Callable[[Any], None] | None = None, leader: bool = True) -> connection.Connection:
+    """Return a connection that follows *tables* of *database*, as soon as it has them. *begin*: called with the *copy*
+    before the connection starts. *leader*: connect to the leader of a cluster, which alone grants locks; false: to any
+    server, also a relay. *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and errors of
+    ``ovs``. Then no connection and no lock remain."""
     idl = copy.from_server(url, database, helper_tables=tables,
-                           helper=idlutils.create_schema_helper(schema(url, patience, database)), leader_only=leader)
+                           helper=idlutils.create_schema_helper(fetch_schema(url, patience, database)),
+                           leader_only=leader)
     try:
-        if len(addresses(url)) > 1:  # else it would wait up to 8 s between two of them
+        if len(server_addresses(url)) > 1:  # otherwise up to 8 s between two of them
             idl._session.reconnect.set_backoff(*BACKOFF)  # noqa: SLF001 - an Idl has no other way
         if begin is not None:
             begin(idl)
         made = connection.Connection(idl, patience)
         made.start()
-    except TimeoutException as error:  # which has no words of its own
+    except TimeoutException as error:  # it has no message of its own
         idl.close()
         only = " (of a cluster, only the one that leads does)" if leader else ""
         raise TimeoutError(f"no server has let us in within {patience:g} s{only}") from error
@@ -107,48 +109,48 @@ def opened(url: str, database: str, tables: Iterable[str], patience: float, copy
     return made
 
 
-def schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
-    """The schema of a *database*, of the first server that gives it; *patience*: seconds for all of them. Raises
+def fetch_schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
+    """Return the schema of *database* from the first server that answers. *patience*: seconds for all servers. Raises
     ``OSError``."""
-    said = []
-    servers = addresses(url)
+    failures = []
+    servers = server_addresses(url)
     for address in servers:
         try:
-            return ask(address, "get_schema", [database], patience / len(servers))
+            return call_server(address, "get_schema", [database], patience / len(servers))
         except OSError as error:
-            said.append(f"{address}: {_words(error)}")
-    raise OSError("; ".join(said))
+            failures.append(f"{address}: {_words(error)}")
+    raise OSError("; ".join(failures))
 
 
-def faults(url: str) -> Iterator[str]:
-    """What is wrong with a cluster: that nobody leads it, and members that do not answer. Nothing of a single server,
-    of which whoever uses it says so."""
-    servers = addresses(url)
+def cluster_faults(url: str) -> Iterator[str]:
+    """Yield the faults of a cluster: it has no leader, or members do not answer. Yields nothing for a single server,
+    because its users notice themselves."""
+    servers = server_addresses(url)
     if len(servers) == 1:
         return
     silent, leads = {}, False
     for address in servers:
         try:
-            (found,) = ask(address, "transact", ["_Server", {
+            (reply,) = call_server(address, "transact", ["_Server", {
                 "op": "select", "table": "Database", "where": [["name", "==", NORTHBOUND]],
                 "columns": ["connected", "leader"]}])
-            leads = any(row["connected"] and row["leader"] for row in found["rows"]) or leads
+            leads = any(row["connected"] and row["leader"] for row in reply["rows"]) or leads
         except (OSError, ValueError, KeyError, TypeError) as error:
             silent[address] = _words(error)
     if not leads:
-        told = "all answer" if not silent else f"{_told(silent)} do not answer"
+        answers = "all answer" if not silent else f"{_silent_members(silent)} do not answer"
         yield (f"The cluster of the northbound database has no quorum: of {', '.join(servers)} nobody leads, and "
-               f"{told}. Guests go on as they are, and no network or port changes, until more than half of the "
-               "centrals run and reach each other (docs/ovn-central.md).")
+               f"{answers}. Guests go on as they are, and no network or port changes, until more than half of the "
+               "centrals run and reach each other (docs/howto/recover-ovn-central.md).")
     elif silent:
         spare = (len(servers) - 1) // 2 - len(silent)
-        yield (f"Members of the cluster of the northbound database do not answer: {_told(silent)}. "
+        yield (f"Members of the cluster of the northbound database do not answer: {_silent_members(silent)}. "
                + (f"Without {spare} more the others still decide" if spare > 0 else
                   "When one more is lost, nothing of networks changes any more")
-               + ": start ovn-central there, or replace the central (docs/ovn-central.md).")
+               + ": start ovn-central there, or replace the central (docs/howto/recover-ovn-central.md).")
 
 
-def _told(silent: dict[str, str]) -> str:
+def _silent_members(silent: dict[str, str]) -> str:
     return ", ".join(f"{address} ({why})" for address, why in silent.items())
 
 

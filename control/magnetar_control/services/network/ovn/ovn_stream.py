@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TLS connections of ``ovs`` that fail as others do, so that the next server of a cluster is tried.
+"""TLS connections of ``ovs`` that fail as other connections do, so that the next server of a cluster is tried.
 
-Those of ovs 2.17 raise ``ValueError`` where nobody listens, and ``ssl.SSLError`` where a handshake fails. A session
-does not know what to do with either, and does not get away from that server.
+In ovs 2.17 they raise ``ValueError`` when no server listens, and ``ssl.SSLError`` when a handshake fails. A session
+cannot handle either, and stays with that server.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ovs.stream import SSLStream, Stream
 
 
 class TlsStream(SSLStream):  # type: ignore[misc]
-    """See the head of this file."""
+    """A TLS stream that returns errors instead of raising them."""
 
     @staticmethod
     def check_connection_completion(sock: Any) -> int:
-        """0, EAGAIN while it is being connected, or the error."""
+        """Return 0, EAGAIN while connecting, or the error."""
         try:
             return int(SSLStream.check_connection_completion(sock))
         except ValueError:
             return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) or errno.ECONNREFUSED
 
     def connect(self) -> int:
-        """0, EAGAIN while it is being connected, or the error."""
+        """Return 0, EAGAIN while connecting, or the error."""
         try:
             return int(super().connect())
         except ssl.SSLWantWriteError:
@@ -38,6 +38,6 @@ class TlsStream(SSLStream):  # type: ignore[misc]
             return error.errno or errno.EPROTO
 
 
-def register() -> None:
-    """Have ``ssl:`` mean these."""
+def register_tls_stream() -> None:
+    """Make ``ssl:`` addresses use ``TlsStream``."""
     Stream.register_method("ssl", TlsStream)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What OVN's southbound database knows of chassis, for ports whose chassis is none of the cloud's hosts: that of a
-SmartNIC, whose ovn-controller says which card it is on (``ovn-cms-options``, Neutron's *Off-path SmartNIC DPUs*).
-"""
+"""The chassis in OVN's southbound database, for ports whose chassis is not one of the cloud's hosts but a SmartNIC. The
+ovn-controller there says which card it is on (``ovn-cms-options``, Neutron's *Off-path SmartNIC DPUs*)."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from . import ovn_servers
 
 log = logging.getLogger(__name__)
 CHASSIS = "Chassis"
-#: The key of a chassis's options for the cloud, and the word there that names a card.
+#: The key of a chassis's options for the cloud, and the option that names a card.
 OPTIONS, CARD = "ovn-cms-options", "card-serial-number"
-#: Seconds between two attempts to connect for those who do not wait.
+#: Seconds between two attempts to connect in the background.
 AGAIN = 2.0
 
 
 class Southbound:
-    """The database at *url*; *patience*: seconds for one answer. It is connected to when somebody first asks. What it
-    told last is known also while it is away."""
+    """The database at *url*. *patience*: seconds for one answer. The first question opens the connection. The last
+    known content remains available while the database is away."""
 
     def __init__(self, url: str, patience: float) -> None:
         self.url, self.patience = url, patience
@@ -37,7 +36,7 @@ class Southbound:
         self._tried, self._said = -AGAIN, False
 
     def is_known(self) -> bool:
-        """Whether it has told anything, so that ``chassis`` waits for nobody; else it is connected to meanwhile."""
+        """Return whether the content is known, so that ``chassis`` does not wait. If not, connect in the background."""
         if self._open is not None:
             return True
         with self._beginning:
@@ -57,21 +56,21 @@ class Southbound:
         self._tried = time.monotonic()
 
     def chassis_of(self, serial: str) -> str | None:
-        """Name of the chassis on the card of a *serial* number, ``None`` where no ovn-controller says that it is there.
-        Raises ``Unavailable`` where the database never answered."""
+        """Return the name of the chassis on the card with the number *serial*; ``None`` when no ovn-controller claims
+        the card. Raises ``Unavailable`` when the database never answered."""
         return self.chassis().get(serial)
 
     def chassis(self) -> dict[str, str]:
-        """Serial number of each card to the name of the chassis on it, of several the first by name. Raises
-        ``Unavailable`` as ``chassis_of`` does."""
+        """Return the serial number of each card to the name of its chassis; of several chassis the first by name.
+        Raises ``Unavailable`` as ``chassis_of`` does."""
         open_ = self._connected()
         with open_.lock:
             rows = sorted(open_.idl.tables[CHASSIS].rows.values(), key=lambda row: row.name, reverse=True)
-            return {one.removeprefix(f"{CARD}="): row.name for row in rows for one in _options(row)
-                    if one.startswith(f"{CARD}=")}
+            return {option.removeprefix(f"{CARD}="): row.name for row in rows for option in _options(row)
+                    if option.startswith(f"{CARD}=")}
 
     def close(self) -> None:
-        """End the connection, for good; one that is being made ends by itself."""
+        """Close the connection for good. A connection attempt that is under way ends by itself."""
         self._over.set()
         if not self._opening.acquire(timeout=1.0):
             return
@@ -86,7 +85,8 @@ class Southbound:
         with self._opening:
             if self._open is None:
                 try:
-                    made = ovn_servers.opened(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience, leader=False)
+                    made = ovn_servers.open_connection(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience,
+                                                       leader=False)
                 except Exception as error:
                     raise Unavailable(f"The southbound database of OVN at {self.url}, which knows the chassis of "
                                       f"SmartNICs, does not answer: {error}. See to ovsdb-server there, and to the "
@@ -100,6 +100,7 @@ class Southbound:
 
 
 def _options(row: Any) -> list[str]:
-    """Those of a chassis: ovn-controller of today has them in ``other_config``, that of before in ``external_ids``."""
-    return [one.strip() for column in ("other_config", "external_ids") if hasattr(row, column)
-            for one in getattr(row, column).get(OPTIONS, "").split(",")]
+    """Return the cloud's options of a chassis. Today's ovn-controller has them in ``other_config``, older ones in
+    ``external_ids``."""
+    return [option.strip() for column in ("other_config", "external_ids") if hasattr(row, column)
+            for option in getattr(row, column).get(OPTIONS, "").split(",")]

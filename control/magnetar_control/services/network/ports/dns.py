@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of ports in DNS (Neutron's extension dns-integration): ``dns_name`` of a port is a label in the ``dns_domain``
-of its network, where guests find it by any name server that they ask. A port without one is called by its address,
-which is shown and not found."""
+"""DNS names of ports (Neutron's extension dns-integration). ``dns_name`` of a port is a label in the ``dns_domain`` of
+its network. Guests of the network resolve it with any name server. A port without a name is shown with a name made from
+its address, which does not resolve."""
 
 from __future__ import annotations
 
@@ -9,82 +9,85 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, bindparam, select
 
-from magnetar_control.services import Document
 from magnetar_control.services.network import sharing
 from magnetar_control.services.network.tables import networks
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 
-#: A label of a name (RFC 1123), in small letters.
+#: A label of a name (RFC 1123), in lower case.
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: Characters that a domain has at most, so that a label and its dot have room in a name.
+#: Maximum length of a domain: a label and its dot must fit in front of it.
 MOST = 253 - 64
+#: Built once: building it takes longer than executing it.
+_DOMAINS = select(networks.c.id, networks.c.dns_domain).where(
+    networks.c.id.in_(bindparam("ids", expanding=True)), networks.c.dns_domain != "")
 
 
-def domain(value: Any) -> str:
-    """A domain in its normal form, which ends with a dot; empty for none. Raises ``ValueError``."""
+def normalize_domain(value: Any) -> str:
+    """Return a domain in its normal form, which ends with a dot; empty for none. Raises ``ValueError``."""
     text = str("" if value is None else value).lower().removesuffix(".")
     if text and (len(text) > MOST or not all(map(LABEL.fullmatch, text.split(".")))):
         raise ValueError
     return f"{text}." if text else ""
 
 
-def label(value: Any) -> str:
-    """The name of a port in its normal form; empty for none. Raises ``ValueError``."""
+def normalize_label(value: Any) -> str:
+    """Return a port's name in its normal form; empty for none. Raises ``ValueError``."""
     text = str("" if value is None else value).lower()
     if text and not LABEL.fullmatch(text):
         raise ValueError
     return text
 
 
-def of_server(hostname: str) -> str:
-    """The name of a server's port: the first label of its host name; empty where that is none."""
-    found = hostname.lower().partition(".")[0]
-    return found if LABEL.fullmatch(found) else ""
+def server_dns_name(hostname: str) -> str:
+    """Return the name of a server's port: the first label of its host name; empty when that is no valid label."""
+    first_label = hostname.lower().partition(".")[0]
+    return first_label if LABEL.fullmatch(first_label) else ""
 
 
-def domains(connection: Connection, rows: Sequence[RowMapping], usual: str) -> dict[str, str]:
-    """Network to the domain of its ports, for those of *rows*; *usual*: of networks without one."""
+def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usual: str) -> dict[str, str]:
+    """Return the DNS domain of each network in *rows*. *usual*: the domain of networks without one."""
     ids = {row["network_id"] for row in rows}
-    found = dict.fromkeys(ids, usual)
-    for row in connection.execute(select(networks.c.id, networks.c.dns_domain).where(
-            networks.c.id.in_(ids), networks.c.dns_domain != "")) if ids else ():
-        found[row.id] = row.dns_domain
-    return found
+    domain_by_network = dict.fromkeys(ids, usual)
+    for row in connection.execute(_DOMAINS, {"ids": list(ids)}) if ids else ():
+        domain_by_network[row.id] = row.dns_domain
+    return domain_by_network
 
 
-def assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> list[Document]:
-    """``dns_assignment`` of a port: how each of its addresses is called."""
-    found = []
-    for one in fixed_ips:
-        host = name or f"host-{one['ip_address'].replace('.', '-').replace(':', '-')}"
-        found.append({"hostname": host, "ip_address": one["ip_address"], "fqdn": f"{host}.{domain}"})
-    return found
+def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> list[Document]:
+    """Return ``dns_assignment`` of a port: the names of its addresses."""
+    assignments = []
+    for fixed_ip in fixed_ips:
+        host = name or f"host-{fixed_ip['ip_address'].replace('.', '-').replace(':', '-')}"
+        assignments.append({"hostname": host, "ip_address": fixed_ip["ip_address"], "fqdn": f"{host}.{domain}"})
+    return assignments
 
 
 def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
-    """Whether a network may have its ``dns_domain``. OVN lets datagrams from port 53 pass to every port of a switch
-    with names, whatever the rules (ovn-northd(8), 23.03: priority 34000 of ls_out_acl), so only networks of one
-    project, which no physical one joins, have some."""
-    given = network["dns_domain"]
-    if given and (not network["by_engine"] or network["type"] != "ovn"):
-        raise InvalidField("dns_domain", "must be empty, but of a network of type ovn", given)
-    if given and (network["shared"] or sharing.is_shared(connection, network["id"])):
+    """Raise ``InvalidField`` when a network may not have its ``dns_domain``. OVN lets datagrams from port 53 pass to
+    every port of a switch with names, against all rules (ovn-northd(8), 23.03: priority 34000 of ls_out_acl). Therefore
+    only networks of one project, without a physical network, have a domain."""
+    dns_domain = network["dns_domain"]
+    if dns_domain and (not network["by_engine"] or network["type"] != "ovn"):
+        raise InvalidField("dns_domain", "must be empty, but of a network of type ovn", dns_domain)
+    if dns_domain and (network["shared"] or sharing.is_shared(connection, network["id"])):
         raise InvalidField("dns_domain", "must be empty for a network that several projects use: one would answer for "
-                                         "names that others look for", given)
+                                         "names that others look for", dns_domain)
 
 
-def check_name(network: Mapping[Any, Any], given: str) -> None:
-    """Whether a port of *network* may have the name."""
-    if given and not network["by_engine"]:
+def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
+    """Raise ``InvalidField`` when a port of *network* may not have the name."""
+    if dns_name and not network["by_engine"]:
         raise InvalidField("dns_name", "must be empty: names are for networks that OVN makes, and the network of this "
-                                       f"port is of type {network['type']}, without it", given)
+                                       f"port is of type {network['type']}, without it", dns_name)
 
 
 def check_server(port_id: str, name: str, hostname: str) -> None:
-    """Whether a server called *hostname* may take the port *port_id* with this name, as Nova has it."""
-    if name and name != of_server(hostname):
+    """Raise ``InvalidRequest``, as Nova does, when a server called *hostname* may not take the port *port_id* with this
+    name."""
+    if name and name != server_dns_name(hostname):
         raise InvalidRequest(f"Port {port_id} not usable for instance. Value {name} assigned to dns_name attribute "
                              f"does not match instance's hostname {hostname}. Clear it, or make the server with this "
                              "host name.", type="PortNotUsableDNS")

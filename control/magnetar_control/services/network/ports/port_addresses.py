@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses that ports of servers gain and lose while their guests have them.
+"""Addresses that ports of servers gain and lose while guests use the ports.
 
-Networks of OVN only: OVN filters by the addresses that a port has now. Hosts filter by those that the NIC had when it
-was plugged.
+For networks of OVN only, because OVN filters by the present addresses of a port. Hosts filter by the addresses that the
+NIC had when it was plugged.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, RowMapping, delete, select
 
-from magnetar_control.services.network.routers.floating_ips import let_go
+from magnetar_control.services.network.routers.floating_ips import release_floating_ips
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.services.network.tables import TAKEN, addresses, networks, ports
 from magnetar_core.errors import InvalidRequest, NotFound
@@ -21,7 +21,7 @@ from .requested_networks import subnets_of
 MOST = 64
 
 
-def change(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
+def change_port_addresses(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
     """Give the first port of a server on the network *network_id* one more address, or take *address* away.
 
     Return the changed units. Raise ``NotFound`` when the server has no such port, ``InvalidRequest`` when the port
@@ -50,7 +50,7 @@ def _with_one_more(connection: Connection, port: RowMapping) -> list[str]:
         raise InvalidRequest(f"Port {port['id']} has {MOST} addresses already, the most that a port can have.")
     choices = [subnet for subnet in subnets_of(connection, [port["network_id"]])[port["network_id"]]
                if not ipam.by_itself(subnet)]
-    ipam.give(connection, port["id"], port["network_id"], choices)
+    ipam.give_address(connection, port["id"], port["network_id"], choices)
     return [f"port/{port['id']}"]
 
 
@@ -62,7 +62,7 @@ def _without(connection: Connection, port: RowMapping, address: str) -> list[str
     subnets = subnets_of(connection, [port["network_id"]])[port["network_id"]]
     if any(ipam.by_itself(subnet) and subnet["id"] == have[address] for subnet in subnets):
         raise InvalidRequest(f"{address} follows from the MAC address of port {port['id']}, which keeps it.")
-    routers = let_go(connection, [port["id"]], [other for other in have if other != address])
+    routers = release_floating_ips(connection, [port["id"]], [other for other in have if other != address])
     connection.execute(delete(addresses).where(addresses.c.port_id == port["id"], addresses.c.ip_address == address))
     return [f"port/{port['id']}", *routers]
 

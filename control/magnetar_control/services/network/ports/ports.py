@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports. Those that are made with a server (``nics``) are the same as those that users make beforehand."""
+"""Ports. Ports created with a server (``nics``) are the same as ports that users create beforehand."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
-from magnetar_control.services.network.networks import NETWORK, check_up
+from magnetar_control.services.network.networks import NETWORK, check_admin_state
 from magnetar_control.services.network.resources import (
     NetworkResource,
     any_of,
+    check_network_owner,
     check_once,
-    check_owner,
-    columns,
-    find,
-    forbidden,
-    own,
+    column_values,
+    find_resource_row,
+    forbidden_by_policy,
+    rows_of_caller,
 )
-from magnetar_control.services.network.routers.floating_ips import let_go
+from magnetar_control.services.network.routers.floating_ips import release_floating_ips
 from magnetar_control.services.network.routers.router_ports import OWN
 from magnetar_control.services.network.security.security_groups import check_number, default_group
 from magnetar_control.services.network.subnets import ipam
@@ -38,8 +38,9 @@ from magnetar_control.services.network.tables import (
     ports,
     security_groups,
 )
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import server_mappings
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
 from . import dns, qos, reservations, trunks, virtual_functions
@@ -48,38 +49,39 @@ from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
 
 
-def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their addresses and how these are called; *usual*: the domain of networks without one."""
-    given = addresses_of(connection, [row["id"] for row in rows])
-    domains, details = dns.domains(connection, rows, usual), trunks.of_ports(connection, rows)
-    asking = reservations.requests(connection, rows)
-    return [_with_request({**row, **details[row["id"]], "fixed_ips": given.get(
-        row["id"], []), "dns_assignment": dns.assignment(
-             row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
+def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their addresses and DNS names. *usual*: the domain of networks without one."""
+    addresses_by_port = addresses_of(connection, [row["id"] for row in rows])
+    domains, details = dns.domains_of_networks(connection, rows, usual), trunks.trunk_facts_of_ports(connection, rows)
+    asking = reservations.port_resource_requests(connection, rows)
+    return [_with_request({**row, **details[row["id"]], "fixed_ips": addresses_by_port.get(
+        row["id"], []), "dns_assignment": dns.dns_assignment(
+             row["dns_name"], addresses_by_port.get(row["id"], []), domains[row["network_id"]]),
              **{name: orjson.loads(row[name]) for name in ("security_groups", "pairs")},
              "profile": orjson.loads(row["profile"]) | orjson.loads(row["device"])},
              asking.get(row["id"])) for row in rows]
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """With what it asks of its server's host, and in ``profile`` which provider of bandwidth gives it."""
+    """Return the port with its demands on its server's host, and in ``profile`` the provider of its bandwidth."""
     if asking is None:
         return {**port, "resource_request": None}
-    given = {"allocation": asking["allocation"]} if asking["allocation"] else {}
-    return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **given}}
+    allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
+    return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **allocation}}
 
 
-def create(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
-    """Add it with its addresses and groups. *cards*: see ``virtual_functions.check``."""
-    network = find(connection, context, NETWORK, values["network_id"])
+def create_port_row(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
+    """Add a port with its addresses and groups. *cards*: see ``virtual_functions.check_host_device_port``."""
+    network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
-        raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
+        raise forbidden_by_policy("create_port",
+                                  "the network is another project's; as an external one, routers and floating IPs "
                                        "have addresses of it")
-    virtual_functions.complete(values)
+    virtual_functions.set_default_port_security(values)
     virtual_functions.check_trust(values)
     _may_choose(context, network, values)
-    if any("ip_address" in one for one in values.get("fixed_ips") or ()):
+    if any("ip_address" in fixed_ip for fixed_ip in values.get("fixed_ips") or ()):
         _may_address(context, network, "create")
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
@@ -87,11 +89,11 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
     values["security_groups"] = _groups(connection, values)
     _may_pair(context, network, "create", values)
     _check_pairs(network, values)
-    check_up(network, values["admin_state_up"])
-    dns.check_name(network, values["dns_name"])
-    qos.check(connection, context, network, values)
-    virtual_functions.check(connection, network, values, cards)
-    mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
+    check_admin_state(network, values["admin_state_up"])
+    dns.check_dns_name(network, values["dns_name"])
+    qos.check_qos_policy(connection, context, network, values)
+    virtual_functions.check_host_device_port(connection, network, values, cards)
+    mac = ipam.add_port(connection, **column_values(ports, values), status="DOWN", created_at=utc_now())
     if mac is None:
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
@@ -99,36 +101,37 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
         ipam.give_all(connection, values["id"], mac, choices, network["id"])
         return
     for wish in values["fixed_ips"]:
-        _give(connection, values["id"], network["id"], choices, wish)
+        _give_fixed_ip(connection, values["id"], network["id"], choices, wish)
     ipam.give_automatic(connection, values["id"], mac, choices)
 
 
-def _check_free(row: RowMapping, what: str, names: Collection[str]) -> None:
-    """Raises ``Conflict`` for the cloud's own ports, of which *names* would be touched."""
+def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None:
+    """Raise ``Conflict`` when *names* of one of the cloud's own ports would be touched."""
     if names and row["device_owner"].startswith(OWN):
-        raise Conflict(f"Port {row['id']} cannot {what} directly via the port API: has device owner "
+        raise Conflict(f"Port {row['id']} cannot {operation} directly via the port API: has device owner "
                        f"{row['device_owner']}.", type="ServicePortInUse")
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The port; and routers by which it is reached, where that may end."""
-    found = [f"port/{row['id']}"]
+def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the port; its groups, if they change; and the routers of its floating IPs, if these may lose it."""
+    unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
-        found += [f"group/{id}" for id in {*orjson.loads(row["security_groups"]), *(changed["security_groups"] or ())}]
+        unit_keys += [f"group/{id}" for id in {*orjson.loads(row["security_groups"]),
+                                               *(changed["security_groups"] or ())}]
     if changed is None or "fixed_ips" in changed:
-        found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
+        unit_keys += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
             _leads_to(row))).scalars()]
-    return found
+    return unit_keys
 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
-    """The floating IPs by which a port is reached, also those of which it has a port alone."""
+    """Return the condition of the floating IPs that lead to a port, also through a port forwarding alone."""
     return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
         forwardings.c.internal_port_id == row["id"])))
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
-    """Raises an error where *values* have address pairs that would do nothing, or one twice: without a MAC it is of the
+    """Raise an error when *values* have address pairs without effect, or duplicates. A pair without a MAC has the
     port's own."""
     if not values.get("pairs"):
         return
@@ -141,9 +144,9 @@ def _check_pairs(network: RowMapping, values: Document) -> None:
                        "port.", type="AddressPairAndPortSecurityRequired")
 
 
-def _pairs(port: Document, given: Sequence[Document]) -> list[Document]:
-    """The address pairs *given*, each with its MAC."""
-    return [{"mac_address": port.get("mac_address"), **one} for one in given]
+def _pairs(port: Document, pairs: Sequence[Document]) -> list[Document]:
+    """Return the address pairs *pairs*, each with its MAC."""
+    return [{"mac_address": port.get("mac_address"), **pair} for pair in pairs]
 
 
 def _mac_in_use(values: Document) -> MagnetarError:
@@ -153,31 +156,34 @@ def _mac_in_use(values: Document) -> MagnetarError:
 
 def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
     if "mac_address" in values:
-        check_owner(context, network["project_id"], "create_port:mac_address", "the MAC address")
+        check_network_owner(context, network["project_id"], "create_port:mac_address", "the MAC address")
 
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
-    """Whoever chooses may have the address that another server had a moment ago."""
-    check_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
+    """Raise ``Forbidden`` unless the caller may choose addresses on the network: another server may have had the chosen
+    address a moment ago."""
+    check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
-    """Who turns port security off can take the addresses of all others of the network."""
-    given = values.get("port_security_enabled", usual)
-    if given != usual:
-        check_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
+    """Raise ``Forbidden`` unless the caller may change port security: without it, a port can take all other addresses
+    of the network."""
+    port_security = values.get("port_security_enabled", usual)
+    if port_security != usual:
+        check_network_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
-    """As with port security: who has address pairs can take the addresses of all others of the network. Those that a
-    *port* has may stay."""
-    given, known = _pairs(port, port["pairs"]), _pairs(port, have)
-    if any(one not in known for one in given):
-        check_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
+    """Raise ``Forbidden`` unless the caller may set address pairs: as without port security, a port with pairs can take
+    all other addresses of the network. Pairs that the *port* already has may stay."""
+    requested_pairs, current_pairs = _pairs(port, port["pairs"]), _pairs(port, have)
+    if any(pair not in current_pairs for pair in requested_pairs):
+        check_network_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
-    """Whose server a port says that it is at, users do not choose: only their own."""
+    """Check the device of a port: users only name servers of their own project. Raises ``InvalidField``,
+    ``Forbidden``."""
     if values["device_owner"].startswith((OWN, SUBPORT)):
         raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
                                            "subports of trunks", values["device_owner"])
@@ -186,13 +192,14 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
     project = connection.execute(select(server_mappings.c.project_id).where(
         server_mappings.c.server_id == values["device_id"])).scalar()
     if project is None and not values["device_owner"].startswith("compute:"):
-        return  # no server, and nothing that says so
+        return  # no server, and it does not claim to be one
     if project != context.project_id:
-        raise forbidden(f"{verb}_port:device_id", "device_id is no server of the project")
+        raise forbidden_by_policy(f"{verb}_port:device_id", "device_id is no server of the project")
 
 
 def _let_go(connection: Connection, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a server has the port: its address would be another's, and the guest would use it."""
+    """Raise ``Conflict`` while a server has the port: another port could get its address while the guest still uses
+    it."""
     server = connection.execute(select(server_mappings.c.server_id).join(
         ports, ports.c.device_id == server_mappings.c.server_id).where(
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
@@ -201,38 +208,41 @@ def _let_go(connection: Connection, row: RowMapping) -> None:
                     f"remove port {server} {row['id']}.", type="PortInUse", server=server)
 
 
-def _give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping], wish: Document) -> None:
+def _give_fixed_ip(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
+                   wish: Document) -> None:
     subnet_id = wish.get("subnet_id")
-    fitting = [one for one in choices if subnet_id in (None, one["id"])]
+    fitting = [subnet for subnet in choices if subnet_id in (None, subnet["id"])]
     if subnet_id and not fitting:
         raise InvalidRequest(f"Invalid input for operation: Failed to create port on network {network_id}, because "
                     f"fixed_ips included invalid subnet {subnet_id}.", type="InvalidInput")
-    ipam.give(connection, port_id, network_id, fitting, wish.get("ip_address"),
-              "the specified subnet" if subnet_id else "any of the subnets on the specified network")
+    ipam.give_address(connection, port_id, network_id, fitting, wish.get("ip_address"),
+                      "the specified subnet" if subnet_id else "any of the subnets on the specified network")
 
 
 def _groups(connection: Connection, values: Document) -> list[str]:
-    """The groups of a port of these *values*, locked in one order and as ``host_groups.changed`` will, so that of two
-    ports with the same groups one waits for the other."""
-    given, project = values.get("security_groups"), values["project_id"]
-    if given is None:
+    """Return the groups of a port with *values*. Locks them in the order that ``host_groups.note_changed_units`` uses,
+    so that among ports with the same groups one waits for the other."""
+    group_ids, project = values.get("security_groups"), values["project_id"]
+    if group_ids is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
-    check_number(given)
-    there = set(connection.execute(select(security_groups.c.id).where(
-        security_groups.c.id.in_(given), (security_groups.c.project_id == project) | sharing.shared_with(
+    check_number(group_ids)
+    existing_ids = set(connection.execute(select(security_groups.c.id).where(
+        security_groups.c.id.in_(group_ids), (security_groups.c.project_id == project) | sharing.shared_with(
             security_groups, project)).order_by(security_groups.c.id).with_for_update(key_share=True)).scalars())
-    for id in given:
-        if id not in there:
+    for id in group_ids:
+        if id not in existing_ids:
             raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
-    if given and not values["port_security_enabled"]:
+    if group_ids and not values["port_security_enabled"]:
         raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on "
                     "a port.", type="PortSecurityAndIPRequiredForSecurityGroups")
-    return list(dict.fromkeys(given))
+    return list(dict.fromkeys(group_ids))
 
 
-def update(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool = True) -> None:
-    """``fixed_ips`` replaces the addresses: those that stay are kept."""
-    row = find(connection, context, PORT, row["id"], lock=True)  # no server takes it until the transaction ends
+def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
+                        cards: bool = True) -> None:
+    """Check and complete the values. ``fixed_ips`` replaces the addresses; unchanged ones are kept."""
+    # no server takes it until the transaction ends
+    row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
         _let_go(connection, row)
@@ -240,7 +250,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         _may_mark(connection, context, "update", {**row, **values})
         values.update(made_for_server=False, place=None, tag=None)
     if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
-        network = find(connection, context, NETWORK, row["network_id"])
+        network = find_resource_row(connection, context, NETWORK, row["network_id"])
         _may_secure(context, network, "update", values, row["port_security_enabled"])
         if not network["by_engine"]:
             _let_go(connection, row)
@@ -250,37 +260,38 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     _check_with_network(connection, context, row, values)
-    if virtual_functions.is_one({**row, **values}) or "vnic_type" in values or "profile" in values:
+    if virtual_functions.is_host_device({**row, **values}) or "vnic_type" in values or "profile" in values:
         _check_function(connection, context, row, values, cards)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, context, row, fixed)
 
 
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Whether the port's network lets it have what changes; it is read only for what it has a say in."""
+    """Check that the port's network allows the changes. The network is read only for attributes that depend on it."""
     pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
     down = values.get("admin_state_up") is False
     if not (pairs or name or down or "qos_policy_id" in values):
         return
-    network = find(connection, context, NETWORK, row["network_id"])
-    check_up(network, not down)
+    network = find_resource_row(connection, context, NETWORK, row["network_id"])
+    check_admin_state(network, not down)
     if pairs:
         have = orjson.loads(row["pairs"])
         _may_pair(context, network, "update", {**row, "pairs": have, **values}, have)
         _check_pairs(network, {**row, "pairs": have, **values})
     if name:
-        dns.check_name(network, name)
+        dns.check_dns_name(network, name)
     if "qos_policy_id" in values:
-        qos.check(connection, context, network, values, row["qos_policy_id"])
+        qos.check_qos_policy(connection, context, network, values, row["qos_policy_id"])
         reservations.check_policy(connection, ports.c.id == row["id"], row["qos_policy_id"] or network["qos_policy_id"],
                                   values["qos_policy_id"] or network["qos_policy_id"])
 
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
-    """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
-    becomes one leaves OVN."""
+    """Check that the port may become a device of a host, or stop being one. It may not while a server has it, because
+    the server's host has claimed the device. A port that becomes a device leaves OVN."""
     virtual_functions.check_trust({**row, **values})
-    other = values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_one(row)
+    other = values.get("qos_policy_id",
+                       row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
     if other or virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
         _let_go(connection, row)
     if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
@@ -291,70 +302,74 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
         if floating is not None:
             raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
                            "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
-    virtual_functions.check(connection, find(connection, context, NETWORK, row["network_id"]), {**row, **values},
-                            cards)
+    virtual_functions.check_host_device_port(connection, find_resource_row(connection, context, NETWORK,
+                                                                           row["network_id"]), {**row, **values},
+                                             cards)
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    network = find(connection, context, NETWORK, row["network_id"])
+    network = find_resource_row(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
-    if row["host"] or trunks.of_ports(connection, [row])[row["id"]].get("host"):
+    if row["host"] or trunks.trunk_facts_of_ports(connection, [row])[row["id"]].get("host"):
         raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound"
                     f"{' on host ' + row['host'] if context.knows_hosts else ''}", type="PortBound")
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
                                                    ports.c.id != row["id"])).first():
         raise _mac_in_use({**row, **values})
-    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]] if ipam.by_itself(one)]
+    choices = [subnet for subnet in subnets_of(connection, [network["id"]])[network["id"]] if ipam.by_itself(subnet)]
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.subnet_id.in_(
-        [one["id"] for one in choices])))
+        [subnet["id"] for subnet in choices])))
     ipam.give_automatic(connection, row["id"], values["mac_address"], choices)
 
 
 def _readdress(connection: Connection, context: Context, row: RowMapping, fixed: Sequence[Document]) -> None:
     choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
-    automatic = {one["id"] for one in choices if ipam.by_itself(one)}  # of these it has an address whatever is asked
-    have = [one for one in addresses_of(connection, [row["id"]]).get(row["id"], [])
-            if one["subnet_id"] not in automatic]
-    wanted, stay = [one for one in fixed if one.get("subnet_id") not in automatic or "ip_address" in one], []
-    for one in have:
-        match = next((wish for wish in wanted if all(one[key] == value for key, value in wish.items())), None)
+    # the port has an address in these in any case
+    automatic = {subnet["id"] for subnet in choices if ipam.by_itself(subnet)}
+    have = [fixed_ip for fixed_ip in addresses_of(connection, [row["id"]]).get(row["id"], [])
+            if fixed_ip["subnet_id"] not in automatic]
+    new_ips, stay = [fixed_ip for fixed_ip in fixed if fixed_ip.get("subnet_id") not in automatic
+                     or "ip_address" in fixed_ip], []
+    for current_ip in have:
+        match = next((wish for wish in new_ips if all(current_ip[key] == value for key, value in wish.items())), None)
         if match is not None:
-            wanted.remove(match)
-            stay.append(one["ip_address"])
-    if any("ip_address" in one for one in wanted):
-        _may_address(context, find(connection, context, NETWORK, row["network_id"]), "update")
-    if wanted or len(stay) < len(have):
+            new_ips.remove(match)
+            stay.append(current_ip["ip_address"])
+    if any("ip_address" in fixed_ip for fixed_ip in new_ips):
+        _may_address(context, find_resource_row(connection, context, NETWORK, row["network_id"]), "update")
+    if new_ips or len(stay) < len(have):
         _let_go(connection, row)
-    let_go(connection, [row["id"]], stay)
+    release_floating_ips(connection, [row["id"]], stay)
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay),
                                                  addresses.c.subnet_id.not_in(automatic)))
-    for wish in wanted:
-        _give(connection, row["id"], row["network_id"], choices, wish)
+    for wish in new_ips:
+        _give_fixed_ip(connection, row["id"], row["network_id"], choices, wish)
     ipam.give_automatic(connection, row["id"], row["mac_address"], choices)
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes unless a server has it: ``interfaces.delete_port`` detaches it there, which takes more than a
-    transaction."""
-    row = find(connection, context, PORT, row["id"], lock=True)
+def prepare_port_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port: ``interfaces.delete_port``
+    detaches it there, which takes more than a transaction."""
+    row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
     _let_go(connection, row)
-    let_go(connection, [row["id"]])
+    release_floating_ips(connection, [row["id"]])
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
-    """``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, of which all must hold."""
+    """Return the condition of ``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, which must all
+    hold."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
-    wanted: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for value in values:
-        name, _equals, given = value.partition("=")
-        wanted.setdefault(name, []).append(given)
-    for name, choices in wanted.items():
+        name, _equals, filter_value = value.partition("=")
+        values_by_name.setdefault(name, []).append(filter_value)
+    for name, choices in values_by_name.items():
         if name == "ip_address_substr":
-            query = query.where(any_of("fixed_ips", choices, lambda one: addresses.c.ip_address.contains(
-                one, autoescape=True)))
+            query = query.where(any_of("fixed_ips", choices, lambda substring: addresses.c.ip_address.contains(
+                substring, autoescape=True)))
         elif name in columns:
             query = query.where(columns[name].in_(choices))
         else:
@@ -363,23 +378,25 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
-    return any_of("security_groups", values, lambda one: ports.c.security_groups.contains(
-        f'"{one}"', autoescape=True))
+    return any_of("security_groups", values, lambda group_id: ports.c.security_groups.contains(
+        f'"{group_id}"', autoescape=True))
 
 
 PORT = NetworkResource(
-    name="port", table=ports, visible=own(ports), documents=partial(documents, ""), create=create,
-    update=update, delete=delete,
+    name="port", table=ports, visible=rows_of_caller(ports), documents=partial(port_documents, ""),
+    create=create_port_row,
+    update=prepare_port_update, delete=prepare_port_delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
               "profile": {}, "vnic_type": "normal", "pairs": [], "dns_name": ""},
-    units=units, admin=frozenset({"host", "profile"}), private=frozenset({"host"}),
+    units=changed_port_units, admin=frozenset({"host", "profile"}), private=frozenset({"host"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
-             "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
-             "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values]),
-             **{name: trunks.bound(name) for name in ("status", "host")}})
+             "ip_address": lambda values: _with_address([f"ip_address={address}" for address in values]),
+             "subnet_id": lambda values: _with_address([f"subnet_id={subnet_id}" for subnet_id in values]),
+             **{name: trunks.binding_filter(name) for name in ("status", "host")}})
 
 
-def resource(usual_domain: str, *, cards: bool) -> NetworkResource:
-    """Ports; *usual_domain*: of networks without one; *cards*: see ``virtual_functions.check``."""
-    return replace(PORT, documents=partial(documents, usual_domain), create=partial(create, cards=cards),
-                   update=partial(update, cards=cards))
+def port_resource(usual_domain: str, *, cards: bool) -> NetworkResource:
+    """Return the resource of ports. *usual_domain*: the DNS domain of networks without one. *cards*: see
+    ``virtual_functions.check_host_device_port``."""
+    return replace(PORT, documents=partial(port_documents, usual_domain), create=partial(create_port_row, cards=cards),
+                   update=partial(prepare_port_update, cards=cards))

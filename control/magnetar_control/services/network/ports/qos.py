@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""QoS policies: how much ports may send and receive, how much they are promised, and how their packets are marked. A
-port has its own policy, or its network's. They act on networks of an engine."""
+"""QoS policies: limits of what ports send and receive, minimum bandwidth, and marks of their packets. A port has its
+own policy, or its network's. Policies act on networks of an engine."""
 
 from __future__ import annotations
 
@@ -13,96 +13,104 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
 from magnetar_control.services.network.engine import changes
-from magnetar_control.services.network.resources import NetworkResource, NetworkStore, add, find
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    NetworkStore,
+    find_resource_row,
+    insert_resource_row,
+)
 from magnetar_control.services.network.routers.router_ports import OWN
 from magnetar_control.services.network.tables import networks, ports, qos_policies, qos_rules
-from magnetar_control.store.engine.database import advisory_lock, now
+from magnetar_control.store.engine.database import advisory_lock, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
 from . import reservations, virtual_functions
 
-#: Kinds of rules, with what of the row each has.
+#: Kinds of rules to the columns that each uses.
 KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_kbps", "direction"),
                                      "dscp_marking": ("dscp_mark",),
                                      "minimum_bandwidth": ("min_kbps", "direction")}
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their rules."""
-    held = rules_of(connection, [row["id"] for row in rows])
-    shared = sharing.told(connection, rows)
-    return [{**row, "rules": held.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
+def qos_policy_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their rules."""
+    rules_by_policy = rules_of_policies(connection, [row["id"] for row in rows])
+    shared = sharing.sharing_of_rows(connection, rows)
+    return [{**row, "rules": rules_by_policy.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]}
+            for row in rows]
 
 
-def rules_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Policy to its rules."""
-    found: dict[str, list[RowMapping]] = {}
+def rules_of_policies(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
+    """Return the rules of each policy."""
+    rules_by_policy: dict[str, list[RowMapping]] = {}
     for rule in connection.execute(select(qos_rules).where(qos_rules.c.policy_id.in_(ids)).order_by(
             qos_rules.c.created_at, qos_rules.c.id)).mappings() if ids else ():
-        found.setdefault(rule["policy_id"], []).append(rule)
-    return found
+        rules_by_policy.setdefault(rule["policy_id"], []).append(rule)
+    return rules_by_policy
 
 
-#: Policies that a caller may see, and use.
+#: Policies that a caller may see and use.
 visible = sharing.own_or_shared(qos_policies)
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it."""
+def create_qos_policy_row(connection: Connection, context: Context, values: Document) -> None:
+    """Add a policy."""
     _check_default(connection, values["project_id"], values)
-    add(connection, qos_policies, values)
-    sharing.begin(connection, "qos_policy", values)
+    insert_resource_row(connection, qos_policies, values)
+    sharing.share_new_row(connection, "qos_policy", values)
 
 
-def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """It stays shared while others use it."""
-    row = find(connection, context, POLICY, row["id"], lock=True)  # as it is now
+def prepare_qos_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Check and complete the values. A policy stays shared while other projects use it."""
+    row = find_resource_row(connection, context, POLICY, row["id"], lock=True)  # as it is now
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
-    sharing.follow(connection, "qos_policy", row, values)
+    sharing.apply_sharing_change(connection, "qos_policy", row, values)
 
 
 def _check_default(connection: Connection, project: str, values: Document) -> None:
     if not values.get("is_default"):
         return
     advisory_lock(connection, "default QoS policy", project)
-    there = default(connection, project)
-    if there is not None:
-        raise Conflict(f"A default QoS policy exists for project {project}: {there}. Make it no default first.",
+    existing_id = default_qos_policy(connection, project)
+    if existing_id is not None:
+        raise Conflict(f"A default QoS policy exists for project {project}: {existing_id}. Make it no default first.",
                        type="QoSPolicyDefaultAlreadyExists")
 
 
-def default(connection: Connection, project: str) -> str | None:
-    """The policy that new networks of a project have."""
+def default_qos_policy(connection: Connection, project: str) -> str | None:
+    """Return the policy that a project's new networks get; ``None`` if there is none."""
     return connection.execute(select(qos_policies.c.id).where(
         qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no network or port has it."""
-    find(connection, context, POLICY, row["id"], lock=True)
-    for word, table in (("Network", networks), ("Port", ports)):
+def prepare_qos_policy_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the sharing policies of a policy. Raises ``Conflict`` while a network or port has it."""
+    find_resource_row(connection, context, POLICY, row["id"], lock=True)
+    for user_kind, table in (("Network", networks), ("Port", ports)):
         user = connection.execute(select(table.c.id).where(table.c.qos_policy_id == row["id"]).limit(1)).scalar()
         if user is not None:
-            raise Conflict(f"QoS Policy {row['id']} is used by {word} {user}. Take it from there first.",
+            raise Conflict(f"QoS Policy {row['id']} is used by {user_kind} {user}. Take it from there first.",
                            type="QosPolicyInUse")
-    sharing.forget(connection, row["id"])
+    sharing.delete_sharing_policies(connection, row["id"])
 
 
-def check(connection: Connection, context: Context, network: RowMapping | Document, given: Document,
-          had: str | None = None) -> None:
-    """Whether the ``qos_policy_id`` of *given* values of a network or port may be, on *network*; *had*: what it was.
-    Whose policy somebody does not see, stays: it is the operator's limit. The policy is locked."""
-    if "qos_policy_id" not in given or given["qos_policy_id"] == had:
+def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
+                     had: str | None = None) -> None:
+    """Check that a network or port with *values* may have its ``qos_policy_id`` on *network*. *had*: its present
+    policy. A policy that the caller does not see stays: it is the operator's limit. Locks the new policy. Raises
+    ``Forbidden``, ``InvalidField``, ``NotFound``."""
+    if "qos_policy_id" not in values or values["qos_policy_id"] == had:
         return
     if had is not None and connection.execute(select(qos_policies.c.id).where(
             qos_policies.c.id == had, visible(context))).first() is None:
         raise Forbidden(f"Policy {had} cannot be removed: it is another project's.",
                         type="PolicyRemoveAuthorizationError")
-    id = given["qos_policy_id"]
+    id = values["qos_policy_id"]
     if id is None:
         return
     if not network["by_engine"]:
@@ -114,56 +122,57 @@ def check(connection: Connection, context: Context, network: RowMapping | Docume
 
 
 def ports_with(connection: Connection, policy_id: str) -> list[str]:
-    """Units of the ports for which a policy counts."""
+    """Return the units of the ports that have a policy, themselves or from their network."""
     by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
     query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
         ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)
-    return changes.ports(connection.execute(query).scalars())
+    return changes.port_unit_keys(connection.execute(query).scalars())
 
 
 POLICY = NetworkResource(
-    name="qos_policy", table=qos_policies, visible=visible, documents=documents, create=create, update=change,
-    delete=delete, writers_are_admins=True,
+    name="qos_policy", table=qos_policies, visible=visible, documents=qos_policy_documents,
+    create=create_qos_policy_row, update=prepare_qos_policy_update,
+    delete=prepare_qos_policy_delete, writers_are_admins=True,
     defaults={"description": "", "shared": False, "is_default": False})
 
 
 def _create_rule(kind: str, connection: Connection, context: Context, values: Document) -> None:
-    policy = find(connection, context, POLICY, values["policy_id"], lock=True)
+    policy = find_resource_row(connection, context, POLICY, values["policy_id"], lock=True)
     values.update(kind=kind, project_id=policy["project_id"])
     _check_alone(connection, values["policy_id"], values)
     _check_rule(connection, values["policy_id"], values)
-    add(connection, qos_rules, values)
+    insert_resource_row(connection, qos_rules, values)
 
 
 def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raises ``Conflict`` for a rule that contradicts another, or changes what servers have claimed."""
-    reservations.check_rule(connection, policy_id, rule)
-    virtual_functions.check_rule(connection, policy_id, rule)
+    """Raise ``Conflict`` for a rule that contradicts another, or changes the claims of servers."""
+    reservations.check_bandwidth_rule(connection, policy_id, rule)
+    virtual_functions.check_host_device_rule(connection, policy_id, rule)
     if rule["kind"] == reservations.KIND:
         reservations.check_promises(connection, policy_id)
 
 
 def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, Any]) -> None:
-    """A policy has one rule of a kind in a direction."""
+    """Raise ``Conflict`` when the policy has another rule of this kind in this direction."""
     rule = qos_rules.c
-    there = connection.execute(select(rule.id).where(
+    existing_id = connection.execute(select(rule.id).where(
         rule.policy_id == policy_id, rule.kind == values["kind"], rule.direction == values["direction"],
         rule.id != values["id"])).scalar()
-    if there is not None:
+    if existing_id is not None:
         raise Conflict(f"Rule {values['kind']} already exists for direction {values['direction']} in QoS policy "
-                       f"{policy_id}: {there}. Change that one.", type="QoSRulesConflict")
+                       f"{policy_id}: {existing_id}. Change that one.", type="QoSRulesConflict")
 
 
 def _change_rule(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    find(connection, context, POLICY, row["policy_id"], lock=True)
+    find_resource_row(connection, context, POLICY, row["policy_id"], lock=True)
     _check_alone(connection, row["policy_id"], {**row, **values})
     if any(row[name] != value for name, value in values.items()):
         _check_rule(connection, row["policy_id"], {**row, **values})
 
 
 def _drop_rule(connection: Connection, context: Context, row: RowMapping) -> None:
-    find(connection, context, POLICY, row["policy_id"], lock=True)
-    virtual_functions.check_rule(connection, row["policy_id"], None)
+    find_resource_row(connection, context, POLICY, row["policy_id"], lock=True)
+    virtual_functions.check_host_device_rule(connection, row["policy_id"], None)
     if row["kind"] == reservations.KIND:
         reservations.check_promises(connection, row["policy_id"])
 
@@ -182,34 +191,35 @@ RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
 
 
 class PolicyStore(NetworkStore):
-    """QoS policies, of which the rules can be said too."""
+    """The store of QoS policies, whose rules can be set with them."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
-        """All rules of the policy *row*: {kind, direction, …}, one of a kind in a direction."""
-        find(connection, context, POLICY, row["id"], lock=True)
-        there_are = rules_of(connection, [row["id"]]).get(row["id"], [])
-        have: dict[tuple[str, str], RowMapping] = {(one["kind"], one["direction"]): one for one in there_are}
-        want = {(one["kind"], one["direction"]): one for one in held}
-        other = [one for key, one in want.items()
-                 if key not in have or any(have[key][name] != one[name] for name in KINDS[key[0]])]
-        gone = [one["id"] for key, one in have.items() if key not in want]
-        touched = {one["kind"] for one in other} | {kind for kind, direction in have.keys() - want.keys()}
+    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+        """Make *parts* the rules of the policy *row*: {kind, direction, …}, one for each kind and direction."""
+        find_resource_row(connection, context, POLICY, row["id"], lock=True)
+        current_rules = rules_of_policies(connection, [row["id"]]).get(row["id"], [])
+        have: dict[tuple[str, str], RowMapping] = {(rule["kind"], rule["direction"]): rule for rule in current_rules}
+        want = {(rule["kind"], rule["direction"]): rule for rule in parts}
+        other = [rule for key, rule in want.items()
+                 if key not in have or any(have[key][name] != rule[name] for name in KINDS[key[0]])]
+        removed_ids = [rule["id"] for key, rule in have.items() if key not in want]
+        touched = {rule["kind"] for rule in other} | {kind for kind, direction in have.keys() - want.keys()}
         if reservations.KIND in touched:
             reservations.check_promises(connection, row["id"])
-        for rule in [*other, *([None] if gone else [])]:
-            virtual_functions.check_rule(connection, row["id"], rule)
-        if gone:
-            connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(gone)))
-        for one in other:
-            there = have.get((one["kind"], one["direction"]))
-            values = {name: one[name] for name in KINDS[one["kind"]]}
-            if there is None:
-                add(connection, qos_rules, {**values, "id": str(uuid.uuid4()), "kind": one["kind"], "direction": one[
+        for rule in [*other, *([None] if removed_ids else [])]:
+            virtual_functions.check_host_device_rule(connection, row["id"], rule)
+        if removed_ids:
+            connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(removed_ids)))
+        for changed_rule in other:
+            current_rule = have.get((changed_rule["kind"], changed_rule["direction"]))
+            values = {name: changed_rule[name] for name in KINDS[changed_rule["kind"]]}
+            if current_rule is None:
+                insert_resource_row(connection, qos_rules, {**values, "id": str(uuid.uuid4()),
+                                                            "kind": changed_rule["kind"], "direction": changed_rule[
                     "direction"], "policy_id": row["id"], "project_id": row["project_id"]})
             else:
-                connection.execute(update(qos_rules).where(qos_rules.c.id == there["id"]).values(
-                    **values, updated_at=now()))
-        for one in other:
-            reservations.check_rule(connection, row["id"], one)
-        if gone or other:
+                connection.execute(update(qos_rules).where(qos_rules.c.id == current_rule["id"]).values(
+                    **values, updated_at=utc_now()))
+        for changed_rule in other:
+            reservations.check_bandwidth_rule(connection, row["id"], changed_rule)
+        if removed_ids or other:
             self.log.note(connection, *ports_with(connection, row["id"]))

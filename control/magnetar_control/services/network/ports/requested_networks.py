@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The networks that a server is created with, checked as Nova does with Neutron (API reference, "Create server").
 
-The answers are Nova's: 400 for what is not there or cannot be used, 409 for a port in use and for a choice of several
-networks, 403 for an external network that is not shared with the caller, where its policy does not let it have such,
-and for an address that it chooses on a network of another project.
+The answers are Nova's. 400: a network or port does not exist or cannot be used. 409: a port is in use, or there are
+several networks to choose from. 403: an external network is not shared with the caller and the caller's policy does not
+allow it, or the caller chooses an address on another project's network.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,27 +29,29 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.expression import BindParameter
 
-from magnetar_control.services import Context, Document
+from magnetar_control.documents import PortRequest
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
-from magnetar_control.services.network.resources import check_owner
+from magnetar_control.services.network.resources import check_network_owner
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.services.network.tables import SUBPORT, addresses, networks, ports, subnets
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import reservations, virtual_functions
 
 #: The policy rule of NICs on external networks.
 ATTACH_EXTERNAL = "network:attach_external_network"
-#: Type of the error where there is none for a server that asks for ``auto``.
+#: Type of the error when a server asks for ``auto`` and there is no network.
 NO_NETWORK = "UnableToAutoAllocateNetwork"
-#: Statements that each new server needs, made once.
+#: Statements that each new server needs, built once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _PROJECT: BindParameter[str] = bindparam("project")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
 _EACH: Select[Any] = select(*networks.c["id", "project_id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES,
                             _OUTSIDE)
-#: Networks that servers get that name none. Whoever shares a network with one project would get its servers otherwise.
+#: Networks of servers that name none. Networks shared with one project are excluded: their owner would get its servers.
 _ANY = _EACH.where(or_(networks.c.project_id == _PROJECT, sharing.shared_with(networks, sharing.ALL))).limit(2)
 _SHARED = select(networks.c.id).where(sharing.shared_with(networks, _PROJECT)).limit(1)
 _UP = _ANY.where(networks.c.admin_state_up)
@@ -72,35 +74,37 @@ def _seen_by(project: Any) -> ColumnElement[bool]:
     return sharing.own_or_shared_with(networks, project) | sharing.shared_with(networks, project, sharing.EXTERNAL)
 
 
-def seen(context: Context) -> ColumnElement[bool]:
-    """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
+def networks_visible_to(context: Context) -> ColumnElement[bool]:
+    """Return the condition of the networks that *context* may see: its usable networks, and external ones for
+    routers."""
     return true() if context.is_admin else _seen_by(context.project_id or "")
 
 
 _NAMED_SEEN = _NAMED.where(_seen_by(_PROJECT))
 
 
-def checked(connection: Connection, context: Context, requested: Any, external: bool) -> list[Document]:
-    """Normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}].
-    *external*: see ``Networks.check_requested``."""
+def parse_requested_networks(connection: Connection, context: Context, requested: Any,
+                             external: bool) -> list[PortRequest]:
+    """Return the normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip,
+    tag}]. *external*: see ``Networks.check_requested``."""
     if requested == "none":
         return []
     if requested == "auto" or not requested:
-        found, plain = _default(connection, context, requested == "auto")
+        networks_by_id, plain = _default(connection, context, requested == "auto")
     else:
-        plain = [_plain(one) for one in requested]
-        found = _check_ports(connection, context, [one for one in plain if one["port_id"]])
-        found |= _check_networks(connection, context, [one for one in plain if not one["port_id"]])
-    if not external and (outside := next((one for one in found.values() if one.outside), None)):
+        plain = [_plain(request) for request in requested]
+        networks_by_id = _check_ports(connection, context, [nic for nic in plain if nic["port_id"]])
+        networks_by_id |= _check_networks(connection, context, [nic for nic in plain if not nic["port_id"]])
+    if not external and (outside := next((network for network in networks_by_id.values() if network.outside), None)):
         raise Forbidden(f"It is not allowed to create an interface on external network {outside.id}: Policy doesn't "
                         f"allow {ATTACH_EXTERNAL} to be performed. Use a network behind a router, and a floating IP.",
                         type="ExternalNetworkAttachForbidden")
-    return [_marked(one, found[one["network_id"]]) for one in plain]
+    return [_marked(nic, networks_by_id[nic["network_id"]]) for nic in plain]
 
 
-def _plain(one: Mapping[str, Any]) -> Document:
-    port, address = one.get("port"), one.get("fixed_ip")
-    if not port and not one.get("uuid"):
+def _plain(request: Mapping[str, Any]) -> Document:
+    port, address = request.get("port"), request.get("fixed_ip")
+    if not port and not request.get("uuid"):
         raise InvalidRequest("networks: each NIC needs a uuid (of a network) or a port.")
     if address is not None:
         if port:
@@ -110,20 +114,21 @@ def _plain(one: Mapping[str, Any]) -> Document:
             address = str(ip_address(address))
         except ValueError:
             raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IP address.") from None
-    return {"network_id": None if port else one.get("uuid"), "port_id": port, "fixed_ip": address,
-            "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
+    return {"network_id": None if port else request.get("uuid"), "port_id": port, "fixed_ip": address,
+            "tag": request.get("tag"), "make": None if port else str(uuid.uuid4())}
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """Return the only network that the project has or that is shared with all projects.
 
-    There is none: no NIC, as in Nova. "auto" promises a NIC, and raises ``InvalidRequest``. Raises ``Conflict`` for
-    several, and where other projects share networks with this one only, which the request must name.
+    Without one the server gets no NIC, as in Nova. "auto" (*automatic*) promises a NIC, and raises ``InvalidRequest``
+    then. Raises ``Conflict`` for several, and if other projects share networks only with this one: the request must
+    name one of them.
     """
-    found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
-    if len(found) > 1:
+    network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
+    if len(network_rows) > 1:
         raise Conflict("Multiple possible networks found, use a Network ID to be more specific.")
-    if not found:
+    if not network_rows:
         if automatic:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
                                  "it has none, and none is shared with all projects. Create one with a subnet, name "
@@ -135,34 +140,34 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
                            "('openstack network list' shows them), create a network with a subnet, or, since "
                            "microversion 2.37, ask for networks: none.")
         return {}, []
-    _check_made(connection, found)
-    return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]
+    _check_made(connection, network_rows)
+    return {network_rows[0].id: network_rows[0]}, [_plain({"uuid": network_rows[0].id})]
 
 
-def _marked(one: Document, network: Row[Any]) -> Document:
-    """With ``by_engine`` where an engine has its network at the host: not every one can have such a NIC; and with
-    ``network_affinity`` (``reservations.near``)."""
-    near = reservations.near(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
-    plugged = network.by_engine and virtual_functions.is_plugged_in(one)
-    return {**one, **({"by_engine": True} if plugged else {}),
-            **({"network_affinity": near} if near else {})}
+def _marked(nic: Document, network: Row[Any]) -> PortRequest:
+    """Return *nic* with ``by_engine`` if an engine has its network on the host, because not every host supports such a
+    NIC; and with ``network_affinity`` (``reservations.network_affinity``)."""
+    near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
+    plugged = network.by_engine and virtual_functions.is_plugged_in(nic)
+    return cast("PortRequest", {**nic, **({"by_engine": True} if plugged else {}),
+                                **({"network_affinity": near} if near else {})})
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Returns their networks, by uuid."""
+    """Check the requested ports, and complete their NICs. Returns the ports' networks, by uuid."""
     if not plain:
         return {}
-    ids = [one["port_id"] for one in plain]
+    ids = [nic["port_id"] for nic in plain]
     if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
     rows: dict[str, Any] = {row.port_id: row for row in connection.execute(
         _PORTS if context.is_admin else _OWN_PORTS, {"project": context.project_id or "", "ids": ids})}
-    asked = reservations.of_ports(connection, [
+    bandwidth_by_port = reservations.bandwidth_of_ports(connection, [
         {"id": id, "policy": row.policy, "type": row.type, "bridge": row.bridge} for id, row in rows.items()])
-    for one in plain:
-        row = rows.get(one["port_id"])
+    for nic in plain:
+        row = rows.get(nic["port_id"])
         if row is None:
-            raise InvalidRequest(f"Port id {one['port_id']} could not be found.", type="PortNotFound")
+            raise InvalidRequest(f"Port id {nic['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
             raise Conflict(f"Port {row.port_id} is still in use.", type="PortInUse")
         if row.device_owner == SUBPORT:
@@ -170,32 +175,32 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
                            "that has the trunk's parent port.", type="PortInUse")
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.port_id} requires a FixedIP in order to be used.")
-        one["network_id"] = row.network_id
-        # SQLAlchemy's name of what a row has by name.
-        told = {"resources": asked.get(row.port_id), "devices": virtual_functions.devices(row._mapping),  # noqa: SLF001
-                "dns_name": row.dns_name,
-                "vnic_type": "" if row.vnic_type == virtual_functions.NORMAL else row.vnic_type}
-        one.update({name: value for name, value in told.items() if value})
+        nic["network_id"] = row.network_id
+        devices = virtual_functions.devices_of_port(row._mapping)  # noqa: SLF001 - SQLAlchemy's name
+        port_facts = {"resources": bandwidth_by_port.get(row.port_id), "devices": devices, "dns_name": row.dns_name,
+                      "vnic_type": "" if row.vnic_type == virtual_functions.NORMAL else row.vnic_type}
+        nic.update({name: value for name, value in port_facts.items() if value})
     return {row.id: row for row in rows.values()}
 
 
 def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Returns them, by uuid."""
-    ids = {one["network_id"] for one in plain}
+    """Check the requested networks and addresses. Returns the networks, by uuid."""
+    ids = {nic["network_id"] for nic in plain}
     if not ids:
         return {}
-    found = connection.execute(_NAMED if context.is_admin else _NAMED_SEEN, {
+    network_rows = connection.execute(_NAMED if context.is_admin else _NAMED_SEEN, {
         "project": context.project_id or "", "ids": list(ids)}).all()
-    if missing := ids - {network.id for network in found}:
+    if missing := ids - {network.id for network in network_rows}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
-    _check_made(connection, found)
-    fixed, by_id = [one for one in plain if one["fixed_ip"]], {network.id: network for network in found}
-    for one in fixed:
-        check_owner(context, by_id[one["network_id"]].project_id, "create_port:fixed_ips:ip_address", "addresses")
-    choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
-    for one in fixed:
-        network_id, ip = one["network_id"], one["fixed_ip"]
-        subnet = ipam.fitting(ip, choices[network_id])
+    _check_made(connection, network_rows)
+    fixed, by_id = [nic for nic in plain if nic["fixed_ip"]], {network.id: network for network in network_rows}
+    for nic in fixed:
+        check_network_owner(context, by_id[nic["network_id"]].project_id, "create_port:fixed_ips:ip_address",
+                            "addresses")
+    choices = subnets_of(connection, {nic["network_id"] for nic in fixed}) if fixed else {}
+    for nic in fixed:
+        network_id, ip = nic["network_id"], nic["fixed_ip"]
+        subnet = ipam.fitting_subnet(ip, choices[network_id])
         if subnet is None:
             raise InvalidRequest(f"Fixed IP {ip} is not a valid ip address for network {network_id}.")
         if ipam.is_given(connection, subnet["id"], ip):
@@ -204,17 +209,18 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """The subnets of each of these networks, oldest first."""
+    """Return the subnets of each network, oldest first."""
     choices: dict[str, list[RowMapping]] = {id: [] for id in ids}
     for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices[row["network_id"]].append(row)
     return choices
 
 
-def _check_made(connection: Connection, found: Sequence[Row[Any]]) -> None:
-    """Whether ports can be made for a server on networks."""
-    promising = reservations.of_policies(connection, {one.qos_policy_id for one in found if one.qos_policy_id})
-    for network in found:
+def _check_made(connection: Connection, network_rows: Sequence[Row[Any]]) -> None:
+    """Raise ``InvalidRequest`` when ports cannot be created for a server on these networks."""
+    promising = reservations.minima_of_policies(connection, {row.qos_policy_id for row in network_rows
+                                                             if row.qos_policy_id})
+    for network in network_rows:
         if network.qos_policy_id in promising:
             raise InvalidRequest(f"Using networks with QoS policy is not supported for servers where it promises a "
                                  f"minimum bandwidth. (Network ID is {network.id}.) Make a port there first, and ask "

@@ -9,32 +9,32 @@ from sqlalchemy import Connection, String, bindparam, case, delete, select, upda
 
 from magnetar_control.services.network.engine import changes
 from magnetar_control.services.network.engine.changes import ChangeLog
-from magnetar_control.services.network.routers.floating_ips import let_go
+from magnetar_control.services.network.routers.floating_ips import release_floating_ips
 from magnetar_control.services.network.security import host_groups
 from magnetar_control.services.network.tables import OWNER, RESERVED, SUBPORT, TAKEN, ports
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
 from magnetar_core.errors import Conflict, NotFound
 
-# Statements that each server needs, made once: to make one takes longer than to execute it.
+# Statements that each server needs, built once: building one takes longer than executing it.
 _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
 _ON_BRIDGES = host_groups.on_bridges(_RELEASED)
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
-#: A reserved port keeps the name that its owner gave it: the server has not taken it yet.
+#: Frees ports. A reserved port keeps the name that its owner gave it: the server has not taken it yet.
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name=case((ports.c.place == RESERVED, ports.c.dns_name), else_=""), device="{}")
 
 
-def reserve(connection: Connection, server_id: str, port_ids: Sequence[str]) -> None:
-    """Reserve ports for a server that will be built, all or none; asked twice, the same.
+def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str]) -> None:
+    """Reserve ports for a server that will be built, all or none. A repeated call changes nothing.
 
     Raise ``NotFound`` for a port that does not exist, ``Conflict`` for a port that another server has.
     """
-    for id in sorted(port_ids):  # in one order, so that of two requests one waits for the other
+    for id in sorted(port_ids):  # sorted, so that of two requests one waits for the other
         if connection.execute(update(ports).where(
                 ports.c.id == id, ports.c.device_id == "", ports.c.device_owner != SUBPORT).values(
-                device_id=server_id, device_owner=OWNER, place=RESERVED, updated_at=now())).rowcount:
+                device_id=server_id, device_owner=OWNER, place=RESERVED, updated_at=utc_now())).rowcount:
             continue
         device_id = connection.execute(select(ports.c.device_id).where(ports.c.id == id)).scalar()
         if device_id is None:
@@ -43,16 +43,17 @@ def reserve(connection: Connection, server_id: str, port_ids: Sequence[str]) -> 
             raise Conflict(f"Port {id} is still in use.", type="PortInUse")
 
 
-def release(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
-    """Free the ports of a server, or *port_id* alone, and delete those that were made with it; *delete*: others too."""
+def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
+    """Free the ports of a server, or *port_id* alone. Delete the ports that were created with the server; *delete*: the
+    others too."""
     which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)
     if log.enabled:
         rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
-        log.note(connection, *changes.ports(row.id for row in rows),
-                 *let_go(connection, [row.id for row in rows if row.made_for_server]))
-    host_groups.changed(connection, [
-        f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
+        log.note(connection, *changes.port_unit_keys(row.id for row in rows),
+                 *release_floating_ips(connection, [row.id for row in rows if row.made_for_server]))
+    host_groups.note_changed_units(connection, [
+        f"group/{id}" for id in host_groups.group_ids_in_texts(connection.execute(_ON_BRIDGES, which).scalars())])
     connection.execute(_MADE_RELEASED, which)
-    connection.execute(_LET_GO, {**which, "updated_at": now()})
+    connection.execute(_LET_GO, {**which, "updated_at": utc_now()})

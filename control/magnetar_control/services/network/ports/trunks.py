@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trunks: a server's NIC that has further ports, its subports, as VLANs (API reference, "Trunk networking").
 
-The guest has a VLAN device for each subport, with the subport's MAC. Where subports are, and whether they are up, their
-parent port says.
+The guest has a VLAN device for each subport, with the subport's MAC. The parent port decides where subports are, and
+whether they are up.
 """
 
 from __future__ import annotations
@@ -11,60 +11,70 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, case, exists, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network.engine import changes
-from magnetar_control.services.network.resources import NetworkResource, NetworkStore, add, find, own, transacted
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    NetworkStore,
+    find_resource_row,
+    insert_resource_row,
+    rows_of_caller,
+    run_transaction,
+)
 from magnetar_control.services.network.routers.router_ports import OWN
 from magnetar_control.services.network.tables import OWNER, SUBPORT, TAKEN, networks, ports, subports, trunks
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import reservations, virtual_functions
 
-#: Subports of one trunk: as many as there are tags.
+#: Subports of one trunk: the number of VLAN tags.
 MOST = 4094
-#: The only way in which a guest tells subports apart.
+#: The only way that guests tell subports apart.
 VLAN = "vlan"
 _parents = ports.alias("trunk_parents")
+#: The trunks of parent ports. Built once: building it takes longer than executing it.
+_TRUNKED = select(
+    trunks.c.id, trunks.c.port_id.label("parent"), *subports.c["port_id", "segmentation_id"],
+    ports.c.mac_address).outerjoin(subports, subports.c.trunk_id == trunks.c.id).outerjoin(
+    ports, ports.c.id == subports.c.port_id).where(
+    trunks.c.port_id.in_(bindparam("ids", expanding=True))).order_by(subports.c.segmentation_id)
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their subports and whether a running server has them."""
-    held = _held(connection, [row["id"] for row in rows])
+def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their subports, and whether a running server has them."""
+    subports_by_trunk = _subports_of(connection, [row["id"] for row in rows])
     states = {row.id: row.status for row in connection.execute(select(*ports.c["id", "status"]).where(
         ports.c.id.in_([row["port_id"] for row in rows])))}
-    return [{**row, "status": states.get(row["port_id"], "DOWN"), "sub_ports": held.get(row["id"], [])}
-            for row in rows]  # trunk and port may have gone since
+    return [{**row, "status": states.get(row["port_id"], "DOWN"), "sub_ports": subports_by_trunk.get(row["id"], [])}
+            for row in rows]  # trunk and port may be gone meanwhile
 
 
-def _held(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Trunk to its subports, by tag."""
-    found: dict[str, list[Document]] = {}
+def _subports_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
+    """Return the subports of each trunk, by tag."""
+    subports_by_trunk: dict[str, list[Document]] = {}
     for row in connection.execute(select(subports).where(subports.c.trunk_id.in_(ids)).order_by(
             subports.c.trunk_id, subports.c.segmentation_id)):
-        found.setdefault(row.trunk_id, []).append(
+        subports_by_trunk.setdefault(row.trunk_id, []).append(
             {"port_id": row.port_id, "segmentation_type": VLAN, "segmentation_id": row.segmentation_id})
-    return found
+    return subports_by_trunk
 
 
 def _inside(connection: Connection, id: str) -> list[Document]:
-    """The subports of one trunk."""
-    return _held(connection, [id]).get(id, [])
+    """Return the subports of one trunk."""
+    return _subports_of(connection, [id]).get(id, [])
 
 
-def of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
-    """Port to what trunks say of it: of a parent ``trunk_details`` (Neutron's), of a subport the ``status`` and
-    ``host`` that it has with its parent."""
-    found: dict[str, Document] = {row["id"]: {} for row in rows}
-    for row in connection.execute(select(
-            trunks.c.id, trunks.c.port_id.label("parent"), *subports.c["port_id", "segmentation_id"],
-            ports.c.mac_address).outerjoin(subports, subports.c.trunk_id == trunks.c.id).outerjoin(
-            ports, ports.c.id == subports.c.port_id).where(trunks.c.port_id.in_(list(found))).order_by(
-            subports.c.segmentation_id)):
-        details = found[row.parent].setdefault("trunk_details", {"trunk_id": row.id, "sub_ports": []})
+def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
+    """Return the facts from trunks about each port: ``trunk_details`` (Neutron's) of a parent; ``status`` and ``host``
+    of a subport, which are its parent's."""
+    facts_by_port: dict[str, Document] = {row["id"]: {} for row in rows}
+    for row in connection.execute(_TRUNKED, {"ids": list(facts_by_port)}):
+        details = facts_by_port[row.parent].setdefault("trunk_details", {"trunk_id": row.id, "sub_ports": []})
         if row.port_id is not None:
             details["sub_ports"].append({
                 "port_id": row.port_id, "segmentation_type": VLAN, "segmentation_id": row.segmentation_id,
@@ -73,12 +83,12 @@ def of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Do
     for row in connection.execute(select(subports.c.port_id, *_parents.c["status", "host"]).join(
             trunks, trunks.c.id == subports.c.trunk_id).join(_parents, _parents.c.id == trunks.c.port_id).where(
             subports.c.port_id.in_(inside))) if inside else ():
-        found[row.port_id].update(status=row.status, host=row.host)
-    return found
+        facts_by_port[row.port_id].update(status=row.status, host=row.host)
+    return facts_by_port
 
 
-def bound(name: str) -> Callable[[Sequence[str]], ColumnElement[bool]]:
-    """The filter of ports by *name*, status or host: that of its parent counts for a subport."""
+def binding_filter(name: str) -> Callable[[Sequence[str]], ColumnElement[bool]]:
+    """Return the filter of ports by *name*, status or host. A subport has its parent's."""
     def condition(values: Sequence[str]) -> ColumnElement[bool]:
         parent = exists().where(
             subports.c.port_id == ports.c.id, trunks.c.id == subports.c.trunk_id, _parents.c.id == trunks.c.port_id,
@@ -93,7 +103,7 @@ def _with_status(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def check_no_subport(connection: Connection, port_id: str) -> None:
-    """Raises ``Conflict`` for a subport."""
+    """Raise ``Conflict`` for a subport."""
     trunk = connection.execute(select(subports.c.trunk_id).where(subports.c.port_id == port_id)).scalar()
     if trunk is not None:
         raise Conflict(f"Port {port_id} is currently a subport for trunk {trunk}. Remove it there first: openstack "
@@ -101,7 +111,7 @@ def check_no_subport(connection: Connection, port_id: str) -> None:
 
 
 def check_in_none(connection: Connection, port_id: str) -> None:
-    """Raises ``Conflict`` for a port that a trunk has."""
+    """Raise ``Conflict`` for a parent port or subport of a trunk."""
     check_no_subport(connection, port_id)
     trunk = connection.execute(select(trunks.c.id).where(trunks.c.port_id == port_id)).scalar()
     if trunk is not None:
@@ -109,26 +119,26 @@ def check_in_none(connection: Connection, port_id: str) -> None:
                        type="PortInUseAsTrunkParent")
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it, with its subports. Its port stays when a server goes that it was made with: the trunk needs it."""
-    given = values["sub_ports"]
-    _check_once(given)
-    known = _locked(connection, context, {values["port_id"], *(one["port_id"] for one in given)})
-    parent = known[values["port_id"]]
+def create_trunk_row(connection: Connection, context: Context, values: Document) -> None:
+    """Add a trunk with its subports. The parent port outlives the server that it was created with, because the trunk
+    needs it."""
+    new_subports = values["sub_ports"]
+    _check_once(new_subports)
+    locked_ports = _locked(connection, context, {values["port_id"], *(subport["port_id"] for subport in new_subports)})
+    parent = locked_ports[values["port_id"]]
     if parent["trunk"] or parent["inside"] or parent["device_owner"].startswith(OWN):
         raise Conflict(f"Port {parent['id']} is currently in use and is not eligible for use as a parent port.",
                        type="ParentPortInUse")
     _check_engine(parent)
-    add(connection, trunks, values)
+    insert_resource_row(connection, trunks, values)
     connection.execute(update(ports).where(ports.c.id == parent["id"]).values(made_for_server=False))
-    _enter(connection, known, {"id": values["id"], "port_id": parent["id"]}, given)
+    _insert_subports(connection, locked_ports, {"id": values["id"], "port_id": parent["id"]}, new_subports)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """The ports of *ids* that the caller has, locked until the transaction ends: with their network, whose MTU stays
-    as long, the trunk whose parent each is (``trunk``), and the one whose subport (``inside``). Raises ``NotFound``.
-    """
-    rows = connection.execute(select(ports).where(ports.c.id.in_(list(ids)), own(ports)(context)).order_by(
+    """Return the caller's ports *ids*, locked until the transaction ends; with their network, whose MTU is locked too,
+    the trunk of a parent (``trunk``), and the trunk of a subport (``inside``). Raises ``NotFound``."""
+    rows = connection.execute(select(ports).where(ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).mappings().all()
     if missing := set(ids) - {row["id"] for row in rows}:
         raise NotFound(f"Port {min(missing)} could not be found.", type="PortNotFound")
@@ -140,8 +150,9 @@ def _locked(connection: Connection, context: Context, ids: Collection[str]) -> d
         networks.c.id).with_for_update(read=True, of=networks)).mappings()}
 
 
-def _check_once(given: Sequence[Document]) -> None:
-    if twice := next((id for id, times in Counter(one["port_id"] for one in given).items() if times > 1), None):
+def _check_once(new_subports: Sequence[Document]) -> None:
+    if twice := next((id for id, times in Counter(subport["port_id"] for subport in new_subports).items() if times > 1),
+                     None):
         raise InvalidRequest(f"sub_ports: port {twice} is given twice, and is one subport.", type="InvalidInput")
 
 
@@ -153,13 +164,14 @@ def _check_engine(port: RowMapping) -> None:
                              type="InvalidInput")
 
 
-def _enter(connection: Connection, known: Mapping[str, RowMapping], trunk: Mapping[Any, Any],
-           given: Sequence[Document]) -> None:
-    """Make the ports of *given*, which are *known*, subports of the trunk. Raises an error for one that cannot be."""
+def _insert_subports(connection: Connection, locked_ports: Mapping[str, RowMapping], trunk: Mapping[Any, Any],
+                     new_subports: Sequence[Document]) -> None:
+    """Make the ports of *new_subports*, which are among *locked_ports*, subports of the trunk. Raises an error for a
+    port that cannot be one."""
     tags = set(connection.execute(select(subports.c.segmentation_id).where(
         subports.c.trunk_id == trunk["id"])).scalars())
-    for one in given:
-        port, tag = known[one["port_id"]], one["segmentation_id"]
+    for subport in new_subports:
+        port, tag = locked_ports[subport["port_id"]], subport["segmentation_id"]
         if port["id"] == trunk["port_id"] or port["trunk"]:
             raise Conflict(f"Port {port['id']} is currently in use and is not eligible for use as a parent port: a "
                            "trunk's parent is no subport.", type="ParentPortInUse")
@@ -169,7 +181,7 @@ def _enter(connection: Connection, known: Mapping[str, RowMapping], trunk: Mappi
             raise Conflict(f"Unable to complete operation on port {port['id']} for network {port['network_id']}. Port "
                            f"already has an attached device {port['device_id']}.", type="PortInUse")
         _check_engine(port)
-        most = known[trunk["port_id"]]["mtu"]
+        most = locked_ports[trunk["port_id"]]["mtu"]
         if port["mtu"] > most:
             raise Conflict(f"MTU {port['mtu']} of subport {port['id']} cannot be greater than MTU {most} of trunk "
                            f"{trunk['id']}.", type="SubPortMtuGreaterThanTrunkPortMtu")
@@ -177,32 +189,32 @@ def _enter(connection: Connection, known: Mapping[str, RowMapping], trunk: Mappi
             raise Conflict(f"segmentation_type {VLAN} and segmentation_id {tag} already in use on trunk "
                            f"{trunk['id']}.", type="DuplicateSubPort")
         tags.add(tag)
-    if given:
-        reservations.check_subports(connection, [one["port_id"] for one in given])
+    if new_subports:
+        reservations.check_subports(connection, [subport["port_id"] for subport in new_subports])
         connection.execute(insert(subports), [{
-            "port_id": one["port_id"], "trunk_id": trunk["id"], "segmentation_id": one["segmentation_id"]}
-            for one in given])
-        _owned_by(connection, [one["port_id"] for one in given], SUBPORT)
+            "port_id": subport["port_id"], "trunk_id": trunk["id"], "segmentation_id": subport["segmentation_id"]}
+            for subport in new_subports])
+        _owned_by(connection, [subport["port_id"] for subport in new_subports], SUBPORT)
 
 
 def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
-    """Raises ``Conflict`` where, with this *mtu* of a network, a subport's network would have more than its parent's.
-    """
+    """Raise ``Conflict`` when, with this *mtu* of a network, a subport's network would have a larger MTU than its
+    parent's."""
     parent, above, below = ports.alias(), networks.alias(), networks.alias()
     of_this = case((above.c.id == network_id, below.c.mtu > mtu), else_=above.c.mtu < mtu)
-    found = connection.execute(select(subports.c.port_id).join(
+    exceeding_subport = connection.execute(select(subports.c.port_id).join(
         ports, ports.c.id == subports.c.port_id).join(below, below.c.id == ports.c.network_id).join(
         trunks, trunks.c.id == subports.c.trunk_id).join(parent, parent.c.id == trunks.c.port_id).join(
         above, above.c.id == parent.c.network_id).where(
         above.c.id != below.c.id, or_(above.c.id == network_id, below.c.id == network_id), of_this).limit(1)).first()
-    if found is not None:
+    if exceeding_subport is not None:
         raise Conflict(f"MTU {mtu} of network {network_id} cannot be: with it a subport's network would have more than "
                        "that of its trunk's parent. Change the other network first.",
                        type="SubPortMtuGreaterThanTrunkPortMtu")
 
 
 def at_servers(connection: Connection, network_id: str) -> bool:
-    """Whether servers have ports on a network, or carry some as subports."""
+    """Return whether servers have ports on a network, directly or as subports."""
     parent = ports.alias()
     carried = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).join(
         parent, parent.c.id == trunks.c.port_id).where(parent.c.device_owner == OWNER)
@@ -210,105 +222,110 @@ def at_servers(connection: Connection, network_id: str) -> bool:
         ports.c.device_owner == OWNER, ports.c.id.in_(carried))).limit(1)).first() is not None
 
 
-def _leave(connection: Connection, ids: Sequence[str]) -> None:
+def _delete_subports(connection: Connection, ids: Sequence[str]) -> None:
     if ids:
         connection.execute(deleting(subports).where(subports.c.port_id.in_(ids)))
         _owned_by(connection, ids, "")
 
 
 def _owned_by(connection: Connection, ids: Sequence[str], owner: str) -> None:
-    connection.execute(update(ports).where(ports.c.id.in_(ids)).values(device_owner=owner, updated_at=now()))
+    connection.execute(update(ports).where(ports.c.id.in_(ids)).values(device_owner=owner, updated_at=utc_now()))
 
 
 def _check_enabled(row: RowMapping) -> None:
-    """A trunk that is not up is locked: what passes goes on passing, and nobody changes what it has."""
+    """Raise ``Conflict`` when the trunk is down. Then it is locked: its packets still pass, and its subports cannot
+    change."""
     if not row["admin_state_up"]:
         raise Conflict(f"Trunk {row['id']} is currently disabled. Enable it first: openstack network trunk set "
                        f"--enable {row['id']}.", type="TrunkDisabled")
 
 
-def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Name, description and whether it is up."""
+def prepare_trunk_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Accept a new name, description or ``admin_state_up``."""
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no server has its port: its subports are ports again."""
-    row = find(connection, context, TRUNK, row["id"], lock=True)
+def prepare_trunk_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the subports of a trunk: they become ordinary ports. Raises ``Conflict`` while a server has its parent
+    port."""
+    row = find_resource_row(connection, context, TRUNK, row["id"], lock=True)
     _check_enabled(row)
     server = connection.execute(select(ports.c.device_id).where(ports.c.id == row["port_id"], TAKEN)).scalar()
     if server is not None:
         raise Conflict(f"Trunk {row['id']} is currently in use: server {server} has its port. Detach that first: "
                        f"openstack server remove port {server} {row['port_id']}. Subports can be removed meanwhile.",
                        type="TrunkInUse")
-    _leave(connection, [one["port_id"] for one in _inside(connection, row["id"])])
+    _delete_subports(connection, [subport["port_id"] for subport in _inside(connection, row["id"])])
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Its subports, when it comes or goes."""
+def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the subports of a new or deleted trunk."""
     if changed is not None:
         return []
-    return changes.ports(one["port_id"] for one in _inside(connection, row["id"]))
+    return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))
 
 
 TRUNK = NetworkResource(
-    name="trunk", table=trunks, visible=own(trunks), documents=documents, create=create, update=change, delete=delete,
-    units=units, filters={"status": _with_status},
+    name="trunk", table=trunks, visible=rows_of_caller(trunks), documents=trunk_documents, create=create_trunk_row,
+    update=prepare_trunk_update, delete=prepare_trunk_delete,
+    units=changed_trunk_units, filters={"status": _with_status},
     defaults={"name": "", "description": "", "admin_state_up": True, "sub_ports": []})
 
 
 class TrunkStore(NetworkStore):
-    """Trunks, whose subports are added and removed."""
+    """The store of trunks, whose subports are added and removed."""
 
-    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
-        """One that is up has what it is to hold before its own values change: it may be locked by them."""
+    def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+        """Set the subports of a trunk that is up before its own values change: these may lock it."""
         if row["admin_state_up"]:
-            self.enter(connection, context, row, held)
+            self.enter(connection, context, row, parts)
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
-        """All subports of the trunk *row*; one with another tag goes and comes."""
-        row = find(connection, context, self.resource, row["id"], lock=True)
-        _check_once(held)
-        have, want = _tags(_inside(connection, row["id"])), _tags(held)
-        gone = [id for id, tag in have.items() if want.get(id) != tag]
-        self._leave(connection, row, gone)
-        self._enter(connection, context, row, [one for one in held if have.get(one["port_id"]) != want[one["port_id"]]])
+    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+        """Make *parts* the subports of the trunk *row*. A subport with a new tag is removed and added again."""
+        row = find_resource_row(connection, context, self.resource, row["id"], lock=True)
+        _check_once(parts)
+        have, want = _tags(_inside(connection, row["id"])), _tags(parts)
+        removed_ids = [id for id, tag in have.items() if want.get(id) != tag]
+        self._leave(connection, row, removed_ids)
+        self._enter(connection, context, row, [subport for subport in parts
+                                               if have.get(subport["port_id"]) != want[subport["port_id"]]])
 
-    def _enter(self, connection: Connection, context: Context, row: RowMapping, given: Sequence[Document]) -> None:
-        if not given:
+    def _enter(self, connection: Connection, context: Context, row: RowMapping,
+               new_subports: Sequence[Document]) -> None:
+        if not new_subports:
             return
         _check_enabled(row)
-        known = _locked(connection, context, {row["port_id"], *(one["port_id"] for one in given)})
-        _enter(connection, known, row, given)
-        self.log.note(connection, *changes.ports(one["port_id"] for one in given))
+        locked_ports = _locked(connection, context, {row["port_id"], *(subport["port_id"] for subport in new_subports)})
+        _insert_subports(connection, locked_ports, row, new_subports)
+        self.log.note(connection, *changes.port_unit_keys(subport["port_id"] for subport in new_subports))
 
     def _leave(self, connection: Connection, row: RowMapping, ids: Sequence[str]) -> None:
         if not ids:
             return
         _check_enabled(row)
-        _leave(connection, ids)
-        self.log.note(connection, *changes.ports(ids))
+        _delete_subports(connection, ids)
+        self.log.note(connection, *changes.port_unit_keys(ids))
 
-    def move(self, context: Context, id: str, given: Sequence[Document], *, put: bool) -> Document:
-        """Add the subports *given* (*put*), or remove those of these ports, all or none."""
+    def move(self, context: Context, id: str, changed_subports: Sequence[Document], *, put: bool) -> Document:
+        """Add subports to the trunk (*put*) or remove them, and return the trunk. If one is refused, none changes."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
 
         def act(connection: Connection) -> Document:
-            row = find(connection, context, self.resource, id, lock=True)
+            row = find_resource_row(connection, context, self.resource, id, lock=True)
             if put:
-                _check_once(given)
-                self._enter(connection, context, row, given)
+                _check_once(changed_subports)
+                self._enter(connection, context, row, changed_subports)
             else:
-                ids = list(dict.fromkeys(one["port_id"] for one in given))
+                ids = list(dict.fromkeys(subport["port_id"] for subport in changed_subports))
                 have = _tags(_inside(connection, id))
-                if missing := [one for one in ids if one not in have]:
+                if missing := [port_id for port_id in ids if port_id not in have]:
                     raise NotFound(f"SubPort on trunk {id} with parent port {missing[0]} could not be found.",
                                    type="SubPortNotFound")
                 self._leave(connection, row, ids)
             return self._documents(connection, id)[0]
 
-        return transacted(self.database, act)
+        return run_transaction(self.database, act)
 
 
-def _tags(held: Sequence[Document]) -> dict[str, int]:
-    """Port to tag."""
-    return {one["port_id"]: one["segmentation_id"] for one in held}
+def _tags(rows: Sequence[Document]) -> dict[str, int]:
+    """Return the tag of each port."""
+    return {subport["port_id"]: subport["segmentation_id"] for subport in rows}

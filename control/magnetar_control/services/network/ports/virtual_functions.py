@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports that are devices of a host (``vnic_type`` direct and macvtap, virtual functions by SR-IOV; direct-physical, a
-whole card): what they may be, and what they ask of the host of their server.
+"""Ports that are devices of a host (``vnic_type`` direct and macvtap: virtual functions by SR-IOV; direct-physical: a
+whole card), their rules, and their demands on the server's host.
 
-Nothing of the host sees their packets: no OVN, no filter, no limit. So OVN is not told of them, and what it would have
-to do for one is refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
+Nothing on the host sees their packets: no OVN, no filter, no limit. So OVN is not told of them, and requests that OVN
+would have to fulfil are refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
 """
 
 from __future__ import annotations
@@ -15,126 +15,128 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, select
 
-from magnetar_control.services import Document
 from magnetar_control.services.network.tables import TAKEN, ports, qos_rules
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import BY_OVN, DIRECT, PAST_OVN, REMOTE, WHOLE, of_network
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, PAST_OVN, REMOTE, WHOLE, network_devices_name
 
-from .reservations import place
+from .reservations import bandwidth_network
 
 NORMAL = "normal"
-#: What ``binding:profile`` says of a port that its card is to trust.
+#: The key in ``binding:profile`` that makes the card trust the port.
 TRUST = "trusted"
-#: Kinds of rules of QoS policies that act on virtual functions, and the kbit/s of a Mbit/s.
+#: Kinds of QoS rules that act on virtual functions; and kbit/s in a Mbit/s.
 LIMIT, PROMISE, MEGA = "bandwidth_limit", "minimum_bandwidth", 1000
-#: Types of networks that are on a physical network.
+#: Types of networks on a physical network.
 PHYSICAL = ("flat", "vlan")
-#: What OVN would do for a port: the attribute, its only value of a device of a host, and the rule.
+#: Features of OVN: the attribute, its only value for a device of a host, and the rule.
 _REFUSED = (
     ("port_security_enabled", False, "must be false: nothing filters the packets of a virtual function or a card"),
     ("admin_state_up", True, "must be true: nothing stops the packets of a virtual function or a card"),
     ("dns_name", "", "must be empty: it is OVN that answers for names, and a device of a host is not OVN's"))
 
 
-def is_one(row: Mapping[Any, Any]) -> bool:
-    """Whether a port is a device of a host that sends past OVN."""
+def is_host_device(row: Mapping[Any, Any]) -> bool:
+    """Return whether a port is a device of a host that sends past OVN."""
     return row["vnic_type"] in PAST_OVN
 
 
 def is_plugged_in(wish: Mapping[str, Any]) -> bool:
-    """Whether a NIC that is asked for (*wish*: with the ``vnic_type`` of its port where that is not normal) is plugged
-    into the Open vSwitch of its server's host, if it is OVN that makes its network."""
+    """Return whether a requested NIC is plugged into the Open vSwitch of its server's host, if OVN makes its network.
+    *wish*: with the ``vnic_type`` of its port unless that is normal."""
     return wish.get("vnic_type") not in (*PAST_OVN, REMOTE)
 
 
-def remote(row: Mapping[Any, Any]) -> Document:
-    """What OVN knows a port by that is a virtual function of a SmartNIC, as its host has told (``device``); empty for
-    others, and while it has none."""
+def smartnic_device(row: Mapping[Any, Any]) -> Document:
+    """Return the data of a SmartNIC's virtual function that identify the port to OVN, as the host reported them
+    (``device``); empty for other ports, and before the report."""
     return orjson.loads(row["device"]) if row["vnic_type"] == REMOTE else {}
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
-    """Nova's word for how a port is plugged in."""
+    """Return Nova's word for the way that a port is plugged in."""
     if row["vnic_type"] in BY_OVN:
         return "ovs"
-    return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_one(row) else "bridge"
+    return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_host_device(row) else "bridge"
 
 
-def devices(row: Mapping[Any, Any]) -> dict[str, int]:
-    """What it asks of its server's host, as claims have it. *row*: with ``vnic_type`` and ``profile``, and
-    ``type`` and ``bridge`` of its network."""
+def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
+    """Return the devices that a port demands of its server's host, in the form of claims. *row*: with ``vnic_type`` and
+    ``profile``, and ``type`` and ``bridge`` of its network."""
     if row["vnic_type"] in BY_OVN:
-        return {of_network(place(row["type"], row["bridge"]), row["vnic_type"]): 1}
-    return {of_network(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_one(row) else {}
+        return {network_devices_name(bandwidth_network(row["type"], row["bridge"]), row["vnic_type"]): 1}
+    return {network_devices_name(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_host_device(row) else {}
 
 
 def is_trusted(row: Mapping[Any, Any]) -> bool:
-    """Whether a port's ``profile`` asks that its card trust it."""
-    return is_one(row) and _truth(_profile(row).get(TRUST)) is True
+    """Return whether a port's ``profile`` asks its card to trust it."""
+    return is_host_device(row) and _truth(_profile(row).get(TRUST)) is True
 
 
 def _profile(row: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """That of a port as the database has it, or as somebody gives it."""
-    found = row["profile"]
-    return found if isinstance(found, Mapping) else orjson.loads(found)
+    """Return a port's profile, from the database or from a request."""
+    profile = row["profile"]
+    return profile if isinstance(profile, Mapping) else orjson.loads(profile)
 
 
 def _truth(value: Any) -> bool | None:
-    """What Nova takes for a truth value (``bool_from_string``); ``None`` for another."""
+    """Return *value* as Nova reads a truth value (``bool_from_string``); ``None`` for anything else."""
     return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False,
             "none": False}.get(str(value).strip().lower())
 
 
-def rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
-    """Port to what its QoS policy says of the virtual function that it is, in the agent's form: Mbit/s, of which cards
-    know whole ones; no promise is more than the limit. *rows*: of ports, with ``policy``, which are only looked at for
-    such."""
-    policies = {row["policy"] for row in rows if row["policy"] and is_one(row)}
-    found: dict[str, dict[str, int]] = {}
+def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
+    """Return the rates of the ports that are virtual functions with a QoS policy, in the agent's form: whole Mbit/s, as
+    cards know no others, and no minimum above the maximum. *rows*: of ports, with ``policy``."""
+    policies = {row["policy"] for row in rows if row["policy"] and is_host_device(row)}
+    rates_by_policy: dict[str, dict[str, int]] = {}
     for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(
             qos_rules.c.policy_id.in_(policies))) if policies else ():
-        found.setdefault(rule.policy_id, {}).update(
+        rates_by_policy.setdefault(rule.policy_id, {}).update(
             {"max_tx_rate": max(1, rule.max_kbps // MEGA)} if rule.kind == LIMIT else
             {"min_tx_rate": -(-rule.min_kbps // MEGA)})
-    for rate in found.values():
+    for rate in rates_by_policy.values():
         if "max_tx_rate" in rate and "min_tx_rate" in rate:  # such as 1600 and 1500 kbit/s
             rate["min_tx_rate"] = min(rate.values())
-    return {row["id"]: found[row["policy"]] for row in rows if row["policy"] in found and is_one(row)}
+    return {row["id"]: rates_by_policy[row["policy"]] for row in rows if row["policy"] in rates_by_policy
+            and is_host_device(row)}
 
 
-def on_host(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """The NIC in the agent's form. *row*: with ``id`` and ``segment`` of its network too; *rate*: of ``rates``."""
+def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the NIC in the agent's form. *row*: also with ``id``, and ``segment`` of its network. *rate*: from
+    ``function_rates``."""
     if row["vnic_type"] in BY_OVN:
         return {"port": row["id"], "vnic_type": row["vnic_type"],
-                "physical_network": place(row["type"], row["bridge"])}
+                "physical_network": bandwidth_network(row["type"], row["bridge"])}
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
-    way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
+    way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # older agents know no other
     trust = {"trusted": True} if is_trusted(row) else {}
     return {"physical_network": row["bridge"], **way, **trust, **vlan, **rate, "port_security": False}
 
 
-def complete(values: Document) -> None:
-    """A new port of which nobody says it has no port security."""
-    if is_one(values):
+def set_default_port_security(values: Document) -> None:
+    """Turn port security off for a new device of a host, unless the request says otherwise."""
+    if is_host_device(values):
         values.setdefault("port_security_enabled", False)
 
 
 def check_trust(port: Mapping[Any, Any]) -> None:
-    """Raises ``InvalidField`` where the ``profile`` of a *port*, seen as a whole, asks for trust that no card gives."""
+    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, asks for trust that no card gives."""
     profile = _profile(port)
     if TRUST not in profile:
         return
-    said = _truth(profile[TRUST])
-    if said is None:
+    asks_trust = _truth(profile[TRUST])
+    if asks_trust is None:
         raise InvalidField("binding:profile.trusted", "must be true or false", profile[TRUST])
-    if said and port["vnic_type"] != DIRECT:
+    if asks_trust and port["vnic_type"] != DIRECT:
         raise InvalidField("binding:profile.trusted", f"must be left out but for vnic_type {DIRECT}: a card trusts "
                            "virtual functions that guests have themselves", profile[TRUST])
 
 
-def check_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
-    """Raises ``Conflict`` where virtual functions have the QoS policy and its new *rule* (``None``: one goes) does not
-    act on such, or servers have some of them, which keep what they began with. Call it with the policy locked."""
+def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
+    """Raise ``Conflict`` when virtual functions have the QoS policy and its new *rule* does not act on them (``None``:
+    a rule is removed), or when servers have such ports: those keep the rules they began with. The caller has locked the
+    policy."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()
@@ -150,7 +152,7 @@ def check_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] |
 
 
 def _unfit(rule: Mapping[Any, Any]) -> str:
-    """Why a rule does not act on a virtual function; empty where it does."""
+    """Return why a rule does not act on a virtual function; empty if it does."""
     if rule["kind"] not in (LIMIT, PROMISE) or rule["direction"] != "egress":
         return (f"a rule {rule['kind']} ({rule['direction']}) acts on none, as cards limit and promise only what "
                 "guests send")
@@ -171,9 +173,10 @@ def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
                                port["qos_policy_id"])
 
 
-def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any], cards: bool = True) -> None:
-    """Raises ``InvalidField`` where a *port*, seen as a whole, is a device of a host and asks for what none does;
-    ``Conflict`` where its network does. *cards*: whether the engine finds the chassis of SmartNICs."""
+def check_host_device_port(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any],
+                           cards: bool = True) -> None:
+    """Raise ``InvalidField`` when *port*, with all its values, is a device of a host and asks for something that none
+    supports; ``Conflict`` when its network does. *cards*: whether the engine finds the chassis of SmartNICs."""
     if port["vnic_type"] in BY_OVN and not network["by_engine"]:
         raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
                                                 "OVN that has cards forward the packets of such devices",
@@ -181,7 +184,7 @@ def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any,
     if port["vnic_type"] == REMOTE and not cards:
         raise InvalidField("binding:vnic_type", "must be another one here: nothing finds the chassis of SmartNICs "
                                                 "without the control plane's setting ovn_southbound", REMOTE)
-    if not is_one(port):
+    if not is_host_device(port):
         return
     if network["type"] not in PHYSICAL:
         raise InvalidField("binding:vnic_type", f"must be {NORMAL} on a network of type {network['type']}: devices of "
@@ -202,18 +205,18 @@ def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any,
 
 
 def check_reached(port: Mapping[Any, Any]) -> None:
-    """Raises ``Conflict`` where OVN is to do something at a *port* that is none of its own."""
-    if is_one(port):
+    """Raise ``Conflict`` when OVN would have to act on a *port* that is a device of a host."""
+    if is_host_device(port):
         raise Conflict(f"Port {port['id']} is a device of a host (binding:vnic_type {port['vnic_type']}), which OVN "
                        "does not see: it can have no floating IP or port forwarding, and be in no trunk and no "
                        f"router's interface. Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
 
 
-def check_network(connection: Connection, id: str) -> None:
-    """Raises ``Conflict`` where a network that is to get a QoS policy has such ports."""
-    found = connection.execute(select(ports.c.id).where(
+def check_no_host_devices(connection: Connection, id: str) -> None:
+    """Raise ``Conflict`` when a network that would get a QoS policy has ports that are devices of hosts."""
+    port_id = connection.execute(select(ports.c.id).where(
         ports.c.network_id == id, ports.c.vnic_type.in_(PAST_OVN)).limit(1)).scalar()
-    if found is not None:
-        raise Conflict(f"Network {id} has port {found}, a device of a host, for which no policy of a "
+    if port_id is not None:
+        raise Conflict(f"Network {id} has port {port_id}, a device of a host, for which no policy of a "
                        "network counts. Delete it first, or give ports a policy, and not the network.",
                        type="QosPolicyInUse")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Floating IPs: addresses of an external network by which ports behind a router are reached."""
+"""Floating IPs: addresses of an external network that lead to ports behind a router."""
 
 from __future__ import annotations
 
@@ -10,56 +10,67 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
 from magnetar_control.services.network.ports import virtual_functions
 from magnetar_control.services.network.ports.requested_networks import subnets_of
-from magnetar_control.services.network.resources import NetworkResource, NetworkStore, add, either, find, forbidden, own
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    NetworkStore,
+    choice_filter,
+    find_resource_row,
+    forbidden_by_policy,
+    insert_resource_row,
+    rows_of_caller,
+)
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.services.network.tables import addresses, floating_ips, forwardings, ports, routers
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import router_ports
 from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their port forwardings."""
-    held: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
-    for one in forwardings_of(connection, list(held)):
-        held[one["floatingip_id"]].append(one)
-    return [{**row, "forwardings": held[row["id"]]} for row in rows]
+def floating_ip_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their port forwardings."""
+    forwardings_by_ip: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
+    for forwarding in forwardings_of(connection, list(forwardings_by_ip)):
+        forwardings_by_ip[forwarding["floatingip_id"]].append(forwarding)
+    return [{**row, "forwardings": forwardings_by_ip[row["id"]]} for row in rows]
 
 
 def forwardings_of(connection: Connection, ids: Sequence[str]) -> Sequence[RowMapping]:
-    """The port forwardings of floating IPs."""
+    """Return the port forwardings of floating IPs."""
     row = forwardings.c
     return connection.execute(select(forwardings).where(row.floatingip_id.in_(ids)).order_by(
         row.protocol, row.external_port)).mappings().all() if ids else ()
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it, with a port of its own that has the address; associate it where it says with which port."""
-    network = router_ports.external(connection, context, values["network_id"])
+def create_floating_ip_row(connection: Connection, context: Context, values: Document) -> None:
+    """Add a floating IP, with a port of its own that has the address. Associate it with a port if the values name
+    one."""
+    network = router_ports.find_external_network(connection, context, values["network_id"])
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
     if address and not context.is_admin:
-        raise forbidden("create_floatingip:floating_ip_address", "only admins may choose it")
-    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]]
-               if subnet_id in (None, one["id"]) and ":" not in one["cidr"]]
+        raise forbidden_by_policy("create_floatingip:floating_ip_address", "only admins may choose it")
+    choices = [subnet for subnet in subnets_of(connection, [network["id"]])[network["id"]]
+               if subnet_id in (None, subnet["id"]) and ":" not in subnet["cidr"]]
     if not choices:
         raise InvalidRequest(f"Network {network['id']} does not contain any IPv4 subnet"
                              f"{f' {subnet_id}' if subnet_id else ''}.", type="BadRequest")
-    port = router_ports.make(connection, FLOATING, values["id"], network["id"])
-    ipam.give(connection, port, network["id"], choices, address, f"external network {network['id']}")
-    given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
+    port = router_ports.create_cloud_port(connection, FLOATING, values["id"], network["id"])
+    ipam.give_address(connection, port, network["id"], choices, address, f"external network {network['id']}")
+    assigned_address = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
     wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
-    values.update(own_port_id=port, floating_ip_address=given)
+    values.update(own_port_id=port, floating_ip_address=assigned_address)
     values.update(_reaches(connection, context, values, wish))
-    add(connection, floating_ips, values)
+    insert_resource_row(connection, floating_ips, values)
 
 
-def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Associate it with a port, or with none."""
-    row = find(connection, context, FLOATING_IP, row["id"], lock=True)  # no port forwarding comes meanwhile
+def prepare_floating_ip_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Associate the floating IP with a port, or with none."""
+    # no port forwarding is added meanwhile
+    row = find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
     values.pop("router_id", None)  # follows from the port
     if "port_id" in values or "fixed_ip_address" in values:
         wish = {"port_id": values.get("port_id", row["port_id"]), "fixed_ip_address": values.get("fixed_ip_address")}
@@ -72,26 +83,27 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Columns of what it reaches as a whole. An address that has port forwardings has no floating IP of its own, as
-    with Neutron: answers would come from that, and by another way."""
-    found = leads_to(connection, context, row, wish)
+    """Return the columns of the port that the floating IP reaches as a whole. Raises ``InvalidRequest`` for an address
+    with port forwardings. It gets no floating IP of its own, as in Neutron: answers would come from that floating IP,
+    and on another way."""
+    target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
-            forwardings.c.internal_port_id == found["port_id"],
-            forwardings.c.internal_ip_address == found["fixed_ip_address"]).limit(1)).first():
-        raise InvalidRequest(f"Cannot associate floating IP to port {found['port_id']} because it already has a Port "
-                             f"Forwarding binding, of {found['fixed_ip_address']}. Delete that first.",
+            forwardings.c.internal_port_id == target["port_id"],
+            forwardings.c.internal_ip_address == target["fixed_ip_address"]).limit(1)).first():
+        raise InvalidRequest(f"Cannot associate floating IP to port {target['port_id']} because it already has a Port "
+                             f"Forwarding binding, of {target['fixed_ip_address']}. Delete that first.",
                              type="PortHasPortForwarding")
-    return found
+    return target
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Columns of what it reaches: the port, its address and the router between."""
+    """Return the columns of a floating IP's target: the port, its address and the router between."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
                                  type="BadRequest")
         return {"port_id": None, "fixed_ip_address": None, "router_id": None}
-    port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], own(ports)(
+    port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], rows_of_caller(ports)(
         context)).with_for_update()).mappings().first()
     if port is None:
         raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
@@ -110,13 +122,15 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
             "router_id": _router(connection, row["network_id"], subnet_id, port["id"])}
 
 
-def _fixed(connection: Connection, port: RowMapping, wanted: str | None) -> tuple[str, str]:
-    """The address that is meant of the port's, and its subnet."""
+def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
+    """Return the address of the port that the request means, and its subnet. Raises ``InvalidRequest``."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
-    fitting = [one for one in have if wanted in (None, one.ip_address) and ":" not in one.ip_address]
+    fitting = [address_row for address_row in have if requested_address in (None, address_row.ip_address)
+               and ":" not in address_row.ip_address]
     if not fitting:
-        raise InvalidRequest(f"Bad floatingip request: port {port['id']} does not have the fixed IP {wanted}.",
+        raise InvalidRequest(
+            f"Bad floatingip request: port {port['id']} does not have the fixed IP {requested_address}.",
                              type="BadRequest")
     if len(fitting) > 1:
         raise InvalidRequest(f"Bad floatingip request: port {port['id']} has multiple fixed IPv4 addresses. Must "
@@ -130,28 +144,28 @@ def _router(connection: Connection, network_id: str, subnet_id: str, port_id: st
         outer, outer.c.device_id == inner.c.device_id).where(
         inner.c.device_owner == INTERFACE, addresses.c.subnet_id == subnet_id, outer.c.device_owner == GATEWAY,
         outer.c.network_id == network_id).order_by(inner.c.created_at).limit(1)
-    found = connection.execute(query).scalar()
-    # Whoever takes an interface or the gateway away locks the router, too.
-    connection.execute(select(routers.c.id).where(routers.c.id == found).with_for_update()).all()
-    if found is None or connection.execute(query).scalar() != found:
+    router_id = connection.execute(query).scalar()
+    # Callers that remove an interface or the gateway lock the router too.
+    connection.execute(select(routers.c.id).where(routers.c.id == router_id).with_for_update()).all()
+    if router_id is None or connection.execute(query).scalar() != router_id:
         raise NotFound(f"External network {network_id} is not reachable from subnet {subnet_id}. Therefore, cannot "
                        f"associate Port {port_id} with a Floating IP.", type="ExternalGatewayForFloatingIPNotFound")
-    return str(found)
+    return str(router_id)
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes with its port, and its port forwardings."""
+def prepare_floating_ip_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the floating IP with its port and its port forwardings."""
     connection.execute(deleting(forwardings).where(forwardings.c.floatingip_id == row["id"]))
     connection.execute(deleting(floating_ips).where(floating_ips.c.id == row["id"]))
-    router_ports.remove(connection, row["own_port_id"])
+    router_ports.delete_cloud_port(connection, row["own_port_id"])
 
 
-def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Floating IPs of these ports reach nothing any more, but of the addresses that *stay*; port forwardings to them
-    go. Returns the units of their routers."""
+def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
+    """Disassociate the floating IPs of ports and delete their port forwardings, except for the addresses that *stay*.
+    Returns the units of the routers."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
-    found = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
-    if found:
+    router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
+    if router_ids:
         connection.execute(update(floating_ips).where(which).values(
             port_id=None, fixed_ip_address=None, router_id=None))
     inner = forwardings.c.internal_port_id.in_(port_ids) & forwardings.c.internal_ip_address.not_in(stay)
@@ -162,45 +176,46 @@ def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str
         connection.execute(deleting(forwardings).where(inner))
         connection.execute(update(floating_ips).where(floating_ips.c.id.in_(outer), floating_ips.c.id.not_in(
             select(forwardings.c.floatingip_id))).values(router_id=None))
-    return [f"router/{id}" for id in sorted(found | set(outer.values()))]
+    return [f"router/{id}" for id in sorted(router_ids | set(outer.values()))]
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The routers through which it reaches, before and after."""
+def changed_floating_ip_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the routers between the floating IP and its port, before and after the change."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
 
 
 class ObservedFloatingIps(NetworkStore):
-    """Floating IPs. ``moved`` is told the uuids of servers whose floating IP has changed, after each change."""
+    """The store of floating IPs. After each change it calls ``moved`` with the uuids of servers whose floating IP has
+    changed."""
 
     moved: Callable[[Collection[str]], None] | None = None
 
-    def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents:
-        found = super().create(context, *wanted, dry=dry)
-        self._tell(dry, *(one["port_id"] for one in found))
-        return found
+    def create(self, context: Context, *requests: Document, dry: bool = False) -> Documents:
+        created = super().create(context, *requests, dry=dry)
+        self._tell(dry, *(floating_ip["port_id"] for floating_ip in created))
+        return created
 
     def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
-        before = self.show(context, id)["port_id"] if self.moved else None
-        found = super().update(context, id, values, dry)
-        self._tell(dry, before, found["port_id"])
-        return found
+        previous_port_id = self.show(context, id)["port_id"] if self.moved else None
+        updated = super().update(context, id, values, dry)
+        self._tell(dry, previous_port_id, updated["port_id"])
+        return updated
 
-    def put(self, context: Context, id: str | None, values: Document, held: Sequence[Any] | None,
+    def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
-        before = self.show(context, id)["port_id"] if self.moved and id else None
-        found = super().put(context, id, values, held, dry)
-        self._tell(dry, before, found["port_id"])
-        return found
+        previous_port_id = self.show(context, id)["port_id"] if self.moved and id else None
+        stored = super().put(context, id, values, parts, dry)
+        self._tell(dry, previous_port_id, stored["port_id"])
+        return stored
 
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
-        before = self.show(context, id)["port_id"] if self.moved else None
+        previous_port_id = self.show(context, id)["port_id"] if self.moved else None
         super().delete(context, id, dry)
-        self._tell(dry, before)
+        self._tell(dry, previous_port_id)
 
     def _tell(self, dry: bool, *port_ids: str | None) -> None:
-        """Tell ``moved`` the servers of these ports."""
+        """Call ``moved`` with the servers of these ports."""
         ids = {id for id in port_ids if id}
         if dry or self.moved is None or not ids:
             return
@@ -212,8 +227,10 @@ class ObservedFloatingIps(NetworkStore):
 
 
 FLOATING_IP = NetworkResource(
-    name="floatingip", table=floating_ips, visible=own(floating_ips), documents=documents, create=create,
-    update=change, delete=delete, units=units, defaults={"name": "", "description": ""},
-    filters={"status": either({"ACTIVE": floating_ips.c.router_id.is_not(None),
-                               "DOWN": floating_ips.c.router_id.is_(None)}),
+    name="floatingip", table=floating_ips, visible=rows_of_caller(floating_ips), documents=floating_ip_documents,
+    create=create_floating_ip_row,
+    update=prepare_floating_ip_update, delete=prepare_floating_ip_delete, units=changed_floating_ip_units,
+    defaults={"name": "", "description": ""},
+    filters={"status": choice_filter({"ACTIVE": floating_ips.c.router_id.is_not(None),
+                                      "DOWN": floating_ips.c.router_id.is_(None)}),
              "router_id": floating_ips.c.router_id.in_})

@@ -9,22 +9,25 @@ from ipaddress import ip_network
 
 from sqlalchemy import Connection, RowMapping, delete, or_, select, true
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.services.network.tables import address_scopes, addresses, networks, ports, subnet_pools, subnets
-from magnetar_control.store.engine.database import added, now
+from magnetar_control.store.engine.database import insert_if_absent, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest
 
 INTERFACE, GATEWAY, FLOATING = "network:router_interface", "network:router_gateway", "network:floatingip"
-#: Owners of the cloud's own ports: users neither make nor delete them, and say of none that it is one.
+#: Prefix of the owners of the cloud's own ports. Users neither create nor delete such ports, and cannot set such an
+#: owner.
 OWN = "network:"
 
 
-def of(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
-    """The ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and network.
+def ports_of_routers(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
+    """Return the ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and
+    network.
 
-    ``address_scope_id``: the scope of the subnet's pool, where the pool belongs to the project of the scope. Other
+    ``address_scope_id``: the scope of the subnet's pool, if the pool belongs to the project of the scope. Other
     projects may put pools of any prefix into a shared scope, so routers translate the addresses of such pools.
     """
     return list(connection.execute(select(
@@ -40,53 +43,54 @@ def of(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
         ports.c.created_at, ports.c.id, addresses.c.number)).mappings())
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether two networks have addresses in common."""
-    first, second = ip_network(one), ip_network(other)
+def prefixes_overlap(cidr: str, other_cidr: str) -> bool:
+    """Return whether two networks have addresses in common."""
+    first, second = ip_network(cidr), ip_network(other_cidr)
     return first.version == second.version and first.overlaps(second)
 
 
 def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
-    """The first of the subnets of each IP version."""
-    found: dict[int, RowMapping] = {}
-    for one in choices:
-        found.setdefault(ip_network(one["cidr"]).version, one)
-    return list(found.values())
+    """Return the first subnet of each IP version."""
+    first_subnets: dict[int, RowMapping] = {}
+    for subnet in choices:
+        first_subnets.setdefault(ip_network(subnet["cidr"]).version, subnet)
+    return list(first_subnets.values())
 
 
-def check_apart(found: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
-    """Raises an error where a subnet of *new* has addresses of one that the router has: it could not tell them
+def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
+    """Raise ``InvalidRequest`` when a subnet of *new* overlaps with a subnet of the router, which could not tell them
     apart."""
-    for one in new:
-        for have in found:
-            if overlap(one["cidr"], have["cidr"]):
-                raise InvalidRequest(f"Bad router request: Cidr {one['cidr']} of subnet {one['id']} overlaps with cidr "
-                                     f"{have['cidr']} of subnet {have['subnet_id']}.", type="BadRequest")
+    for subnet in new:
+        for port_row in port_rows:
+            if prefixes_overlap(subnet["cidr"], port_row["cidr"]):
+                raise InvalidRequest(
+                    f"Bad router request: Cidr {subnet['cidr']} of subnet {subnet['id']} overlaps with cidr "
+                                     f"{port_row['cidr']} of subnet {port_row['subnet_id']}.", type="BadRequest")
 
 
-def make(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
-    """A port of the cloud's own; returns its id."""
+def create_cloud_port(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
+    """Create a port of the cloud's own, and return its id."""
     id = str(uuid.uuid4())
     ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
-                  device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=now())
+                  device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=utc_now())
     return id
 
 
 def give_gateway_address(connection: Connection, port_id: str, subnet: RowMapping) -> None:
-    """The gateway's address of *subnet*, which no other port may have."""
+    """Give the port the gateway address of *subnet*. Raises ``Conflict`` when another port has it."""
     ip = subnet["gateway_ip"]
-    if not added(connection, addresses, subnet_id=subnet["id"], number=ipam.number(ip), port_id=port_id,
-                 ip_address=ip):
+    if not insert_if_absent(connection, addresses, subnet_id=subnet["id"], number=ipam.address_number(ip),
+                            port_id=port_id, ip_address=ip):
         raise Conflict(f"Gateway ip {ip} of subnet {subnet['id']} is in use by another port.", type="IpAddressInUse")
 
 
-def remove(connection: Connection, id: str) -> None:
-    """Remove a port of the cloud's own."""
+def delete_cloud_port(connection: Connection, id: str) -> None:
+    """Delete a port of the cloud's own."""
     connection.execute(delete(ports).where(ports.c.id == id, ports.c.device_owner.startswith(OWN)))
 
 
-def external(connection: Connection, context: Context, network_id: str) -> RowMapping:
-    """An external network that *context* may use as one; raises ``InvalidRequest``."""
+def find_external_network(connection: Connection, context: Context, network_id: str) -> RowMapping:
+    """Return an external network that *context* may use as one. Raises ``InvalidRequest``."""
     row = connection.execute(select(networks).where(
         networks.c.id == network_id, networks.c.external, true() if context.is_admin else or_(
             networks.c.project_id == (context.project_id or ""), sharing.shared_with(
@@ -96,6 +100,6 @@ def external(connection: Connection, context: Context, network_id: str) -> RowMa
     return row
 
 
-def view(found: Sequence[RowMapping]) -> list[Document]:
-    """Addresses as ``fixed_ips``."""
-    return [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in found]
+def fixed_ips_of_rows(port_rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the addresses in the form of ``fixed_ips``."""
+    return [{"subnet_id": port_row["subnet_id"], "ip_address": port_row["ip_address"]} for port_row in port_rows]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Static routes of routers: each leads to a neighbour of its router, and none in a loop.
+"""Static routes of routers. Each route leads to a neighbour of its router, and no route leads into a loop.
 
-A route leads to another router where its next hop is the address of a port of that one, interface or gateway. There
-the longest match counts, as in OVN: of a route and the router's own subnet, which ends the way, the subnet where both
-are as long; of routes as long as one another each, as packets take any of them. What leaves by a gateway's default
-route goes to no router of the cloud: external networks hold no interfaces.
+A route leads to another router if its next hop is the address of a port of that router, interface or gateway. There the
+longest match counts, as in OVN. The router's own subnet wins against a route of the same length, and ends the way. All
+routes of the same length are followed, because packets take any of them. Packets that leave by a gateway's default
+route reach no router of the cloud: external networks hold no interfaces.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, RowMapping, select
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network.resources import check_once
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.services.network.tables import addresses, ports, routers
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField
 
 from . import router_ports
 from .router_ports import GATEWAY, INTERFACE
 
-#: How far routes are followed: routers one after another, and all of them. For each step there are two statements.
+#: Limits of the check: routers one after another, and routers in all. Each step takes two statements.
 DEPTH, MOST = 16, 64
 DEFAULT = ("0.0.0.0/0", "::/0")
 
 
 class AddressRange(NamedTuple):
-    """A network in numbers: many are compared."""
+    """A network as numbers, because many are compared."""
 
     version: int
     first: int
@@ -49,7 +50,7 @@ class AddressRange(NamedTuple):
         return self.last - self.first
 
     def has(self, other: AddressRange) -> bool:
-        """Whether all of *other* lies in it."""
+        """Return whether this network contains *other*."""
         return self.version == other.version and self.first <= other.first and other.last <= self.last
 
     def meets(self, other: AddressRange) -> bool:
@@ -58,7 +59,7 @@ class AddressRange(NamedTuple):
 
 @dataclass
 class RouteHop:
-    """A static route of a router: destination, next hop, and the router that has that address, if one does."""
+    """A static route of a router: destination, next hop, and the router that has the next hop's address, if any."""
 
     to: AddressRange
     by: str
@@ -67,8 +68,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router that packets come to; *inside*: (prefix, subnet id) of its own subnets; *seen*: whether the caller is
-    told of it."""
+    """A router that packets reach. *inside*: (prefix, subnet id) of its own subnets. *seen*: whether the caller may see
+    it."""
 
     id: str
     name: str
@@ -77,92 +78,100 @@ class RouteStation:
     inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
     def knows(self) -> Iterator[AddressRange]:
-        """Destinations of its routes, and its own subnets."""
+        """Yield the destinations of its routes, and its own subnets."""
         yield from (hop.to for hop in self.hops)
         yield from (net for net, _subnet in self.inside)
 
     def leads(self, prefix: AddressRange) -> list[RouteHop]:
-        """Where it sends what is in *prefix* and in no longer one that it knows: by several routes, or by none."""
-        fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # these lie in one another
+        """Return the next hops of the longest routes that match *prefix*: several, one or none.
+
+        There is none if one of the router's own subnets matches as well or better."""
+        fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # each contains the next
         size = min((hop.to.size for hop in fitting), default=-1)
         if any(net.has(prefix) and net.size <= size for net, _subnet in self.inside):
             return []
         return [hop for hop in fitting if hop.to.size == size]
 
 
-def check(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
-    """Raises ``InvalidField`` where a route leads nowhere, or back to the router itself, whose ports are *found*, or
-    where it stands twice."""
+def check_static_routes(port_rows: Sequence[RowMapping], routes: Sequence[Document]) -> None:
+    """Raise ``InvalidField`` when a route leads nowhere, leads back to the router itself, or is a duplicate.
+    *port_rows*: the ports of the router."""
     check_once("routes", routes)
     for route in routes:
         hop = ip_address(route["nexthop"])
         if hop.version != ip_network(route["destination"]).version:
             raise InvalidField("routes", "must have destination and nexthop of one IP version", route["nexthop"])
-        if route["nexthop"] in {one["ip_address"] for one in found}:
+        if route["nexthop"] in {port_row["ip_address"] for port_row in port_rows}:
             raise InvalidField("routes", "must not have an address of the router itself as nexthop", route["nexthop"])
-    if lost := stranded(found, routes):
+    if lost := stranded_route(port_rows, routes):
         raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its gateway "
                                      "in", lost["nexthop"])
 
 
-def stranded(found: Sequence[RowMapping], routes: Sequence[Document]) -> Document | None:
-    """A route whose next hop is in no subnet of the router, whose ports are *found*."""
-    subnets = [ip_network(one["cidr"]) for one in found]
+def stranded_route(port_rows: Sequence[RowMapping], routes: Sequence[Document]) -> Document | None:
+    """Return a route whose next hop is in no subnet of the router; ``None`` if there is none. *port_rows*: the ports of
+    the router."""
+    subnets = [ip_network(port_row["cidr"]) for port_row in port_rows]
     return next((route for route in routes if not any(ip_address(route["nexthop"]) in net for net in subnets)), None)
 
 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
-                found: Sequence[RowMapping], routes: Sequence[Document], *, left: str = "", came: str = "") -> None:
-    """Raises ``Conflict`` where what *router* sends by *routes* would go round between routers. Its ports *found* are
-    as they will be, and its row is locked; those of the routers that it leads to are locked too, so that of two changes
-    which make a loop together the second one sees the first. Without routes it costs nothing.
+                port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
+                new_address: str = "") -> None:
+    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers. *port_rows*: the
+    ports of the router after the change. The row of the router is locked. The check locks the routers that it leads to:
+    of two changes which form a loop together, the second sees the first. Without routes the check costs nothing.
 
-    Where the routes stay as they are, only loops are looked for that were none before: of what lies in the subnet
-    *left*, or by the address that *came*."""
+    If the routes stay as they are, the check looks only for new loops: of packets to the subnet *lost_subnet*, or
+    through the next hop *new_address*.
+    """
     if not routes:
         return
     start = _station(context, router, routes)
-    wanted = [AddressRange.of(left)] if left else [hop.to for hop in start.hops]
+    ranges = [AddressRange.of(lost_subnet)] if lost_subnet else [hop.to for hop in start.hops]
     stations = {start.id: start}
-    start.inside = _inside(found)
+    start.inside = _inside(port_rows)
     level = [start]
     for _step in range(DEPTH):
-        level = _next(connection, context, stations, level, wanted)
+        level = _next(connection, context, stations, level, ranges)
         if not level or len(stations) > MOST:
             break
     if level:
         raise Conflict(f"The routes of {start.name} lead over more than {DEPTH} routers one after another, or to more "
                        f"than {MOST}, farther than they are followed to see that they make no loop. Nothing is "
                        "changed. Let them lead to fewer routers.", type="RouterRoutesTooLong")
-    known = {one for station in stations.values() for one in station.knows()}
-    known = {*wanted, *(one for one in known if any(other.has(one) for other in wanted))}
-    for prefix in sorted(known):
-        loop = _loop(stations, start, prefix, came, [], set())
-        if loop and not (_is_covered(prefix, known) or _is_summary(stations, start, prefix, loop, known)):
-            told = {*wanted, *(one for station in stations.values() if station.seen for one in station.knows())}
-            raise Conflict(_message(prefix, loop, told), type="RouterRoutesInLoop")
+    known_ranges = {address_range for station in stations.values() for address_range in station.knows()}
+    known_ranges = {*ranges, *(address_range for address_range in known_ranges
+                               if any(other.has(address_range) for other in ranges))}
+    for prefix in sorted(known_ranges):
+        loop = _loop(stations, start, prefix, new_address, [], set())
+        if loop and not (_is_covered(prefix, known_ranges) or _is_summary(stations, start, prefix, loop, known_ranges)):
+            visible_ranges = {*ranges, *(address_range for station in stations.values() if station.seen
+                                         for address_range in station.knows())}
+            raise Conflict(_message(prefix, loop, visible_ranges), type="RouterRoutesInLoop")
 
 
 def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> RouteStation:
     name = f"router {router['name']} ({router['id']})" if router["name"] else f"router {router['id']}"
     return RouteStation(router["id"], name, context.is_admin or router["project_id"] == context.project_id,
-                        [RouteHop(AddressRange.of(one["destination"]), one["nexthop"]) for one in routes])
+                        [RouteHop(AddressRange.of(route["destination"]), route["nexthop"]) for route in routes])
 
 
-def _inside(found: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
-    return [(AddressRange.of(one["cidr"]), one["subnet_id"]) for one in found]
+def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
+    return [(AddressRange.of(port_row["cidr"]), port_row["subnet_id"]) for port_row in port_rows]
 
 
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
-          wanted: Sequence[AddressRange]) -> list[RouteStation]:
-    """The routers that those of *level* lead on to with something of *wanted*; returns the new ones, of *stations*."""
+          ranges: Sequence[AddressRange]) -> list[RouteStation]:
+    """Follow the routes of *level* for packets to *ranges*. Adds the routers found to *stations*, and returns the new
+    routers with routes."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
             by = AddressRange.of(hop.by)
-            if any(hop.to.meets(one) for one in wanted):
+            if any(hop.to.meets(address_range) for address_range in ranges):
                 for subnet in (subnet for net, subnet in station.inside if net.has(by)):
-                    hops.setdefault((subnet, ipam.number(hop.by)), []).append(hop)
+                    hops.setdefault((subnet, ipam.address_number(hop.by)), []).append(hop)
     if not hops:
         return []
     new: dict[str, RouteStation] = {}
@@ -177,57 +186,62 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
             hop.router_id = row["id"]
             if row["id"] not in stations:
                 new[row["id"]] = stations[row["id"]] = _station(context, row, orjson.loads(row["routes"]))
-    # Those without routes lead nowhere, whatever they have.
+    # Routers without routes lead nowhere.
     leading = [station for station in new.values() if station.hops]
-    for one in router_ports.of(connection, [station.id for station in leading]) if leading else ():
-        new[one["device_id"]].inside += _inside([one])
+    for port_row in router_ports.ports_of_routers(connection, [station.id for station in leading]) if leading else ():
+        new[port_row["device_id"]].inside += _inside([port_row])
     return leading
 
 
-def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, came: str,
+def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, new_address: str,
           path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
-    """The routers, and their routes, between which *prefix* goes round when it comes to *at* by *path*, and the next
-    hop *came* where that is given; none of *ended* leads into such a loop."""
+    """Return the loop of *prefix*, as routers with their routes, when packets come to *at* by *path*; empty if there is
+    none. *new_address*: count only loops with this next hop. *ended*: routers that lead into no such loop."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
-        before = [station.id for station, _hop in way]
-        if hop.router_id in before:
-            if came in ("", hop.by):
-                return way[before.index(hop.router_id):]
+        visited = [station.id for station, _hop in way]
+        if hop.router_id in visited:
+            if new_address in ("", hop.by):
+                return way[visited.index(hop.router_id):]
         elif hop.router_id and hop.router_id in stations and hop.router_id not in ended and (
-                loop := _loop(stations, stations[hop.router_id], prefix, came, way, ended)):
+                loop := _loop(stations, stations[hop.router_id], prefix, new_address, way, ended)):
             return loop
     ended.add(at.id)
     return []
 
 
-def _is_covered(prefix: AddressRange, known: Iterable[AddressRange]) -> bool:
-    """Whether longer ones that are *known* are all of it, so that nothing goes by it."""
-    longer = [ip_network(one.text) for one in known if prefix.has(one) and not one.has(prefix)]
+def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> bool:
+    """Return whether longer *known_ranges* cover all of *prefix*, so that no packet uses a route to it."""
+    longer = [ip_network(address_range.text) for address_range in known_ranges if prefix.has(address_range)
+              and not address_range.has(prefix)]
     return list(collapse_addresses(longer)) == [ip_network(prefix.text)]  # type: ignore[type-var]
 
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
-                loop: Sequence[tuple[RouteStation, RouteHop]], known: Iterable[AddressRange]) -> bool:
-    """Whether routes of the *loop* are to unlike ranges, as where a hub sends a range to a spoke, which sends all else
-    to the hub: a part of *prefix* arrives there, or may once the spoke has its subnet (its default route says no more
-    than that); or such a part has gone from the spoke, and all routes are to more than *prefix*."""
+                loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
+    """Return whether the *loop* is only a summary route at work, and therefore allowed. Its routes have different
+    ranges: a hub sends a range to a spoke, and the spoke sends everything else to the hub. Then a part of *prefix*
+    arrives at the spoke, or may arrive once the spoke has its subnet (its default route says no more than that). The
+    loop is also allowed when such a part is gone from the spoke and all routes are wider than *prefix*."""
     to = {hop.to for _station, hop in loop}
-    if len(to) > 1 and any(one.text in DEFAULT for one in to):
+    if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
-    if all(one != prefix and one.has(prefix) for one in to):
+    if all(address_range != prefix and address_range.has(prefix) for address_range in to):
         return True
     return len(to) > 1 and any(
-        prefix.has(one) and not one.has(prefix) and start.leads(one)
-        and not _loop(stations, start, one, "", [], set()) for one in known)
+        prefix.has(address_range) and not address_range.has(prefix) and start.leads(address_range)
+        and not _loop(stations, start, address_range, "", [], set()) for address_range in known_ranges)
 
 
-def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]], told: Iterable[AddressRange]) -> str:
-    """*told*: what the caller's own routers know, of which one has all of *prefix*. That one is named, where only
-    another project's router knows *prefix*."""
-    least = min((one for one in told if one.has(prefix)), key=lambda one: one.size)
-    what = "Packets" if least == prefix else "Some packets"
+def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]],
+             visible_ranges: Iterable[AddressRange]) -> str:
+    """Return the text of the error. *visible_ranges*: what the caller's own routers know; one of them contains
+    *prefix*. The text names the smallest such range when only another project's router knows *prefix*."""
+    least = min((address_range for address_range in visible_ranges if address_range.has(prefix)),
+                key=lambda address_range: address_range.size)
+    subject = "Packets" if least == prefix else "Some packets"
     ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" if station.seen else
                      "a router of another project" for station, hop in loop)
-    return (f"{what} to {least.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take the "
+    return (f"{subject} to {least.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take "
+            "the "
             f"route out of one of them, or have it lead elsewhere.")

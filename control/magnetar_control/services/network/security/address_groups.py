@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Address groups: networks by one name, for the rules of security groups. They act on networks of an engine."""
+"""Address groups: named sets of networks for the rules of security groups. They act on networks of an engine."""
 
 from __future__ import annotations
 
@@ -9,91 +9,103 @@ from collections.abc import Sequence
 import orjson
 from sqlalchemy import Connection, RowMapping, select, update
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
-from magnetar_control.services.network.resources import NetworkResource, NetworkStore, add, find, transacted
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    NetworkStore,
+    find_resource_row,
+    insert_resource_row,
+    run_transaction,
+)
 from magnetar_control.services.network.tables import address_groups, default_security_group_rules, security_group_rules
-from magnetar_control.store.engine.database import now
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 #: Networks in one group.
 MOST = 1000
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their addresses as a list."""
-    shared = sharing.told(connection, rows)
+def address_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their addresses as a list."""
+    shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "addresses": orjson.loads(row["addresses"]), **shared[row["id"]]} for row in rows]
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it."""
-    values["addresses"] = _checked(values["addresses"])
-    add(connection, address_groups, values)
+def create_address_group_row(connection: Connection, context: Context, values: Document) -> None:
+    """Add an address group."""
+    values["addresses"] = _distinct_addresses(values["addresses"])
+    insert_resource_row(connection, address_groups, values)
 
 
-def _checked(given: Sequence[str]) -> list[str]:
-    found = list(dict.fromkeys(given))
-    if len(found) > MOST:
-        raise InvalidRequest(f"addresses: an address group has at most {MOST}, and this one would have {len(found)}.",
+def _distinct_addresses(requested: Sequence[str]) -> list[str]:
+    distinct = list(dict.fromkeys(requested))
+    if len(distinct) > MOST:
+        raise InvalidRequest(
+            f"addresses: an address group has at most {MOST}, and this one would have {len(distinct)}.",
                              type="InvalidInput")
-    return found
+    return distinct
 
 
-def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Name and description alone: addresses are added and removed."""
+def prepare_address_group_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Accept a new name or description. Addresses have operations of their own."""
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no rule names it."""
-    find(connection, context, ADDRESS_GROUP, row["id"], lock=True)
+def prepare_address_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the sharing policies of a group. Raises ``Conflict`` while a rule names it."""
+    find_resource_row(connection, context, ADDRESS_GROUP, row["id"], lock=True)
     for table, words in ((security_group_rules, ""), (default_security_group_rules, "default ")):
         if connection.execute(select(table.c.id).where(table.c.remote_address_group_id == row["id"]).limit(1)).first():
             raise Conflict(f"Address group {row['id']} is in use on one or more {words}security group rules. Delete "
                            "those first.", type="AddressGroupInUse")
-    sharing.forget(connection, row["id"])
+    sharing.delete_sharing_policies(connection, row["id"])
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """What the engine has of it."""
+def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the unit of a new or deleted group."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 
 ADDRESS_GROUP = NetworkResource(
-    name="address_group", table=address_groups, visible=sharing.own_or_shared(address_groups), documents=documents,
-    create=create, update=change, delete=delete, units=units, defaults={"name": "", "description": "", "addresses": []})
+    name="address_group", table=address_groups, visible=sharing.own_or_shared(address_groups),
+    listed=sharing.own_or_shared_list(address_groups),
+    documents=address_group_documents,
+    create=create_address_group_row, update=prepare_address_group_update, delete=prepare_address_group_delete,
+    units=changed_address_group_units, defaults={"name": "", "description": "", "addresses": []})
 
 
 class AddressGroupStore(NetworkStore):
-    """Address groups, whose addresses are added and removed."""
+    """The store of address groups, whose addresses are added and removed."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[str]) -> None:
-        """All addresses of the group *row*."""
-        have = find(connection, context, self.resource, row["id"], lock=True)
-        wanted = _checked(held)
-        if set(wanted) != set(orjson.loads(have["addresses"])):
-            self._write(connection, have, wanted)
+    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[str]) -> None:
+        """Make *parts* the addresses of the group *row*."""
+        have = find_resource_row(connection, context, self.resource, row["id"], lock=True)
+        new_addresses = _distinct_addresses(parts)
+        if set(new_addresses) != set(orjson.loads(have["addresses"])):
+            self._write(connection, have, new_addresses)
 
-    def _write(self, connection: Connection, row: RowMapping, wanted: Sequence[str]) -> None:
+    def _write(self, connection: Connection, row: RowMapping, new_addresses: Sequence[str]) -> None:
         connection.execute(update(address_groups).where(address_groups.c.id == row["id"]).values(
-            addresses=orjson.dumps(wanted).decode(), updated_at=now()))
+            addresses=orjson.dumps(new_addresses).decode(), updated_at=utc_now()))
         self._note(connection, row, None)
 
-    def move(self, context: Context, id: str, given: Sequence[str], *, put: bool) -> Document:
-        """Add the addresses *given* (*put*), or remove them, all or none."""
+    def move(self, context: Context, id: str, changed_addresses: Sequence[str], *, put: bool) -> Document:
+        """Add *changed_addresses* (*put*), or remove them, all or none."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
 
         def act(connection: Connection) -> Document:
             row = self._owned(connection, context, id, "update", lock=True)
-            have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(given)
-            if not put and (missing := [one for one in moved if one not in have]):
+            have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(changed_addresses)
+            if not put and (missing := [address for address in moved if address not in have]):
                 raise NotFound(f"Addresses {', '.join(missing)} not found in address group {id}.",
                                type="AddressesNotFound")
-            if put and (twice := [one for one in moved if one in have]):
+            if put and (twice := [address for address in moved if address in have]):
                 raise InvalidRequest(f"Addresses {', '.join(twice)} already exist in the address group {id}.",
                                      type="AddressesAlreadyExist")
-            wanted = _checked([*have, *moved]) if put else [one for one in have if one not in moved]
-            self._write(connection, row, wanted)
+            new_addresses = _distinct_addresses([*have, *moved]) if put else [address for address in have
+                                                                              if address not in moved]
+            self._write(connection, row, new_addresses)
             return self._documents(connection, id)[0]
 
-        return transacted(self.database, act)
+        return run_transaction(self.database, act)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Default rules: what new security groups begin with (Neutron's extension security-groups-default-rules).
-Administrators make and remove them, all see them, and groups that are there already keep what they have."""
+"""Default rules: the rules that new security groups begin with (Neutron's extension security-groups-default-rules).
+Administrators create and delete them, and every caller sees them. Existing groups keep their rules."""
 
 from __future__ import annotations
 
@@ -12,75 +12,79 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert, or_, select, true
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
-from magnetar_control.services.network.resources import NetworkResource, add
+from magnetar_control.services.network.resources import NetworkResource, insert_resource_row
 from magnetar_control.services.network.tables import beginnings, default_security_group_rules
-from magnetar_control.store.engine.database import added, advisory_lock, now
+from magnetar_control.store.engine.database import advisory_lock, insert_if_absent, utc_now
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from .group_rules import ETHERTYPES, SAME, check
+from .group_rules import ETHERTYPES, SAME, check_rule_values
 
 NAMESPACE = uuid.UUID("2f6a1f7e-0d35-5d52-9d3b-4a1a7b0c9e11")
-#: As ``remote_group_id``: the group that the rule will be of.
+#: The ``remote_group_id`` that stands for the rule's own group.
 PARENT = "PARENT"
-#: Prefixes that are any address: such a rule is the same as one without.
+#: Prefixes that match any address: such a rule is the same as one without a prefix.
 ANYWHERE = ("0.0.0.0/0", "::/0")
-#: In which groups a default rule is used.
+#: The columns that say which groups get a default rule.
 USES = ("used_in_default_sg", "used_in_non_default_sg")
 _RULES = {use: select(default_security_group_rules).where(default_security_group_rules.c[use]).order_by(
     default_security_group_rules.c.created_at, default_security_group_rules.c.id) for use in USES}
 
 
 def of_default_groups(connection: Connection) -> Sequence[RowMapping]:
-    """The rules of a project's new group ``default``."""
+    """Return the rules of a project's new group ``default``."""
     return connection.execute(_RULES[USES[0]]).mappings().all()
 
 
 def of_other_groups(connection: Connection) -> Sequence[RowMapping]:
-    """The rules of another new group."""
+    """Return the rules of any other new group."""
     return connection.execute(_RULES[USES[1]]).mappings().all()
 
 
-def rule(default: RowMapping, group: Document) -> Document:
-    """The row of the rule that a new *group* gets of a *default* one."""
+def rule_from_default(default: RowMapping, group: Document) -> Document:
+    """Return the row of the rule that a new *group* gets from the rule *default*."""
     values = {name: default[name] for name in SAME}
     if values["remote_group_id"] == PARENT:
         values["remote_group_id"] = group["id"]
     return {**values, "id": str(uuid.uuid5(uuid.UUID(group["id"]), default["id"])), "project_id": group["project_id"],
-            "security_group_id": group["id"], "description": default["description"], "created_at": now()}
+            "security_group_id": group["id"], "description": default["description"], "created_at": utc_now()}
 
 
-def begin(connection: Connection) -> None:
-    """The four that Neutron begins with, once: everything out of all groups, and into ``default`` from its own."""
-    if not added(connection, beginnings, name="default_security_group_rules", created_at=now()):
+def bootstrap_default_rules(connection: Connection) -> None:
+    """Create Neutron's four initial rules, once: all traffic out of all groups, and traffic into ``default`` from its
+    own members."""
+    if not insert_if_absent(connection, beginnings, name="default_security_group_rules", created_at=utc_now()):
         return
     connection.execute(insert(default_security_group_rules), [
         {"id": str(uuid.uuid5(NAMESPACE, direction + ethertype)), "direction": direction, "ethertype": ethertype,
          "remote_group_id": PARENT if direction == "ingress" else None, USES[0]: True,
          USES[1]: direction == "egress", "description": f"Legacy default SG rule for {direction} traffic",
-         "created_at": now()} for direction in ("egress", "ingress") for ethertype in ETHERTYPES])
+         "created_at": utc_now()} for direction in ("egress", "ingress") for ethertype in ETHERTYPES])
 
 
-def create(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add it, where none that is used in the same groups says the same. *engine*: see ``group_rules.check``. What it
-    names is shared with all projects: each one's groups will name it."""
-    check(engine, values)
+def create_default_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+    """Add a default rule, unless the same rule is used in the same groups. *engine*: see
+    ``group_rules.check_rule_values``. The groups that it names must be shared with all projects, because the groups of
+    each project will name them."""
+    check_rule_values(engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
     _check_named(connection, "address_group", values)
     column = default_security_group_rules.c
-    said = [_anywhere(values) if name == "remote_ip_prefix" else column[name].is_not_distinct_from(values[name])
-            for name in SAME]
+    same_values = [_anywhere(values) if name == "remote_ip_prefix" else column[name].is_not_distinct_from(values[name])
+                   for name in SAME]
     used = [column[use] for use in USES if values[use]]
-    if used and (there := connection.execute(select(column.id).where(or_(*used), *said)).scalar()):
-        raise Conflict(f"Default Security group rule already exists. Rule id is {there}.",
+    if used and (existing_id := connection.execute(select(column.id).where(or_(*used), *same_values)).scalar()):
+        raise Conflict(f"Default Security group rule already exists. Rule id is {existing_id}.",
                        type="DefaultSecurityGroupRuleExists")
-    add(connection, default_security_group_rules, values)
+    insert_resource_row(connection, default_security_group_rules, values)
 
 
 def _anywhere(values: Mapping[str, Any]) -> Any:
-    """Whether a row is of the same addresses: no prefix and that of all addresses are the same."""
+    """Return the condition of rows with the same addresses. No prefix, and the prefix of all addresses, are the
+    same."""
     column, prefix = default_security_group_rules.c.remote_ip_prefix, values["remote_ip_prefix"]
     if prefix is None or prefix in ANYWHERE:
         return or_(column.is_(None), column.in_(ANYWHERE))
@@ -88,13 +92,13 @@ def _anywhere(values: Mapping[str, Any]) -> Any:
 
 
 def _check_named(connection: Connection, kind: str, values: Document) -> None:
-    """Lock the group that it names. Raises ``InvalidField``."""
+    """Lock the group that the rule names. Raises ``InvalidField``."""
     field = {"security_group": "remote_group_id", "address_group": "remote_address_group_id"}[kind]
     id, table = values[field], sharing.KINDS[kind].table
     if id in (None, PARENT):
         return
-    found = connection.execute(select(table.c.id).where(table.c.id == id).with_for_update()).first()
-    if found is None or not connection.execute(select(table.c.id).where(
+    group_row = connection.execute(select(table.c.id).where(table.c.id == id).with_for_update()).first()
+    if group_row is None or not connection.execute(select(table.c.id).where(
             table.c.id == id, sharing.shared_with(table, sharing.ALL))).first():
         itself = f", or {PARENT}, the new group itself" if kind == "security_group" else ""
         raise InvalidField(field, f"must be the uuid of a group that is shared with all projects (openstack network "
@@ -103,16 +107,16 @@ def _check_named(connection: Connection, kind: str, values: Document) -> None:
 
 
 def check_unnamed(connection: Connection, group_id: str) -> None:
-    """Raises ``Conflict`` while a default rule names a security group."""
+    """Raise ``Conflict`` while a default rule names a security group."""
     column = default_security_group_rules.c
-    if there := connection.execute(select(column.id).where(column.remote_group_id == group_id).limit(1)).scalar():
-        raise Conflict(f"Security Group {group_id} in use: default security group rule {there} names it. An "
+    if rule_id := connection.execute(select(column.id).where(column.remote_group_id == group_id).limit(1)).scalar():
+        raise Conflict(f"Security Group {group_id} in use: default security group rule {rule_id} names it. An "
                        "administrator deletes that first.", type="SecurityGroupInUse")
 
 
-def resource(engine: bool) -> NetworkResource:
-    """Default rules; *engine*: see ``create``."""
+def default_rule_resource(engine: bool) -> NetworkResource:
+    """Return the resource of default rules. *engine*: see ``create_default_rule_row``."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
-        create=partial(create, engine), writers_are_admins=True,
+        create=partial(create_default_rule_row, engine), writers_are_admins=True,
         defaults={"description": "", "ethertype": "IPv4", USES[0]: False, USES[1]: True, **dict.fromkeys(SAME[2:])})

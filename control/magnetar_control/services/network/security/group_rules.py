@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What rules of security groups may say, also those that new groups begin with."""
+"""Checks of the rules of security groups, including the default rules."""
 
 from __future__ import annotations
 
 from ipaddress import ip_network
 
-from magnetar_control.services import Document
+from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 
 #: Numbers of the protocols that Neutron names.
@@ -13,23 +13,23 @@ NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "e
            "igmp": 2, "ipip": 4, "ipv6-encap": 41, "ipv6-frag": 44, "ipv6-nonxt": 59, "ipv6-opts": 60,
            "ipv6-route": 43, "ospf": 89, "pgm": 113, "rsvp": 46, "udplite": 136, "vrrp": 112, "icmpv6": 58,
            "ipv6-icmp": 58}
-#: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
+#: Names and numbers of the protocols with ports, and of those whose ports are an ICMP type and code.
 WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
-#: Of these, OVN does not look at ports.
+#: Protocols whose ports OVN does not match.
 WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
-#: Those that no packet of IPv4 has here, as in Neutron.
-OF_IPV6 = frozenset(word for name, number in NUMBERS.items() if name == "icmpv6" or name.startswith("ipv6-")
-                    for word in (name, str(number)))
+#: Protocols that no IPv4 packet has here, as in Neutron.
+OF_IPV6 = frozenset(protocol for name, number in NUMBERS.items() if name == "icmpv6" or name.startswith("ipv6-")
+                    for protocol in (name, str(number)))
 ETHERTYPES = ("IPv4", "IPv6")
-#: What makes two rules the same.
+#: Attributes that make two rules the same.
 SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
         "remote_address_group_id")
 
 
-def check(engine: bool, values: Document) -> None:
-    """Whether the *values* of a rule go together. *engine*: whether there is one, which has to know what it says.
-    Raises ``InvalidRequest``, ``InvalidField``."""
+def check_rule_values(engine: bool, values: Document) -> None:
+    """Check that the *values* of a rule go together. *engine*: whether there is one; it must support the rule. Raises
+    ``InvalidRequest``, ``InvalidField``."""
     _check_remote(values)
     if values["ethertype"] == "IPv4" and values["protocol"] in OF_IPV6:
         raise InvalidRequest(f"Invalid ethertype IPv4 for protocol {values['protocol']}: it is of IPv6. Give the rule "
@@ -44,12 +44,12 @@ def check(engine: bool, values: Document) -> None:
 
 
 def _check_remote(values: Document) -> None:
-    given = values["remote_ip_prefix"]
+    prefix = values["remote_ip_prefix"]
     if sum(bool(values[name]) for name in ("remote_ip_prefix", "remote_group_id", "remote_address_group_id")) > 1:
         raise InvalidRequest("Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be "
                              "provided.", type="SecurityGroupMultipleRemoteEntities")
-    if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
-        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
+    if prefix and f"IPv{ip_network(prefix).version}" != values["ethertype"]:
+        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {prefix}",
                              type="SecurityGroupRuleParameterConflict")
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Security groups on hosts, for ports that no engine has: the hosts' agents filter.
 
-A host is told of each group that NICs there name, before the first of them comes (``conductor.steps.host_groups``).
-From then on a row says that it has the group; whoever changes the group, or the addresses of its ports, notes in the
-row that the host is to be told again, in the transaction of the change. A port that gets other groups is noted
-likewise.
+Conductors tell a host of each group that its NICs name, before the first such NIC comes
+(``conductor.steps.host_groups``). From then on a row says that the host has the group. A transaction that changes the
+group, or the addresses of its ports, marks the row: the host must be told again. A port that gets other groups is
+marked too.
 
-The agents know the addresses of their own guests. Those of other hosts matter on bridges only (networks of type flat):
-what is sent from a network that the agents make never comes to another host from there.
+The agents know the addresses of their own guests. Addresses on other hosts matter on bridges only (networks of type
+flat): packets from a network that the agents make never reach another host from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, bindparam, exists, select, union, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Document
 from magnetar_control.services.network.tables import (
     TAKEN,
     address_groups,
@@ -31,15 +30,16 @@ from magnetar_control.services.network.tables import (
     security_group_rules,
     security_groups,
 )
-from magnetar_control.store.engine.database import Database, added
+from magnetar_control.store.engine.database import Database, insert_if_absent
+from magnetar_core.document import Document
 
 from .group_rules import NUMBERS
 
-#: Groups, or ports, of a host that are told in one go.
+#: Groups, or ports, that a host is told in one round.
 AT_ONCE = 200
 #: Rows in one statement.
 MANY = 500
-#: The version of uuids that follow from names.
+#: The version of uuids that are derived from names.
 FOLLOWS = 5
 _HELD, _GROUP = security_group_hosts.c, security_groups.c
 _DUE_HOSTS = union(select(_HELD.host).where(_HELD.due.is_(True)),
@@ -49,15 +49,15 @@ _PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "p
     ports.c.host == bindparam("at"), TAKEN)
 _DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(AT_ONCE)
 _REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
-#: Ports that no engine has, and among them those on bridges.
+#: Ports that no engine has, and below those of them on bridges.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
 _PORTS_OF = _PORTS.where(ports.c.device_id.in_(bindparam("servers", expanding=True)), OURS)
 _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "flat", ~networks.c.by_engine))
 
 
 class DuePort(NamedTuple):
-    """A server's port, whose host is to be told of its *groups* (``None``: it has no port security). *text*: what its
-    row has."""
+    """A server's port, whose host must be told its *groups* (``None``: no port security). *text*: the groups in its
+    row."""
 
     id: str
     server: str
@@ -67,74 +67,75 @@ class DuePort(NamedTuple):
 
 
 def _due_port(row: RowMapping) -> DuePort:
-    return DuePort(row["id"], row["device_id"], row["mac_address"], of_port(row), row["security_groups"])
+    return DuePort(row["id"], row["device_id"], row["mac_address"], groups_of_port(row), row["security_groups"])
 
 
-def of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
-    """The groups of a port's row that its host filters by."""
+def groups_of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
+    """Return the groups that a port's host filters by; ``None`` without port security."""
     return sorted(orjson.loads(row["security_groups"])) if row["port_security_enabled"] else None
 
 
-def changed(connection: Connection, units: Iterable[str]) -> None:
-    """*units* (``group/UUID``, ``port/UUID``, ``addresses/UUID`` of an address group) have changed, in this
-    transaction: their hosts are to be told."""
+def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
+    """Mark in this transaction that *units* (``group/UUID``, ``port/UUID``, ``addresses/UUID`` of an address group)
+    have changed: their hosts must be told."""
     kinds: dict[str, set[str]] = {"group": set(), "port": set(), "addresses": set()}
     for unit in units:
         kind, _slash, id = unit.partition("/")
         kinds.get(kind, set()).add(id)
     if kinds["port"]:
         connection.execute(update(ports).where(ports.c.id.in_(kinds["port"]), TAKEN, OURS).values(groups_due=True))
-        kinds["group"] |= named(connection.execute(on_bridges(ports.c.id.in_(kinds["port"]))).scalars())
+        kinds["group"] |= group_ids_in_texts(connection.execute(on_bridges(ports.c.id.in_(kinds["port"]))).scalars())
     if kinds["addresses"]:
         kinds["group"] |= set(connection.execute(select(security_group_rules.c.security_group_id).where(
             security_group_rules.c.remote_address_group_id.in_(kinds["addresses"]))).scalars())
-    if kinds["group"]:  # in one order, since their rows stay locked
+    if kinds["group"]:  # in sorted order, because the rows stay locked
         connection.execute(_REVISED, [{"at": id} for id in sorted(kinds["group"])])
         connection.execute(update(security_group_hosts).where(_HELD.group_id.in_(kinds["group"])).values(due=True))
 
 
 def on_bridges(which: ColumnElement[bool]) -> Select[str]:
-    """Selects the groups of those of these ports that are on bridges of hosts."""
+    """Return the statement that selects the groups of the ports *which* that are on bridges of hosts."""
     return select(ports.c.security_groups).where(which, _FLAT)
 
 
-def named(texts: Iterable[str]) -> set[str]:
-    """The groups in these texts of ports' rows."""
+def group_ids_in_texts(texts: Iterable[str]) -> set[str]:
+    """Return the groups in the texts of ports' rows."""
     return {id for text in texts for id in orjson.loads(text)}
 
 
-def forget(connection: Connection, host: str) -> None:
-    """*host* is removed: it is told of nothing more."""
+def forget_host_groups(connection: Connection, host: str) -> None:
+    """Delete the rows of *host*, which is removed."""
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
 class HostGroups:
-    """What conductors ask and note, in the API *database*."""
+    """The questions and notes of conductors, in the API *database*."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def hosts(self) -> list[str]:
-        """Those that are to be told of something."""
+        """Return the hosts that must be told something."""
         with self.database.read() as connection:
             return sorted(connection.execute(_DUE_HOSTS).scalars())
 
     def due(self, host: str) -> tuple[Sequence[str], Sequence[DuePort]]:
-        """The groups, and the ports of servers, of which *host* is to be told next."""
+        """Return the groups, and the ports of servers, that *host* must be told next."""
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
         return groups, [_due_port(row) for row in rows]
 
     def claim(self, host: str, id: str) -> None:
-        """*host* will have the group: from now on a change is noted. Before it is read for the host."""
+        """Note that *host* will have the group: from now on a change marks the row. Call this before the group is
+        read."""
         with self.database.write() as connection:
-            added(connection, security_group_hosts, group_id=id, host=host, due=True)
+            insert_if_absent(connection, security_group_hosts, group_id=id, host=host, due=True)
 
     def document(self, id: str) -> Document | None:
-        """The group in the agent's form (``kinds.GroupFilter``); ``None`` where there is none any more."""
+        """Return the group in the agent's form (``kinds.GroupFilter``); ``None`` when it no longer exists."""
         with self.database.read() as connection:
-            # First of all: what changes afterwards has another revision.
+            # Read first: later changes have another revision.
             revision = connection.execute(select(_GROUP.revision).where(_GROUP.id == id)).scalar()
             if revision is None:
                 return None
@@ -144,21 +145,21 @@ class HostGroups:
             members = connection.execute(select(addresses.c.ip_address).join(
                 ports, ports.c.id == addresses.c.port_id).where(
                 _FLAT, TAKEN, ports.c.security_groups.contains(f'"{id}"'))).scalars().all()
-        return {"name": id, "revision": revision, "rules": [one for row in rules for one in _rules(row)],
+        return {"name": id, "revision": revision, "rules": [rule for row in rules for rule in _rules(row)],
                 "members": sorted(members)}
 
     def told(self, host: str, id: str, revision: int) -> None:
-        """*host* has the group as it was at *revision*."""
+        """Note that *host* has the group as of *revision*."""
         with self.database.write() as connection:
-            # Locked, so that a change which is not committed yet is waited for, and one that comes sees what is noted.
+            # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
             if now == revision:
                 connection.execute(update(security_group_hosts).where(
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """*host* has the group no more. A project's ``default``, whose uuid follows from the project's, may come again:
-        conductors remember that the host had it, so it stays noted."""
+        """Note that *host* no longer has the group. The uuid of a project's ``default`` is derived from the project's,
+        so this group may come back. Conductors remember that the host had it: its row stays."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:
@@ -168,51 +169,52 @@ class HostGroups:
                 connection.execute(deleting(security_group_hosts).where(this))
 
     def port_told(self, host: str, port: DuePort) -> None:
-        """*host* knows the groups of the port."""
+        """Note that *host* knows the groups of the port."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
                 ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.text,
                 ports.c.port_security_enabled.is_(port.groups is not None)).values(groups_due=None))
 
-    def compare(self, host: str, found: Mapping[str, int]) -> None:
-        """Note what the host has otherwise than it should. *found*: group to the revision that it has."""
+    def compare(self, host: str, reported: Mapping[str, int]) -> None:
+        """Mark the groups that the host does not have as it should. *reported*: group to the host's revision of it."""
         with self.database.read() as connection:
-            held = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
+            noted_rows = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
                 security_groups, _GROUP.id == _HELD.group_id).where(_HELD.host == host, _HELD.due.is_(None))).all()
-        other = [row.group_id for row in held if found.get(row.group_id) != row.revision]
-        unknown = found.keys() - {row.group_id for row in held}
+        other = [row.group_id for row in noted_rows if reported.get(row.group_id) != row.revision]
+        unknown = reported.keys() - {row.group_id for row in noted_rows}
         if other or unknown:
             with self.database.write() as connection:
-                for id in unknown:  # of a group that went while the host was away, or of another database
-                    added(connection, security_group_hosts, group_id=id, host=host, due=True)
+                for id in unknown:  # group deleted while the host was away, or of another database
+                    insert_if_absent(connection, security_group_hosts, group_id=id, host=host, due=True)
                 connection.execute(update(security_group_hosts).where(
                     _HELD.host == host, _HELD.group_id.in_(other)).values(due=True))
 
     def held(self, host: str, servers: Collection[str]) -> list[DuePort]:
-        """The ports of these servers on *host* that it filters."""
-        found, ids = list[RowMapping](), sorted(servers)
+        """Return the ports of *servers* that *host* filters."""
+        rows, ids = list[RowMapping](), sorted(servers)
         with self.database.read() as connection:
             for at in range(0, len(ids), MANY):
-                found += connection.execute(_PORTS_OF, {"at": host, "servers": ids[at:at + MANY]}).mappings().all()
-        return [_due_port(row) for row in found]
+                rows += connection.execute(_PORTS_OF, {"at": host, "servers": ids[at:at + MANY]}).mappings().all()
+        return [_due_port(row) for row in rows]
 
     def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
-        """*host* has these ports otherwise than it should: it is to be told."""
+        """Mark ports that *host* does not have as it should: it must be told again."""
         with self.database.write() as connection:
             for at in range(0, len(ports_), MANY):
                 connection.execute(update(ports).where(
-                    ports.c.id.in_([one.id for one in ports_[at:at + MANY]]), ports.c.host == host, TAKEN).values(
+                    ports.c.id.in_([port.id for port in ports_[at:at + MANY]]), ports.c.host == host, TAKEN).values(
                     groups_due=True))
 
 
 def _rules(row: RowMapping) -> list[Document]:
-    """A rule in the agent's form; of one that names an address group, one for each of its networks."""
+    """Return a rule in the agent's form. A rule that names an address group becomes one rule for each of its
+    networks."""
     protocol = row["protocol"]
-    found = {"direction": row["direction"], "ethertype": row["ethertype"],
-             "protocol": None if protocol is None else NUMBERS[protocol] if protocol in NUMBERS else int(protocol),
-             "port_range_min": row["port_range_min"], "port_range_max": row["port_range_max"],
-             "remote_ip_prefix": row["remote_ip_prefix"], "remote_group": row["remote_group_id"]}
+    rule = {"direction": row["direction"], "ethertype": row["ethertype"],
+            "protocol": None if protocol is None else NUMBERS[protocol] if protocol in NUMBERS else int(protocol),
+            "port_range_min": row["port_range_min"], "port_range_max": row["port_range_max"],
+            "remote_ip_prefix": row["remote_ip_prefix"], "remote_group": row["remote_group_id"]}
     if row["remote_address_group_id"] is None:
-        return [found]
-    return [{**found, "remote_ip_prefix": one} for one in orjson.loads(row["addresses"])
-            if (":" in one) == (row["ethertype"] == "IPv6")]
+        return [rule]
+    return [{**rule, "remote_ip_prefix": prefix} for prefix in orjson.loads(row["addresses"])
+            if (":" in prefix) == (row["ethertype"] == "IPv6")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Security groups of projects, and their rules. They act on networks of an engine; elsewhere hosts filter by them
+"""Security groups of projects, and their rules. An engine enforces them on its networks; elsewhere hosts filter by them
 (``host_groups``)."""
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ import orjson
 from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context
 from magnetar_control.services.network import sharing
 from magnetar_control.services.network.engine.changes import ChangeLog
-from magnetar_control.services.network.resources import NetworkResource, NetworkStore, add, own
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    NetworkStore,
+    insert_resource_row,
+    rows_of_caller,
+)
 from magnetar_control.services.network.tables import (
     TAKEN,
     address_groups,
@@ -27,22 +32,23 @@ from magnetar_control.services.network.tables import (
     security_groups,
 )
 from magnetar_control.services.quotas import Quotas
-from magnetar_control.store.engine.database import Database, added, now
+from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 from magnetar_core.kinds.network import MOST_GROUPS
 
 from . import default_rules, host_groups
-from .group_rules import SAME, check
+from .group_rules import SAME, check_rule_values
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
-#: Groups of the caller's project, and those that a caller may see, and give to ports.
-OWN = own(security_groups)
+#: The caller's groups, and the groups that a caller may see and give to ports.
+OWN = rows_of_caller(security_groups)
 VISIBLE = sharing.own_or_shared(security_groups)
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
     or_(security_groups.c.name.in_(_NAMES), security_groups.c.id.in_(_NAMES)))
-#: Of a server: its ports, and their groups.
+#: The ports of a server, and their groups.
 _PORTS = select(*ports.c["id", "security_groups", "port_security_enabled"]).where(
     ports.c.device_id == bindparam("server"), TAKEN).order_by(ports.c.place).with_for_update()
 _HELD = select(ports.c.security_groups).where(ports.c.device_id == bindparam("server"), TAKEN)
@@ -50,31 +56,34 @@ _ADDRESSED = select(addresses.c.port_id).where(addresses.c.port_id == bindparam(
 
 
 def default_id(project_id: str | None) -> str:
-    """Uuid of the group ``default`` of a project: it follows from the project, so that it is made once."""
+    """Return the uuid of a project's group ``default``. It is derived from the project, so that the group is created
+    once."""
     return str(uuid.uuid5(NAMESPACE, project_id or ""))
 
 
 def default_group(connection: Connection, project_id: str | None) -> str:
-    """The project's group ``default``, made when it is first needed."""
+    """Return the project's group ``default``, created on first use."""
     id = default_id(project_id)
-    if added(connection, security_groups, id=id, project_id=project_id or "", name="default",
-             description="Default security group", created_at=now()):
-        _have(connection, {"id": id, "project_id": project_id or ""}, default_rules.of_default_groups(connection))
-        host_groups.changed(connection, [f"group/{id}"])  # hosts may know it from before
+    if insert_if_absent(connection, security_groups, id=id, project_id=project_id or "", name="default",
+                        description="Default security group", created_at=utc_now()):
+        _insert_default_rules(connection, {"id": id, "project_id": project_id or ""},
+                              default_rules.of_default_groups(connection))
+        host_groups.note_changed_units(connection, [f"group/{id}"])  # hosts may know an earlier one
     return id
 
 
-def _have(connection: Connection, group: Document, rules: Sequence[RowMapping]) -> None:
-    """Give a new *group* what the default *rules* say."""
+def _insert_default_rules(connection: Connection, group: Document, rules: Sequence[RowMapping]) -> None:
+    """Give a new *group* the default *rules*."""
     if rules:
-        connection.execute(insert(security_group_rules), [default_rules.rule(one, group) for one in rules])
+        connection.execute(insert(security_group_rules), [default_rules.rule_from_default(default_rule, group)
+                                                          for default_rule in rules])
 
 
-def named(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
-    """Uuids of the project's groups *names* (or uuids); *make*: in a transaction, which may make ``default``. Raises
-    ``InvalidRequest`` for one that is not there, 409 where several have the name."""
+def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
+    """Return the uuids of the project's groups *names* (or uuids). *make*: create ``default`` if it is missing; needs a
+    write transaction. Raises ``InvalidRequest`` for a group that does not exist, 409 when several have the name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
-    found = []
+    group_ids = []
     for name in dict.fromkeys(names):
         ids = [row.id for row in rows if row.id == name] or [row.id for row in rows if row.name == name]
         if not ids and name == "default":
@@ -84,99 +93,101 @@ def named(connection: Connection, project: str, names: Sequence[str], *, make: b
                                  type="SecurityGroupNotFound")
         if len(ids) > 1:
             raise Conflict(f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
-        found.append(ids[0])
-    check_number(found)
-    return found
+        group_ids.append(ids[0])
+    check_number(group_ids)
+    return group_ids
 
 
 def check_number(groups: Sequence[str]) -> None:
-    """Raises ``InvalidField`` for more *groups* than a port has at most: hosts take no more."""
+    """Raise ``InvalidField`` for more *groups* than a port may have: hosts have the same limit."""
     if len(groups) > MOST_GROUPS:
         raise InvalidField("security_groups", f"a port has {MOST_GROUPS} at most, and this would be {len(groups)}. Put "
                                               "the rules of several groups into one")
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their rules."""
-    held: dict[str, list[Document]] = {row["id"]: [] for row in rows}
+def security_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with their rules."""
+    rules_by_group: dict[str, list[Document]] = {row["id"]: [] for row in rows}
     for rule in connection.execute(select(security_group_rules).where(
-            security_group_rules.c.security_group_id.in_(held))
+            security_group_rules.c.security_group_id.in_(rules_by_group))
             .order_by(security_group_rules.c.created_at, security_group_rules.c.id)).mappings():
-        held[rule["security_group_id"]].append({**rule})
-    shared = sharing.told(connection, rows)
-    return [{**row, "rules": held[row["id"]], **shared[row["id"]]} for row in rows]
+        rules_by_group[rule["security_group_id"]].append({**rule})
+    shared = sharing.sharing_of_rows(connection, rows)
+    return [{**row, "rules": rules_by_group[row["id"]], **shared[row["id"]]} for row in rows]
 
 
-def of_server(connection: Connection, server_id: str) -> list[Document]:
-    """The groups of the server's ports, each once, with their rules."""
-    ids = host_groups.named(connection.execute(_HELD, {"server": server_id}).scalars())
-    return documents(connection, connection.execute(select(security_groups).where(
+def server_security_groups(connection: Connection, server_id: str) -> list[Document]:
+    """Return the groups of the server's ports, each once, with their rules."""
+    ids = host_groups.group_ids_in_texts(connection.execute(_HELD, {"server": server_id}).scalars())
+    return security_group_documents(connection, connection.execute(select(security_groups).where(
         security_groups.c.id.in_(ids))).mappings().all())
 
 
-def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """See ``services.Networks.change_groups``. Returns the units that are changed."""
-    (id,) = named(connection, project, [name], make=True)
-    held = connection.execute(_PORTS, {"server": server_id}).all()
-    if not held:
+def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
+    """Add a group to a server's ports, or remove it. See ``services.Networks.change_groups``. Returns the changed
+    units."""
+    (id,) = find_group_ids(connection, project, [name], make=True)
+    port_rows = connection.execute(_PORTS, {"server": server_id}).all()
+    if not port_rows:
         raise NotFound(f"Instance {server_id} has no ports that could have security groups.")
     if add and not all(port.port_security_enabled and connection.execute(_ADDRESSED, {"port": port.id}).first()
-                       for port in held):
+                       for port in port_rows):
         raise InvalidRequest("Network requires port_security_enabled and subnet associated in order to apply security "
                              "groups.")
     changed = []
-    for port in held:
+    for port in port_rows:
         groups = orjson.loads(port.security_groups)
         if add == (id in groups):
             continue
-        wanted = [*groups, id] if add else [one for one in groups if one != id]
+        new_groups = [*groups, id] if add else [group_id for group_id in groups if group_id != id]
         if add:
-            check_number(wanted)
+            check_number(new_groups)
         connection.execute(update(ports).where(ports.c.id == port.id).values(
-            security_groups=orjson.dumps(wanted).decode(), updated_at=now()))
+            security_groups=orjson.dumps(new_groups).decode(), updated_at=utc_now()))
         changed.append(f"port/{port.id}")
     if not changed and not add:
         raise NotFound(f"Security group {name} is not associated with instance {server_id}.")
     return [*changed, f"group/{id}"] if changed else []
 
 
-def create(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add it, with the default ``rules``. There is one ``default``, which is made by itself."""
+def create_security_group_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+    """Add a group with the default ``rules``. The one group ``default`` is created automatically."""
     _check_stateful(engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
-    add(connection, security_groups, values)
-    _have(connection, values, values["rules"])
+    insert_resource_row(connection, security_groups, values)
+    _insert_default_rules(connection, values, values["rules"])
 
 
-def check_update(engine: bool, connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """The name ``default`` is kept."""
+def prepare_security_group_update(engine: bool, connection: Connection, context: Context, row: RowMapping,
+                                  values: Document) -> None:
+    """Check the values. The name ``default`` cannot change, and no other group gets it."""
     _check_stateful(engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no port has it and no default rule names it, with the rules of other groups that name it, as in
-    Neutron."""
+def prepare_security_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the sharing policies of a group, and the rules of other groups that name it, as Neutron does. Raises
+    ``Conflict`` while a port has it or a default rule names it."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
-    held = ports.c.security_groups.contains(f'"{row["id"]}"')
-    if connection.execute(select(ports.c.id).where(held).limit(1)).first():
+    is_used = ports.c.security_groups.contains(f'"{row["id"]}"')
+    if connection.execute(select(ports.c.id).where(is_used).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
-    # Locked: a default rule that begins to name it waits, or is seen.
+    # Locked: a new default rule that names it waits, or is seen.
     connection.execute(select(security_groups.c.id).where(security_groups.c.id == row["id"]).with_for_update())
     default_rules.check_unnamed(connection, row["id"])
     rule = security_group_rules.c
     connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))
-    sharing.forget(connection, row["id"])
+    sharing.delete_sharing_policies(connection, row["id"])
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The group; and when it goes, those with rules that name it. A new one may have brought the project's
-    ``default``."""
+def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the group; if it is deleted, also the groups with rules that name it. A new group may have created the
+    project's ``default``, which is returned too."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c
@@ -186,19 +197,22 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
 
 
 def _prepare(connection: Connection, context: Context) -> list[str]:
-    there = select(security_groups.c.id).where(security_groups.c.id == default_id(context.project_id))
-    if not context.project_id or connection.execute(there).first():
+    default_query = select(security_groups.c.id).where(security_groups.c.id == default_id(context.project_id))
+    if not context.project_id or connection.execute(default_query).first():
         return []
     return [f"group/{default_group(connection, context.project_id)}"]
 
 
 def group_resource(engine: bool) -> NetworkResource:
-    """Security groups; *engine*: whether there is one, which knows groups that are not stateful."""
+    """Return the resource of security groups. *engine*: whether there is one; only an engine supports stateless
+    groups."""
     return NetworkResource(
-        name="security_group", table=security_groups, visible=VISIBLE, documents=documents,
-        create=partial(create, engine), update=partial(check_update, engine), delete=delete,
+        name="security_group", table=security_groups, visible=VISIBLE,
+        listed=sharing.own_or_shared_list(security_groups), documents=security_group_documents,
+        create=partial(create_security_group_row, engine), update=partial(prepare_security_group_update, engine),
+        delete=prepare_security_group_delete,
         defaults={"description": "", "stateful": True}, before_list=_prepare,
-        counts=lambda values: {"security_group_rule": len(values["rules"])}, units=units)
+        counts=lambda values: {"security_group_rule": len(values["rules"])}, units=changed_security_group_units)
 
 
 def _check_stateful(engine: bool, values: Document) -> None:
@@ -207,9 +221,9 @@ def _check_stateful(engine: bool, values: Document) -> None:
                                        "(setting ovn_northbound)", False)
 
 
-def create_rule(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add it to a group of the project. *engine*: whether there is one, which has to know what the rule says."""
-    check(engine, values)
+def create_group_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+    """Add a rule to a group of the project. *engine*: whether there is one; it must support the rule."""
+    check_rule_values(engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
     if values["remote_address_group_id"]:
@@ -219,44 +233,44 @@ def create_rule(engine: bool, connection: Connection, context: Context, values: 
     rule = security_group_rules.c
     same = select(rule.id).where(rule.security_group_id == group["id"],
                                  *(rule[name].is_not_distinct_from(values[name]) for name in SAME))
-    if there := connection.execute(same).scalar():
-        raise Conflict(f"Security group rule already exists. Rule id is {there}.", type="SecurityGroupRuleExists")
-    add(connection, security_group_rules, values)
+    if existing_id := connection.execute(same).scalar():
+        raise Conflict(f"Security group rule already exists. Rule id is {existing_id}.", type="SecurityGroupRuleExists")
+    insert_resource_row(connection, security_group_rules, values)
 
 
 def _owner(connection: Connection, context: Context, values: Document) -> str:
-    """A rule is the project's whose its group is."""
+    """Return the project of a rule: the project of its group."""
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
 def _existing(connection: Connection, context: Context, id: str,
-              seen: Callable[[Context], ColumnElement[bool]] = OWN) -> RowMapping:
+              visible: Callable[[Context], ColumnElement[bool]] = OWN) -> RowMapping:
     row = connection.execute(select(security_groups).where(
-        security_groups.c.id == id, seen(context))).mappings().first()
+        security_groups.c.id == id, visible(context))).mappings().first()
     if row is None:
         raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
     return row
 
 
 def _check_addresses(connection: Connection, context: Context, id: str) -> None:
-    """Lock the address group that a rule names; raises ``NotFound``."""
-    seen = sharing.own_or_shared(address_groups)(context)
+    """Lock the address group that a rule names. Raises ``NotFound``."""
+    visible = sharing.own_or_shared(address_groups)(context)
     if connection.execute(select(address_groups.c.id).where(
-            address_groups.c.id == id, seen).with_for_update()).first() is None:
+            address_groups.c.id == id, visible).with_for_update()).first() is None:
         raise NotFound(f"Address group {id} could not be found.", type="AddressGroupNotFound")
 
 
 def rule_resource(engine: bool) -> NetworkResource:
-    """Rules; *engine*: see ``create_rule``."""
+    """Return the resource of rules. *engine*: see ``create_group_rule_row``."""
     return NetworkResource(
-        name="security_group_rule", table=security_group_rules, visible=own(security_group_rules),
-        create=partial(create_rule, engine), owner=_owner,
+        name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
+        create=partial(create_group_rule_row, engine), owner=_owner,
         units=lambda _connection, row, _values: [f"group/{row['security_group_id']}"],
         defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})
 
 
 class GroupStore(NetworkStore):
-    """Security groups, of which the rules can be said too. *rules*: their store."""
+    """The store of security groups, whose rules can be set with them. *rules*: the store of the rules."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog,
                  rules: NetworkStore) -> None:
@@ -267,25 +281,27 @@ class GroupStore(NetworkStore):
         rules = default_rules.of_other_groups(connection)
         super()._create(connection, context, [{**values, "rules": rules} for values in new])
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
-        """All rules of the group *row*."""
+    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+        """Make *parts* the rules of the group *row*."""
         id = row["id"]
         connection.execute(select(security_groups.c.id).where(security_groups.c.id == id).with_for_update()).all()
         rule = security_group_rules.c
-        have = {said(one): one for one in connection.execute(select(security_group_rules).where(
+        have = {group_rule_key(group_rule): group_rule for group_rule in connection.execute(
+            select(security_group_rules).where(
             rule.security_group_id == id)).mappings()}
-        want = {said(one): {**self.rules.resource.defaults, **one, "security_group_id": id} for one in held}
-        gone = [one["id"] for key, one in have.items() if key not in want]
-        if gone:
-            connection.execute(deleting(security_group_rules).where(rule.id.in_(gone)))
-        more = [one for key, one in want.items() if key not in have]
+        want = {group_rule_key(group_rule): {**self.rules.resource.defaults, **group_rule, "security_group_id": id}
+                for group_rule in parts}
+        removed_ids = [group_rule["id"] for key, group_rule in have.items() if key not in want]
+        if removed_ids:
+            connection.execute(deleting(security_group_rules).where(rule.id.in_(removed_ids)))
+        more = [group_rule for key, group_rule in want.items() if key not in have]
         self.quota.within(connection, row["project_id"], security_group_rule=len(more))
-        for one in more:
-            self.rules.resource.create(connection, context, {**one, "id": str(uuid.uuid4())})
-        if gone or more:
+        for group_rule in more:
+            self.rules.resource.create(connection, context, {**group_rule, "id": str(uuid.uuid4())})
+        if removed_ids or more:
             self.log.changed(connection, f"group/{id}")
 
 
-def said(rule: Document | RowMapping) -> tuple[Any, ...]:
-    """What a rule says: two that say the same are one."""
+def group_rule_key(rule: Document | RowMapping) -> tuple[Any, ...]:
+    """Return the attributes that identify a rule."""
     return (*({"ethertype": "IPv4", **rule}.get(name) for name in SAME), rule.get("description") or "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How many addresses networks have for ports, and how many are given (Neutron's extension network-ip-availability)."""
+"""How many addresses networks have for ports, and how many are in use (Neutron's extension network-ip-availability)."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from ipaddress import ip_address
 import orjson
 from sqlalchemy import RowMapping, func, select, true
 
-from magnetar_control.services import Document, Documents, Page
-from magnetar_control.services.network.resources import of_version
+from magnetar_control.services import Page
+from magnetar_control.services.network.resources import ip_version_filter
 from magnetar_control.services.network.tables import addresses, networks, subnets
 from magnetar_control.store.engine.database import Database
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest
 
 from . import ipam
 
-#: By these networks are chosen: name in a query to column.
+#: Filters of networks: name in a query to column.
 FILTERS = {"network_id": networks.c.id, "network_name": networks.c.name, "project_id": networks.c.project_id,
            "tenant_id": networks.c.project_id}
-_OF_VERSION = of_version(subnets.c.cidr.contains(":"))
+_OF_VERSION = ip_version_filter(subnets.c.cidr.contains(":"))
 
 
-def availability(database: Database, page: Page) -> Documents:
-    """Each network of the *page*, by uuid: ``total_ips`` of its subnets' allocation pools, and ``used_ips``: all that
-    ports have, also beyond the pools, such as a router's as gateway. The filter ``ip_version`` is of subnets: only such
-    count, and a network has one. Raises ``InvalidRequest`` for a filter that there is not, or a marker that is no
-    network."""
-    given = dict(page.filters)
-    counted = _OF_VERSION(given.pop("ip_version")) if "ip_version" in given else true()
-    if unknown := [name for name in given if name not in FILTERS]:
+def network_ip_availability(database: Database, page: Page) -> Documents:
+    """Return each network of the *page*, by uuid. ``total_ips``: the addresses in the allocation pools of its subnets.
+    ``used_ips``: all addresses of ports, also outside the pools, such as a router's gateway address. The filter
+    ``ip_version`` selects subnets: only these count, and only networks with such a subnet are returned. Raises
+    ``InvalidRequest`` for an unknown filter, or a marker that is no network."""
+    filters = dict(page.filters)
+    counted = _OF_VERSION(filters.pop("ip_version")) if "ip_version" in filters else true()
+    if unknown := [name for name in filters if name not in FILTERS]:
         raise InvalidRequest(f"['{unknown[0]}'] is invalid attribute for filtering")
     query = select(*networks.c["id", "name", "project_id"]).where(
-        *(FILTERS[name].in_(values) for name, values in given.items())).order_by(networks.c.id)
+        *(FILTERS[name].in_(values) for name, values in filters.items())).order_by(networks.c.id)
     if "ip_version" in page.filters:
         query = query.where(networks.c.id.in_(select(subnets.c.network_id).where(counted)))
     with database.read() as connection:
@@ -43,7 +44,7 @@ def availability(database: Database, page: Page) -> Documents:
             query = query.where(networks.c.id > page.marker)
         if page.limit:
             query = query.limit(page.limit)
-        found = connection.execute(query).mappings().all()
+        network_rows = connection.execute(query).mappings().all()
         given_out = select(func.count()).where(addresses.c.subnet_id == subnets.c.id).scalar_subquery()
         chosen = query.subquery()
         parts = connection.execute(select(
@@ -53,7 +54,7 @@ def availability(database: Database, page: Page) -> Documents:
     of_network: dict[str, Documents] = {}
     for row in parts:
         of_network.setdefault(row["network_id"], []).append(_subnet(row))
-    return [_network(row, of_network.get(row["id"], [])) for row in found]
+    return [_network(row, of_network.get(row["id"], [])) for row in network_rows]
 
 
 def _network(row: RowMapping, parts: Documents) -> Document:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses: each is given once, whoever races. The key of ``port_addresses`` decides, not a look beforehand."""
+"""Addresses. Each is given once, however many callers race: the key of ``port_addresses`` decides, not an earlier
+look."""
 
 from __future__ import annotations
 
@@ -12,142 +13,146 @@ import orjson
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.services.network.tables import addresses, ports
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict, InvalidRequest, Unavailable
 
-#: Neutron's setting base_mac: the first half is kept, the rest drawn.
+#: Neutron's setting base_mac: the first half is kept, the rest is drawn.
 PREFIX = "fa:16:3e"
-#: Addresses tried at random before the pools are looked through for the first that is free.
+#: Random addresses tried before the pools are searched for the first free one.
 TRIES = 16
-#: Neutron's modes in which guests make addresses of their MAC.
+#: Neutron's modes that let guests derive addresses from their MAC.
 AUTOMATIC = ("slaac", "dhcpv6-stateless")
 _RANDOM = secrets.SystemRandom()
 
 
-def number(address: str) -> int:
-    """The number of *address* in its subnet: an IPv4 address as it is, of an IPv6 address the last 64 bits, as the
-    column has them (two's complement). No subnet is larger."""
-    found = ip_address(address)
-    if found.version == 4:
-        return int(found)
-    last = int(found) & (2**64 - 1)
+def address_number(address: str) -> int:
+    """Return the number of *address* in its subnet: an IPv4 address as it is; the last 64 bits of an IPv6 address, as
+    the column has them (two's complement). No subnet is larger."""
+    ip = ip_address(address)
+    if ip.version == 4:
+        return int(ip)
+    last = int(ip) & (2**64 - 1)
     return last - 2**64 if last >= 2**63 else last
 
 
 def is_six(text: str) -> bool:
-    """Whether an address or a range, in its usual form, is of IPv6."""
+    """Return whether an address or a range, in its usual form, is IPv6."""
     return ":" in text
 
 
 def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:
-    """Whether guests make their addresses of *subnet* of their MAC, so that each port has exactly that one."""
+    """Return whether guests derive their addresses in *subnet* from their MAC, so that each port has exactly one."""
     return subnet["ipv6_address_mode"] in AUTOMATIC
 
 
 def of_mac(cidr: str, mac: str) -> str:
-    """The address that a guest with *mac* makes in *cidr* (RFC 4291, EUI-64)."""
+    """Return the address that a guest with *mac* derives in *cidr* (RFC 4291, EUI-64)."""
     return str(IPv6Address(int(ip_network(cidr).network_address) | (int(IPv6Address(link_local(mac))) & (2**64 - 1))))
 
 
-def fitting(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
-    """The first of the subnets *choices* of which a port may have *address*: neither its own, nor broadcast, nor the
-    gateway."""
-    found = ip_address(address)
+def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
+    """Return the first of the subnets *choices* that can give *address* to a port; ``None`` if there is none. The
+    subnet's own, broadcast and gateway addresses are no port's."""
+    ip = ip_address(address)
     for subnet in choices:
         net = ip_network(subnet["cidr"])
         ends = [] if net.prefixlen >= net.max_prefixlen - 1 else [net.network_address]
         ends += [net.broadcast_address] if ends and net.version == 4 else []
-        if found in net and found not in ends and address != subnet["gateway_ip"]:
+        if ip in net and ip not in ends and address != subnet["gateway_ip"]:
             return subnet
     return None
 
 
 def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
-    """Whether a port has *address*."""
+    """Return whether a port has *address*."""
     return connection.execute(select(addresses.c.port_id).where(
-        addresses.c.subnet_id == subnet_id, addresses.c.number == number(address))).first() is not None
+        addresses.c.subnet_id == subnet_id, addresses.c.number == address_number(address))).first() is not None
 
 
-def give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
-         address: str | None = None, where: str = "") -> None:
-    """Note *address* for the port, of the first of the subnets *choices* that fits, and which *where* calls; or any, of
-    the pools of the first that has one left."""
+def give_address(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
+                 address: str | None = None, where: str = "") -> None:
+    """Give the port *address*, in the first fitting subnet of *choices*. ``None``: any address from the pools of the
+    first subnet that has one left. *where*: words for the subnets in errors. Raises ``Conflict``,
+    ``InvalidRequest``."""
     if address is None:
-        if not any(_found(connection, port_id, subnet) for subnet in choices):
+        if not any(_give_any_address(connection, port_id, subnet) for subnet in choices):
             raise Conflict(f"No more IP addresses available on network {network_id}.",
                            type="IpAddressGenerationFailure")
         return
-    subnet = fitting(address, choices)
+    subnet = fitting_subnet(address, choices)
     if subnet is None:
         raise InvalidRequest(f"IP address {address} is not a valid IP for {where}.", type="InvalidIpForNetwork")
     if by_itself(subnet):
         raise InvalidRequest(f"IPv6 address {address} can not be directly assigned to a port on subnet {subnet['id']} "
                              "since the subnet is configured for automatic addresses", type="InvalidInput")
-    if not _noted(connection, port_id, subnet, address):
+    if not _note_address(connection, port_id, subnet, address):
         raise Conflict(f"IP address {address} already allocated in subnet {subnet['id']}",
                        type="IpAddressAlreadyAllocated")
 
 
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
-    """What a port gets that asks for nothing, as in Neutron: an IPv4 address, one by DHCPv6, and those of its MAC."""
+    """Give the port the addresses of a request without addresses, as Neutron does: an IPv4 address, one by DHCPv6, and
+    those derived from its MAC."""
     for six in (False, True):
-        fitting = [one for one in choices if is_six(one["cidr"]) is six and not by_itself(one)]
+        fitting = [subnet for subnet in choices if is_six(subnet["cidr"]) is six and not by_itself(subnet)]
         if fitting:
-            give(connection, port_id, network_id, fitting)
+            give_address(connection, port_id, network_id, fitting)
     give_automatic(connection, port_id, mac, choices)
 
 
 def give_automatic(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping]) -> None:
-    """The addresses that follow from the MAC, of all subnets that have such; one that it has already it keeps."""
+    """Give the port the addresses derived from its MAC, in all subnets with such addresses. Existing ones are kept."""
     for subnet in choices:
         if by_itself(subnet):
-            _noted(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
+            _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
 
 
-def _found(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
-    """Whether an address was left, and is the port's now."""
+def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
+    """Give the port any free address of the subnet. Return whether one was left."""
     if by_itself(subnet):
         mac = connection.execute(select(ports.c.mac_address).where(ports.c.id == port_id)).scalar()
-        return _noted(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
+        return _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
     read = IPv6Address if is_six(subnet["cidr"]) else IPv4Address
-    # The first address of each allocation pool, and how many it has.
+    # The first address of each allocation pool, and its size.
     pools = [(first := int(read(pool["start"])), int(read(pool["end"])) - first + 1)
              for pool in orjson.loads(subnet["allocation_pools"])]
     for _try in range(TRIES if pools else 0):
         ((first, size),) = _RANDOM.choices(pools, [size for _first, size in pools])
-        if _noted(connection, port_id, subnet, str(read(first + secrets.randbelow(size)))):
+        if _note_address(connection, port_id, subnet, str(read(first + secrets.randbelow(size)))):
             return True
     while (free := _first_free(connection, subnet, pools)) is not None:
-        if _noted(connection, port_id, subnet, str(read(free))):
+        if _note_address(connection, port_id, subnet, str(read(free))):
             return True
     return False
 
 
-def _noted(connection: Connection, port_id: str, subnet: RowMapping, address: str) -> bool:
-    return address != subnet["gateway_ip"] and added(
-        connection, addresses, subnet_id=subnet["id"], number=number(address), port_id=port_id, ip_address=address)
+def _note_address(connection: Connection, port_id: str, subnet: RowMapping, address: str) -> bool:
+    return address != subnet["gateway_ip"] and insert_if_absent(
+        connection, addresses, subnet_id=subnet["id"], number=address_number(address), port_id=port_id,
+        ip_address=address)
 
 
 def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[tuple[int, int]]) -> int | None:
-    given = {int(ip_address(one)) for one in connection.execute(select(addresses.c.ip_address).where(
+    taken_numbers = {int(ip_address(address)) for address in connection.execute(select(addresses.c.ip_address).where(
         addresses.c.subnet_id == subnet["id"])).scalars()}
     if subnet["gateway_ip"]:
-        given.add(int(ip_address(subnet["gateway_ip"])))
-    # There are no more taken ones than are given, so the look ends.
-    return next((one for first, size in pools for one in range(first, first + min(size, len(given) + 1))
-                 if one not in given), None)
+        taken_numbers.add(int(ip_address(subnet["gateway_ip"])))
+    # No more addresses are taken than given out, so the search ends.
+    return next((candidate for first, size in pools for candidate in range(first,
+                                                                           first + min(size, len(taken_numbers) + 1))
+                 if candidate not in taken_numbers), None)
 
 
 def add_port(connection: Connection, **row: Any) -> str | None:
-    """Add a port, whose MAC is drawn unless given; its MAC. ``None`` when there is one of this id, or of the given
-    MAC."""
+    """Add a port, and return its MAC. The MAC is drawn unless *row* has it. ``None``: a port with this id, or with the
+    MAC in *row*, exists."""
     if "mac_address" in row:
-        return str(row["mac_address"]) if added(connection, ports, **row) else None
+        return str(row["mac_address"]) if insert_if_absent(connection, ports, **row) else None
     for _try in range(TRIES):
         drawn = ":".join((PREFIX, *(f"{byte:02x}" for byte in secrets.token_bytes(3))))
-        if added(connection, ports, **row, mac_address=drawn):
+        if insert_if_absent(connection, ports, **row, mac_address=drawn):
             return drawn
         if connection.execute(select(ports.c.id).where(ports.c.id == row["id"])).first():
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Subnets. On networks that the agents make (nat, isolated) there is one, whose first address is the host's. No
-other such network of the cloud has its addresses, because a host routes to all of them. Networks of an engine have as
-many as they need, of any addresses."""
+"""Subnets. A network that the agents make (nat, isolated) has one subnet, whose first address is the host's. No other
+such network of the cloud has its addresses, because a host routes to all of them. Networks of an engine have as many
+subnets as they need, with any addresses."""
 
 from __future__ import annotations
 
@@ -12,61 +12,83 @@ from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select, true
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context
+from magnetar_control.services.network import sharing
 from magnetar_control.services.network.engine import changes
 from magnetar_control.services.network.networks import LEAST_MTU, NETWORK, OF_AGENTS
 from magnetar_control.services.network.ports.requested_networks import visible as visible_networks
-from magnetar_control.services.network.resources import NetworkResource, add, check_once, find, forbidden, of_version
-from magnetar_control.services.network.routers.router_ports import GATEWAY, INTERFACE, OWN, overlap
+from magnetar_control.services.network.resources import (
+    NetworkResource,
+    check_once,
+    find_resource_row,
+    forbidden_by_policy,
+    insert_resource_row,
+    ip_version_filter,
+)
+from magnetar_control.services.network.routers.router_ports import GATEWAY, INTERFACE, OWN, prefixes_overlap
 from magnetar_control.services.network.tables import addresses, networks, ports, subnets
-from magnetar_control.store.engine.database import added
+from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_core import addresses as core_addresses
+from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import ipam, subnet_pools
 
 AnyNetwork = IPv4Network | IPv6Network
-#: Of IPv6, what is no guest's: link-local, multicast, loopback.
+#: IPv6 ranges that no guest may have: link-local, multicast, loopback.
 NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network("::/64"))
 
 
-def documents(_connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with lists instead of JSON."""
+def subnet_documents(_connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """Return the rows with lists instead of JSON."""
     lists = ("allocation_pools", "dns_nameservers", "host_routes")
     return [{**row, **{name: orjson.loads(row[name]) for name in lists}} for row in rows]
 
 
-def visible(context: Context) -> ColumnElement[bool]:
-    """Those of visible networks."""
+def visible_subnets(context: Context) -> ColumnElement[bool]:
+    """Return the condition of the caller's own subnets and the subnets of visible networks."""
+    if context.is_admin:
+        return true()
     return or_(subnets.c.project_id == (context.project_id or ""),
                subnets.c.network_id.in_(select(networks.c.id).where(visible_networks(context))))
 
 
+def _listed_subnets(context: Context) -> ColumnElement[bool]:
+    """Return the condition of ``visible_subnets`` for lists, see ``sharing.listed_ids``."""
+    if context.is_admin:
+        return true()
+    project, own, inside = context.project_id or "", subnets.alias(), subnets.alias()
+    of_networks = select(inside.c.id).join(networks, networks.c.id == inside.c.network_id).where(
+        sharing.listed_ids(networks, project, sharing.SHARED))
+    return subnets.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(of_networks))
+
+
 def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Network) -> None:
-    """Raises ``InvalidField`` where *net* is not for servers, or lies in none of *ranges* and *context* is no admin."""
-    core_addresses.check_usual(net)
+    """Raise ``InvalidField`` when *net* is not for servers, or lies in none of *ranges* and *context* is no admin."""
+    core_addresses.check_special_networks(net)
     if not context.is_admin and not any(net.subnet_of(pool) for pool in ranges):
         raise InvalidField("cidr", f"must lie in {', '.join(map(str, ranges))} (setting network_pools): hosts route to "
                                    "the networks that the agents make", str(net))
 
 
-def create(ranges: Sequence[IPv4Network], connection: Connection, context: Context, values: Document) -> None:
-    """Add it to a network of the project; *ranges*: see ``check_range``."""
-    network = find(connection, context, NETWORK, values["network_id"])
+def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
+                      values: Document) -> None:
+    """Add a subnet to a network of the project. *ranges*: see ``check_range``."""
+    network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
-        raise forbidden("create_subnet", "the network belongs to another project, which shares it")
-    subnet_pools.cut(connection, context, values)
+        raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
+    subnet_pools.cut_subnet(connection, context, values)
     net = ip_network(values["cidr"])
     _check_version(connection, network, net, values)
     if isinstance(net, IPv4Network):
         if network["type"] in OF_AGENTS:
             check_range(ranges, context, net)
         else:
-            core_addresses.check_usual(net)
-    _check_told(net, values)
+            core_addresses.check_special_networks(net)
+    _check_dhcp_options(net, values)
     _check_free(connection, network, net)
     if net.version == 6:
         _check_mtu(connection, network["id"])
@@ -74,28 +96,28 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
     values.setdefault("gateway_ip", str(net[1]))
     _check_gateway(network, net, values["gateway_ip"])
     pools = values.get("allocation_pools")
-    values["allocation_pools"] = usual(net, values["gateway_ip"]) if pools is None else pools
+    values["allocation_pools"] = default_allocation_pools(net, values["gateway_ip"]) if pools is None else pools
     check_pools(net, values["gateway_ip"], values["allocation_pools"])
-    add(connection, subnets, values)
+    insert_resource_row(connection, subnets, values)
     if ipam.by_itself({"ipv6_address_mode": None, **values}):
         _make_known(connection, network, values)
 
 
 def _make_known(connection: Connection, network: RowMapping, subnet: Document) -> None:
-    """The ports of the network get their addresses of the *subnet*: their guests will use them."""
+    """Give the ports of the network their addresses of *subnet*: their guests will use them."""
     for port in connection.execute(select(ports.c.id, ports.c.mac_address).where(
             ports.c.network_id == network["id"], ~ports.c.device_owner.startswith(OWN))).all():
         address = ipam.of_mac(subnet["cidr"], port.mac_address)
-        added(connection, addresses, subnet_id=subnet["id"], number=ipam.number(address), port_id=port.id,
-              ip_address=address)
+        insert_if_absent(connection, addresses, subnet_id=subnet["id"], number=ipam.address_number(address),
+                         port_id=port.id, ip_address=address)
 
 
 def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork, values: Document) -> None:
-    """Raises ``InvalidField`` where *values* do not say what a subnet of the IP version *net* has. Modes are Neutron's
-    (API reference, "Create subnet")."""
-    said = values.pop("ip_version", net.version)
-    if said != net.version:
-        raise InvalidField("ip_version", f"must be {net.version}, as cidr is", said)
+    """Raise ``InvalidField`` when *values* do not fit a subnet of the IP version of *net*. The modes are Neutron's (API
+    reference, "Create subnet")."""
+    ip_version = values.pop("ip_version", net.version)
+    if ip_version != net.version:
+        raise InvalidField("ip_version", f"must be {net.version}, as cidr is", ip_version)
     modes = {name: values.get(name) for name in ("ipv6_address_mode", "ipv6_ra_mode")}
     if net.version == 4:
         for name, mode in modes.items():
@@ -105,7 +127,7 @@ def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork,
     if not network["by_engine"]:
         raise InvalidField("cidr", "must be of IPv4: IPv6 is for networks of OVN", str(net))
     _check_modes(net, values)
-    if any(net.overlaps(one) for one in NOT_FOR_GUESTS):
+    if any(net.overlaps(reserved_net) for reserved_net in NOT_FOR_GUESTS):
         raise InvalidField("cidr", "must not hold link-local, multicast or loopback addresses", str(net))
 
 
@@ -122,24 +144,25 @@ def _check_modes(net: AnyNetwork, values: Document) -> None:
         raise InvalidField("cidr", f"must have a prefix length of 64 with ipv6_address_mode {address}", str(net))
 
 
-def _check_told(net: AnyNetwork, values: Document) -> None:
-    """Raises ``InvalidField`` for what guests cannot be told by DHCP of this IP version, and would be told twice."""
+def _check_dhcp_options(net: AnyNetwork, values: Document) -> None:
+    """Raise ``InvalidField`` for values that DHCP of this IP version cannot tell guests, and for duplicates."""
     for name in ("dns_nameservers", "host_routes"):
         check_once(name, values.get(name) or ())
-    for one in values.get("dns_nameservers") or ():
-        if ip_address(one).version != net.version:
-            raise InvalidField("dns_nameservers", f"must be addresses of IPv{net.version}, as the subnet is", one)
-    for one in values.get("host_routes") or ():
+    for nameserver in values.get("dns_nameservers") or ():
+        if ip_address(nameserver).version != net.version:
+            raise InvalidField("dns_nameservers", f"must be addresses of IPv{net.version}, as the subnet is",
+                               nameserver)
+    for route in values.get("host_routes") or ():
         if net.version == 6:
             raise InvalidField("host_routes", "must be empty for a subnet of IPv6: its guests learn routes of routers",
-                               one["destination"])
-        if ip_address(one["nexthop"]).version != 4 or ip_network(one["destination"]).version != 4:
-            raise InvalidField("host_routes", "must be of IPv4, as the subnet is", one["destination"])
+                               route["destination"])
+        if ip_address(route["nexthop"]).version != 4 or ip_network(route["destination"]).version != 4:
+            raise InvalidField("host_routes", "must be of IPv4, as the subnet is", route["destination"])
 
 
 def _check_mtu(connection: Connection, network_id: str) -> None:
-    """Raises ``Conflict`` where links are too small for IPv6. The network is locked: nobody changes its MTU meanwhile.
-    """
+    """Raise ``Conflict`` when the MTU is too small for IPv6. The network is locked, so its MTU does not change
+    meanwhile."""
     mtu = connection.execute(select(networks.c.mtu).where(networks.c.id == network_id)).scalar_one()
     if mtu < LEAST_MTU:
         raise Conflict(f"MTU of {network_id} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do without "
@@ -148,7 +171,7 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
-    """Raises an error where *net* overlaps. The networks are locked, so that two that begin at once see each other."""
+    """Raise an error when *net* overlaps. Locks the networks, so that two simultaneous callers see each other."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
@@ -157,7 +180,7 @@ def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) ->
         raise Conflict(f"Network {network['id']} has a subnet. One that the agents make on each host has one only; "
                     "create another network.")
     for row in rows:
-        if not overlap(str(net), row.cidr):
+        if not prefixes_overlap(str(net), row.cidr):
             continue
         if row.network_id == network["id"]:
             raise InvalidRequest(f"Invalid input for operation: Requested subnet with cidr: {net} for network: "
@@ -178,12 +201,12 @@ def _check_gateway(network: RowMapping, net: AnyNetwork, gateway: str | None) ->
 
 
 def _span(net: AnyNetwork) -> tuple[int, int]:
-    """The first and the last address that ports may have, as numbers. IPv6 has no broadcast."""
+    """Return the first and the last address that ports may have, as numbers. IPv6 has no broadcast address."""
     return int(net[0]) + 1, int(net[-1]) - (net.version == 4)
 
 
-def usual(net: AnyNetwork, gateway: str | None) -> list[Document]:
-    """All addresses but the gateway's, as pools."""
+def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Document]:
+    """Return all addresses except the gateway's, as pools."""
     first, last = _span(net)
     pools = [(first, last)]
     if gateway is not None and first <= (middle := int(ip_address(gateway))) <= last:
@@ -193,7 +216,7 @@ def usual(net: AnyNetwork, gateway: str | None) -> list[Document]:
 
 
 def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document]) -> None:
-    """Raises an error where *pools* leave the subnet, overlap, or have its gateway."""
+    """Raise an error when *pools* leave the subnet, overlap, or contain its gateway."""
     read, (first, last) = type(net[0]), _span(net)
     if other := next((each for pool in pools for each in pool.values() if ip_address(each).version != net.version), ""):
         raise InvalidRequest(f"The allocation pool with {other} is not valid: {net} is of IPv{net.version}.",
@@ -214,55 +237,58 @@ def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document])
                         type="OverlappingAllocationPools")
 
 
-def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """What hosts have of it already stays as it is."""
+def prepare_subnet_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Check and complete the values. Values that hosts already have cannot change."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = ip_network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
-    _check_told(net, values)
+    _check_dhcp_options(net, values)
     if network["type"] in OF_AGENTS and values.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
         raise InvalidField("enable_dhcp", "cannot change, since hosts may have the network already; create another one")
     if row["ipv6_address_mode"] and values.get("enable_dhcp") is False:
         raise InvalidField("enable_dhcp", "must be true for a subnet with ipv6_address_mode", False)
-    given = values.get("allocation_pools")
-    check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if given is None else given)
+    pools = values.get("allocation_pools")
+    check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if pools is None else pools)
     if gateway != row["gateway_ip"] and gateway is not None and ipam.is_given(connection, row["id"], gateway):
         raise Conflict(f"Gateway IP {gateway} is in use by a port.", type="GatewayIpInUse")
 
 
-def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no port has an address of it."""
-    held = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
+def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """Delete the addresses of a subnet. Raises ``Conflict`` while a port has an address that it did not derive from its
+    MAC, or a router has one."""
+    query = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
         addresses.c.subnet_id == row["id"])
-    if ipam.by_itself(row):  # such addresses go with it, but for a router's
-        held = held.where(ports.c.device_owner.startswith(OWN))
-    if connection.execute(held.limit(1)).first():
+    if ipam.by_itself(row):  # derived addresses go with it, except a router's
+        query = query.where(ports.c.device_owner.startswith(OWN))
+    if connection.execute(query.limit(1)).first():
         raise Conflict(f"Unable to complete operation on subnet {row['id']}: One or more ports have an IP allocation "
                     "from this subnet.", type="SubnetInUse")
     connection.execute(deleting(addresses).where(addresses.c.subnet_id == row["id"]))
 
 
-def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Its network; and the ports that get or lose addresses, or that DHCP begins or ceases to serve."""
-    found = [f"network/{row['network_id']}"]
+def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Return the network; the ports that gain or lose addresses, or that DHCP begins or stops to serve; the routers, if
+    the gateway address changes."""
+    unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
-        found += changes.ports(connection.execute(select(addresses.c.port_id).where(
+        unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
             addresses.c.subnet_id == row["id"])).scalars())
     if changed and changed.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
-        found += changes.ports(connection.execute(select(addresses.c.port_id).where(
+        unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
             addresses.c.subnet_id == row["id"])).scalars())
     if changed and "gateway_ip" in changed:
-        found += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).join(
+        unit_keys += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).join(
             addresses, addresses.c.port_id == ports.c.id).where(
             addresses.c.subnet_id == row["id"], ports.c.device_owner.in_((INTERFACE, GATEWAY)))).scalars()]
-    return found
+    return unit_keys
 
 
-def resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
-    """Subnets; *ranges*: see ``check_range``."""
+def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
+    """Return the resource of subnets. *ranges*: see ``check_range``."""
     return NetworkResource(
-        name="subnet", table=subnets, visible=visible, documents=documents, create=partial(create, ranges),
-        update=update, delete=delete, units=units,
+        name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets, documents=subnet_documents,
+        create=partial(create_subnet_row, ranges),
+        update=prepare_subnet_update, delete=prepare_subnet_delete, units=changed_subnet_units,
         defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": [],
                   "ipv6_address_mode": None, "ipv6_ra_mode": None},
-        filters={"ip_version": of_version(subnets.c.cidr.contains(":"))})
+        filters={"ip_version": ip_version_filter(subnets.c.cidr.contains(":"))})

@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_agent.host.hypervisor import MigrationParams
 from magnetar_agent.virt.domain.domain import render_device
-from magnetar_agent.virt.domain.migrated_xml import there
+from magnetar_agent.virt.domain.migrated_xml import target_domain_xml
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.pair import Pair
@@ -125,7 +125,7 @@ def test_volumes(host: Host, format: str) -> None:
     host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
     assert told(host)["vdb"] == format
     document = host.agent.host.documents.list("volume_attachment")[0]
-    disk = attaching.disk(host.agent.host, document)
+    disk = attaching.attached_disk(host.agent.host, document)
     assert disk and chain(ET.fromstring(render_device(disk))) == [format]
 
 
@@ -179,7 +179,7 @@ STARTS_THERE = """<domain><devices>
 def test_the_definition_for_another_host() -> None:
     """libvirt shows what runs with indexes. A volume is reached in another way from there."""
     sockets = Path("/l"), Path("/q"), Path("/d")
-    made = there(RUNS, MigrationParams(*sockets, STARTS_THERE, (Path("/here"), Path("/there"))))
+    made = target_domain_xml(RUNS, MigrationParams(*sockets, STARTS_THERE, (Path("/here"), Path("/there"))))
     assert chains(made) == {"vda": "qcow2 on raw base", "vdb": "raw"}
     assert 'file="/there/base"' in made and "/here" not in made and made.count("<backingStore") == 3
 
@@ -190,7 +190,7 @@ def test_devices_for_another_host_whatever_the_order_they_are_in() -> None:
         ("0a", "81", "91"), ("c1", "a1", "b1")))
     aliases = {"0000:0a:00.0": "nic", "0000:81:00.0": "gpu", "0000:91:00.0": "nic"}
     sockets = Path("/l"), Path("/q"), Path("/d")
-    made = there(runs, MigrationParams(*sockets, starts, (Path("/here"), Path("/there")), devices=aliases))
+    made = target_domain_xml(runs, MigrationParams(*sockets, starts, (Path("/here"), Path("/there")), devices=aliases))
     assert re.findall('bus="0x(..)"', made) == ["a1", "c1", "b1"]
 
 

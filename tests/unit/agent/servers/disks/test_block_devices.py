@@ -48,7 +48,8 @@ def folder(host: Host) -> Path:
 
 
 def local_sizes(host: Host) -> dict[str, int]:
-    return {path.name: host.fake.disk(path).virtual_size for path in folder(host).glob("disk*")}  # type: ignore[union-attr]
+    return {path.name: host.fake.disk(path).virtual_size for path in folder(host).glob(
+        "disk*")}  # type: ignore[union-attr]
 
 
 def volumes(host: Host) -> list[str]:
@@ -63,7 +64,7 @@ def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
     assert done.resource["status"] == "ACTIVE" and done.resource["image"] is None
     (root,) = done.resource["volumes_attached"]
     assert (root["device"], root["delete_on_termination"]) == ("vda", False)
-    shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
+    shown = reconcile.show_resource(place.agent.drivers, BY_NOUN["volume"], root["id"])
     assert (shown["size"], shown["bootable"], shown["status"]) == (2, True, "in-use")
     assert disks(place) == {"vda": shown["name"], "sdo": "config.iso"}
     assert not make(place, ROOT).changed
@@ -117,7 +118,8 @@ def test_several_ephemeral_disks_of_their_own_sizes(place: Host) -> None:
     assert {one["source_type"]: one.get("device_name") for one in made.resource["block_device_mapping"]} == {
         "blank": "vdd", "volume": "vde"}
     assert made.resource["flavor"] == SOME and not make(place, *items, image="img", flavor=SOME).changed
-    told = guest_data.guest(place.agent.host, place.agent.host.documents.find("server", "web1"))  # type: ignore[arg-type]
+    told = guest_data.build_guest(place.agent.host, place.agent.host.documents.find("server",
+                                                                                    "web1"))  # type: ignore[arg-type]
     assert told.mappings == {"ami": "vda", "root": "/dev/vda", "ephemeral0": "/dev/vdb", "ephemeral1": "/dev/vdc",
                              "swap": "/dev/vdd", "ebs0": "/dev/vde"}
 
@@ -230,7 +232,7 @@ def test_a_volume_for_several_servers(place: Host) -> None:
     both = {**DATA, "uuid": "both"}
     make(place, both)
     place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [both]})
-    assert len(reconcile.show(place.agent.drivers, BY_NOUN["volume"], "both")["attachments"]) == 2
+    assert len(reconcile.show_resource(place.agent.drivers, BY_NOUN["volume"], "both")["attachments"]) == 2
 
 
 def test_the_uuid_of_a_volume_that_is_made(place: Host) -> None:
@@ -285,7 +287,7 @@ def test_a_server_whose_image_is_gone_is_not_made_anew(place: Host) -> None:
 def test_a_volume_that_the_new_server_names_outlives_the_old_one(place: Host) -> None:
     gone = {**DATA, "delete_on_termination": True}
     make(place, gone, image="img", flavor=FLAVOR)
-    data = place.root / "state/volumes" / reconcile.show(place.agent.drivers, BY_NOUN["volume"], "data")["id"]
+    data = place.root / "state/volumes" / reconcile.show_resource(place.agent.drivers, BY_NOUN["volume"], "data")["id"]
     before = data.stat().st_ino
     place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
     assert volumes(place) == ["data"] and data.stat().st_ino == before and disks(place)["vdd"] == "data"
@@ -314,7 +316,7 @@ def test_what_a_volume_is_made_from_must_have_its_content(place: Host) -> None:
     make(place, {**ROOT, "delete_on_termination": True}, snap, DATA)
     before, files = volumes(place), place.root / "state/volumes"
     for noun, name in (("volume_snapshot", "snap"), ("volume", "data")):
-        kept = files / reconcile.show(place.agent.drivers, BY_NOUN[noun], name)["id"]
+        kept = files / reconcile.show_resource(place.agent.drivers, BY_NOUN[noun], name)["id"]
         kept.rename(files / "away")
         with pytest.raises(Conflict, match=f"content of .* {name!r}"):
             place.ensure("server", "web1", {"machine": "pc"}, on_immutable="recreate")
@@ -387,7 +389,7 @@ def test_rebuild_and_rescue_of_a_server_on_a_volume(place: Host) -> None:
 def reimaged(place: Host) -> Any:
     """The root volume's document, and what answers show as its image."""
     (root,) = place.show()["volumes_attached"]
-    shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
+    shown = reconcile.show_resource(place.agent.drivers, BY_NOUN["volume"], root["id"])
     return place.agent.host.documents.get("volume", root["id"]), shown["image"]
 
 
@@ -448,7 +450,7 @@ def test_no_server_starts_with_a_volume_that_is_half_made_anew(place: Host) -> N
     asked = {"reimage": {"image": "other", "request": "r1"}}
     with pytest.raises(NoSpace):
         place.ensure("volume", volume.id, asked)
-    with pytest.raises(Conflict, match="being made anew"):
+    with pytest.raises(Conflict, match="being recreated"):
         place.server(power="running")
     place.ensure("volume", volume.id, asked)
     place.server(power="running")

@@ -25,7 +25,7 @@ DISKS = {"vcpus": 1, "ram": 512, "disk": 2, "ephemeral": 1, "swap": 64}
 def _secret(agent: Any, name: str = "web1") -> str:
     """The key of a server's disks."""
     document = agent.host.documents.find("server", name)
-    found = encryption.of(agent.host, document)
+    found = encryption.open_disk_key(agent.host, document)
     assert found is not None
     return found.secret
 

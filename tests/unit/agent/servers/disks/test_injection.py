@@ -63,20 +63,20 @@ def test_a_new_server(writes: Host) -> None:
 
 def test_the_password_fits(writes: Host) -> None:
     """As crypt(3) checks it: with the hash as its salt it gives the hash."""
-    hashed = injection.crypt(SECRET)
+    hashed = injection.crypt_password(SECRET)
     again = injection._library()
     import ctypes
 
     again.crypt_r.restype = ctypes.c_char_p
     assert again.crypt_r(SECRET.encode(), hashed.encode(), ctypes.create_string_buffer(256 * 1024)).decode() == hashed
-    assert injection.crypt(SECRET) != hashed and len(hashed) == 3 + 16 + 1 + 86
+    assert injection.crypt_password(SECRET) != hashed and len(hashed) == 3 + 16 + 1 + 86
 
 
 def test_hosts_that_do_not(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "magnetar_agent.servers.disks.injection", None)  # it is not even imported
     host.server(**ALL)
     assert host.fake.injected == {}
-    assert inventory.usage(host.agent.host)["injection"] is None
+    assert inventory.host_usage(host.agent.host)["injection"] is None
 
 
 def test_passwords_and_keys_are_asked_for_by_themselves(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_root_volume_is_left_alone(writes: Host) -> None:
 
 def test_the_host_tells_it(writes: Host, tmp_path: Path) -> None:
     def said() -> tuple[bool, str]:
-        seen = inventory.host(writes.agent.drivers)
-        return {name: (fine, text) for name, fine, text in host_check.findings(seen)}["injection"]
+        seen = inventory.host_resource(writes.agent.drivers)
+        return {name: (fine, text) for name, fine, text in host_check.host_findings(seen)}["injection"]
 
     assert said() == (True, "inject_partition -1")
     writes.fake.no_injection = "libguestfs is not installed (libguestfs0)"
@@ -274,9 +274,9 @@ def job(**more: Any) -> dict[str, Any]:
 def test_what_is_written_may_be_written_twice() -> None:
     guest = linux(**{"root/.ssh/authorized_keys": b"ssh-rsa B", "etc/selinux/": b"", "etc/rc.local": b"a\nexit 0\n"})
     all = job(key=KEY, password="$6$s$h", metadata={"a": "b"}, files=[["etc/motd", "aGk="]])
-    assert guest_files.write(guest, all) == {}
+    assert guest_files.write_injected_parts(guest, all) == {}
     first = dict(guest.files)
-    assert guest_files.write(guest, all) == {} and guest.files == first
+    assert guest_files.write_injected_parts(guest, all) == {} and guest.files == first
     assert first["/root/.ssh/authorized_keys"] == f"ssh-rsa B\n{KEY}\n".encode()
     assert first["/etc/shadow"] == b"daemon:*:1\nroot:$6$s$h:19000:0:::\n" and first["/etc/motd"] == b"hi"
     assert first["/meta.js"] == b'{"a": "b"}'
@@ -287,13 +287,14 @@ def test_what_is_written_may_be_written_twice() -> None:
 
 def test_each_thing_fails_by_itself() -> None:
     guest = linux(**{"etc/shadow": b"x" * (guest_files.READ_MAX + 1)})
-    failed = guest_files.write(guest, job(key=KEY, password="$6$s$h", files=[["/none/a", ""]]))
+    failed = guest_files.write_injected_parts(guest, job(key=KEY, password="$6$s$h", files=[["/none/a", ""]]))
     assert set(failed) == {"password", "files"} and "larger" in failed["password"] and "/none/a" in failed["files"]
     assert "/root/.ssh/authorized_keys" in guest.files
     for shadow in (b"", b"root", b"toor:*:1\n"):
         with pytest.raises(guest_files.NotWritable, match="no user root"):
-            guest_files.shadow(shadow, b"h")
-    assert "no user root" in guest_files.write(linux(**{"etc/passwd": b"toor:x:0:0\n"}), job(password="h"))["password"]
+            guest_files.replace_root_password(shadow, b"h")
+    assert "no user root" in guest_files.write_injected_parts(linux(**{"etc/passwd": b"toor:x:0:0\n"}),
+                                                              job(password="h"))["password"]
 
 
 class Device(Guest):
@@ -326,21 +327,21 @@ class Device(Guest):
                                             ("/etc/motd", "files")])
 def test_what_is_no_file(path: str, what: str) -> None:
     all = job(key=KEY, password="$6$s$h", metadata={"a": "b"}, files=[["etc/motd", "aGk="]])
-    assert guest_files.write(Device(path), all) == {what: f"{path} is not a file"}
+    assert guest_files.write_injected_parts(Device(path), all) == {what: f"{path} is not a file"}
 
 
 def test_where_it_is_mounted() -> None:
     for partition, device in ((0, "/dev/sda"), (3, "/dev/sda3")):
         guest = linux()
-        guest_files.mount(guest, partition)
+        guest_files.mount_file_systems(guest, partition)
         assert guest.mounted == [(device, "/")]
     guest = linux()
-    guest_files.mount(guest, -1)
+    guest_files.mount_file_systems(guest, -1)
     assert guest.mounted == [("/dev/sda1", "/"), ("/dev/sda2", "/boot")]
     for bad, words in ((Guest({}, ()), "no operating system"), (Guest({}, ("a", "b")), "several"),
                        (Guest({}, kind="windows"), "windows")):
         with pytest.raises(guest_files.NotWritable, match=words):
-            guest_files.mount(bad, -1)
+            guest_files.mount_file_systems(bad, -1)
 
 
 # The program --------------------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def test_no_secret_is_in_an_argument(writer: Writer, tmp_path: Path, monkeypatch
         seen.append((arguments, what, timeout, user, job, Path(arguments[2]).read_text()))
         return '{"failed": {"files": "no"}}'
 
-    monkeypatch.setattr(virt_injection, "run", run)
+    monkeypatch.setattr(virt_injection, "run_program", run)
     given = Injection(1, "$6$hash", KEY, {"a": "b"}, (("/f", "aGk="),))
     assert writer.inject(Disk(tmp_path / "disk", "vda", "raw"), given, kvm=False) == {"files": "no"}
     [(arguments, what, timeout, user, job, program)] = seen
@@ -386,14 +387,14 @@ def test_no_secret_is_in_an_argument(writer: Writer, tmp_path: Path, monkeypatch
     ('{"failed": []}', "does not say"), ("\0" * 100000, "does not say")], ids=repr)
 def test_what_the_program_may_say(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str,
                                   words: str) -> None:
-    monkeypatch.setattr(virt_injection, "run", lambda *_args: said)
+    monkeypatch.setattr(virt_injection, "run_program", lambda *_args: said)
     with pytest.raises(HypervisorError, match=words):
         writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=False)
 
 
 def test_what_the_program_says_is_for_users(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = iter(['{"error": "no\\u001b[2J\\nLinux"}', '{"failed": {"key": "a\\u001bb"}}'])
-    monkeypatch.setattr(virt_injection, "run", lambda *_args: next(said))
+    monkeypatch.setattr(virt_injection, "run_program", lambda *_args: next(said))
     disk, given = Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY, metadata={"a": "b"})
     assert writer.inject(disk, given, kvm=False) == {"key": "no?[2J?Linux", "metadata": "no?[2J?Linux"}
     assert writer.inject(disk, given, kvm=False) == {"key": "a?b"}
@@ -408,7 +409,7 @@ def test_nothing_of_a_program_that_was_ended_is_left(writer: Writer, tmp_path: P
         (folders[0] / "overlay").write_bytes(b"much")
         raise HypervisorError("It took too long.")
 
-    monkeypatch.setattr(virt_injection, "run", run)
+    monkeypatch.setattr(virt_injection, "run_program", run)
     with pytest.raises(HypervisorError):
         writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=False)
     assert folders and not folders[0].exists()
@@ -422,7 +423,7 @@ def test_roots_group_is_not_lent(writer: Writer, tmp_path: Path, monkeypatch: py
     device.touch()
     os.chown(device, 0, owner)
     monkeypatch.setattr(virt_injection, "_KVM", device)
-    monkeypatch.setattr(virt_injection, "run", lambda *given: seen.append(given[-1]) or '{"failed": {}}')
+    monkeypatch.setattr(virt_injection, "run_program", lambda *given: seen.append(given[-1]) or '{"failed": {}}')
     writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=True)
     assert seen == [groups]
 
@@ -430,7 +431,7 @@ def test_roots_group_is_not_lent(writer: Writer, tmp_path: Path, monkeypatch: py
 def test_a_program_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SAID_MAX", 100_000)
     with pytest.raises(HypervisorError, match="said too much"):
-        process.run(["yes"], "write")
+        process.run_program(["yes"], "write")
 
 
 def test_a_disk_in_ceph(writer: Writer, tmp_path: Path) -> None:
@@ -466,7 +467,7 @@ def test_a_module_that_lacks_is_asked_for_again_when_one_may_have_come(tmp_path:
         asked.append(words[-1])
         raise HypervisorError("Could not import the module guestfs: No module named 'guestfs'")
 
-    monkeypatch.setattr(virt_injection, "run", lacks)
+    monkeypatch.setattr(virt_injection, "run_program", lacks)
     monkeypatch.setattr(virt_injection, "PARTS", (str(tmp_path),))
     monkeypatch.setattr(virt_injection, "_MODULES", tmp_path)
     monkeypatch.setenv("SUPERMIN_KERNEL", "/vmlinuz")
@@ -479,7 +480,7 @@ def test_a_module_that_lacks_is_asked_for_again_when_one_may_have_come(tmp_path:
     assert len(asked) == 1
     os.utime(modules, ns=(1, 1))  # as when a package comes there
     assert "no module guestfs" in found.lacks_injection() and len(asked) == 2
-    monkeypatch.setattr(virt_injection, "run", lambda *_given: "")
+    monkeypatch.setattr(virt_injection, "run_program", lambda *_given: "")
     assert "no module guestfs" in found.lacks_injection()
     os.utime(modules, ns=(2, 2))
     assert found.lacks_injection() == ""
@@ -488,7 +489,7 @@ def test_a_module_that_lacks_is_asked_for_again_when_one_may_have_come(tmp_path:
 def test_the_program_says_what_it_could_not_do(tmp_path: Path) -> None:
     """Without qemu-nbd's disk there is nothing that it could do."""
     with ExitStack() as held:
-        task = process.unnamed(held, json.dumps({
+        task = process.unnamed_file(held, json.dumps({
             "node": "json:{}", "options": [], "files_held": [], "kvm": False, "folder": str(tmp_path)}).encode())
         done = subprocess.run([sys.executable, "-I", str(virt_injection.PROGRAM), str(task)], pass_fds=[task],
                               capture_output=True, check=True, text=True, env={"PATH": "/usr/bin:/bin"})

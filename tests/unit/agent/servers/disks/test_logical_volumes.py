@@ -14,7 +14,7 @@ from magnetar_agent.host import host_check, inventory, zeros
 from magnetar_agent.migrations import source, transfer
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, InvalidSettings, NoSpace
-from magnetar_core.flows.migrate import abort
+from magnetar_core.flows.migrate import abort_host_migration
 from magnetar_core.power import RUNNING
 from tests.support.agent.pair import WAY, Kvm, Pair
 from tests.unit.agent.conftest import SMALL, Host
@@ -69,7 +69,7 @@ def test_made_and_removed(host: Host) -> None:
     assert read(host, "disk.ephemeral", 10) == b"ephemeral0"
     assert not (place(host) / "base").exists()  # nothing stands on the image
     assert not host.server(image="raw", flavor=ALL).changed
-    assert inventory.host(host.agent.drivers)["orphans"]["files"] == []
+    assert inventory.host_resource(host.agent.drivers)["orphans"]["files"] == []
     host.ensure("server", "web1", None)
     assert host.fake.contents("vg0") == {} and {name[37:] for name in host.fake.wiped} == {
         "disk", "disk.ephemeral", "disk.swap"}
@@ -205,19 +205,19 @@ def test_a_server_of_files_asks_nothing_of_pools(host: Host, monkeypatch: pytest
 # What the host says -----------------------------------------------------------------------------------------------
 def test_the_host_tells_the_volume_group(host: Host) -> None:
     host.server(flavor=ALL)
-    seen = inventory.usage(host.agent.host)
+    seen = inventory.host_usage(host.agent.host)
     assert (seen["disk_gb"], seen["disk_gb_free"]) == (8, 5)
     assert seen["local_disks"] == {"format": "lvm", "pool": "vg", "reason": ""}
     assert seen["disk_encryption"] == [] and not any("ENCRYPTION" in trait for trait in seen["traits"])
-    said = {name: (fine, text) for name, fine, text in host_check.findings(seen)}
+    said = {name: (fine, text) for name, fine, text in host_check.host_findings(seen)}
     assert said["local_disks"] == (True, "root_format lvm in the pool vg, 5 of 8 GiB free")
     (host.root / "libvirt/pool-vg0").rename(host.root / "away")
-    seen = inventory.usage(host.agent.host)
+    seen = inventory.host_usage(host.agent.host)
     assert (seen["disk_gb"], seen["disk_gb_free"]) == (0, 0)
-    said = {name: (fine, text) for name, fine, text in host_check.findings(seen)}
+    said = {name: (fine, text) for name, fine, text in host_check.host_findings(seen)}
     assert not said["local_disks"][0] and "libvirt has no storage pool 'vg0'" in said["local_disks"][1]
     host.fake.disconnect()
-    assert inventory.usage(host.agent.host)["disk_gb"] is None
+    assert inventory.host_usage(host.agent.host)["disk_gb"] is None
     host.fake.reconnect()
 
 
@@ -225,14 +225,14 @@ def test_images_do_not_take_room_of_it(host: Host) -> None:
     image(host)
     host.settings["reserve_disk_resource_for_image_cache"] = True
     host.restart()
-    assert inventory.usage(host.agent.host)["image_cache_gb"] == 0
+    assert inventory.host_usage(host.agent.host)["image_cache_gb"] == 0
 
 
 def test_what_no_document_knows_is_told(host: Host) -> None:
     gone = "5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e"
     host.fake.make_content("vg0", f"{gone}_disk", MIB)
     host.fake.make_content("vg0", "of-somebody-else_disk", MIB)
-    found = inventory.host(host.agent.drivers)["orphans"]["files"]
+    found = inventory.host_resource(host.agent.drivers)["orphans"]["files"]
     assert [Path(path).name for path in found] == [f"{gone}_disk"]
 
 
@@ -334,16 +334,16 @@ def test_all_of_its_disks_go(moving: Pair, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["live", "cold"])
 def test_one_that_breaks_off_is_repeated(moving: Pair, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     id = moving.make(flavor={**SMALL, "swap": 8})
-    whole: Callable[..., int] = source.send
+    whole: Callable[..., int] = source.send_file_frames
     if kind == "live":
         moving.one.fake.fail_next("migrate", HypervisorError("The link broke."))
     else:
         def breaks(_talk: Any, path: Path, *_given: Any) -> int:
             if path.name == "disk.swap":
-                monkeypatch.setattr(source, "send", whole)
+                monkeypatch.setattr(source, "send_file_frames", whole)
                 raise HypervisorError("The link broke.")
             return whole(_talk, path, *_given)
-        monkeypatch.setattr(source, "send", breaks)
+        monkeypatch.setattr(source, "send_file_frames", breaks)
     with pytest.raises(HypervisorError, match="The link broke"):
         moving.migrate(type=kind)
     assert moving.one.runs(id) and set(contents(moving.two)) == {"disk", "disk.swap"}
@@ -361,7 +361,7 @@ def test_one_that_is_given_up_leaves_nothing(moving: Pair) -> None:
     moving.one.fake.fail_next("migrate", HypervisorError("The link broke."))
     with pytest.raises(HypervisorError, match="The link broke"):
         moving.migrate(type="live")
-    abort(moving.one.side(), moving.two.side(), "web1")
+    abort_host_migration(moving.one.side(), moving.two.side(), "web1")
     moving.check(id, moving.one)
     assert contents(moving.two) == {} and set(contents(moving.one)) == {"disk", "disk.swap"}
 
@@ -384,8 +384,8 @@ def test_zeros(tmp_path: Path) -> None:
     path = tmp_path / "disk"
     path.write_bytes(b"x" * (3 * MIB))
     with path.open("r+b") as file:
-        zeros.write(file.fileno(), 5, 2 * MIB + 7)
-        assert zeros.size_of(file.fileno()) == 3 * MIB
+        zeros.write_zeros(file.fileno(), 5, 2 * MIB + 7)
+        assert zeros.open_file_size(file.fileno()) == 3 * MIB
     assert path.read_bytes() == b"x" * 5 + bytes(2 * MIB + 2) + b"x" * (MIB - 7)
     assert zeros.is_zero(bytes(MIB)) and zeros.is_zero(b"") and not zeros.is_zero(bytes(9) + b"\1")
-    assert transfer.stored(path) == path.stat().st_blocks * 512
+    assert transfer.stored_bytes(path) == path.stat().st_blocks * 512

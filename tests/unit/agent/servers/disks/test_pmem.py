@@ -13,11 +13,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent.hardware.pmem import Namespace, namespaces, warnings
+from magnetar_agent.hardware.pmem import Namespace, pmem_warnings, present_namespaces
 from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.disks.pmem import Pmem
-from magnetar_agent.virt.domain.domain import parse
+from magnetar_agent.virt.domain.domain import parse_domain_xml
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings
 from tests.support.agent.pair import Pair
 from tests.unit.agent.conftest import SMALL, Host, made_at_once
@@ -48,7 +48,7 @@ def big(tmp_path: Path) -> Iterator[Host]:
 
 def told(host: Host) -> dict[str, int]:
     """How many the host says are free, by label."""
-    return {label: one["free"] for label, one in inventory.usage(host.agent.host)["pmem"].items()}
+    return {label: one["free"] for label, one in inventory.host_usage(host.agent.host)["pmem"].items()}
 
 
 def has(host: Host, name: str = "web1") -> list[str]:
@@ -72,11 +72,11 @@ def test_namespaces_of_sysfs(tmp_path: Path) -> None:
         for file, content in more.items():
             (folder / name / file).write_text(content + "\n")
     wanted = {"6GB": ("ns1", "ns0"), "gone": ("fs", "ns9", "/none")}
-    assert namespaces(tmp_path, wanted) == [
+    assert present_namespaces(tmp_path, wanted) == [
         Namespace("6GB", "ns1", Path("/dev/dax0.1"), 6 << 20, 2048),
         Namespace("6GB", "ns0", Path("/dev/dax0.0"), 6 << 20, 2048)]
-    assert namespaces(tmp_path, {}) == []
-    [missing, *_daxio] = warnings(tmp_path, wanted)
+    assert present_namespaces(tmp_path, {}) == []
+    [missing, *_daxio] = pmem_warnings(tmp_path, wanted)
     assert "pmem_namespaces names fs, ns9, /none, and there is no namespace" in missing
 
 
@@ -86,8 +86,8 @@ def test_a_file_is_one_namespace(tmp_path: Path) -> None:
     link.symlink_to(path)
     other.hardlink_to(path)
     wanted = {"a": (str(path), f"{tmp_path}/./one"), "b": (str(link), str(other))}
-    assert [one.name for one in namespaces(tmp_path, wanted)] == [str(path)]
-    [doubled] = warnings(tmp_path, wanted)
+    assert [one.name for one in present_namespaces(tmp_path, wanted)] == [str(path)]
+    [doubled] = pmem_warnings(tmp_path, wanted)
     assert f"names {tmp_path}/./one, {link}, {other}, and there is no" in doubled
 
 
@@ -104,9 +104,9 @@ def test_a_server_has_some_for_itself(big: Host) -> None:
     big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pmem": "LARGE,small"}})
     assert has(big) == ["large", "pmem0"] and told(big) == {"small": 1, "LARGE": 0}
     assert Path(big.show()["pmem_namespaces"][0]).read_bytes() == bytes(SIZE)
-    assert parse(big.fake.xml(big.show()["id"])).ram_mib == SMALL["ram"]
+    assert parse_domain_xml(big.fake.xml(big.show()["id"])).ram_mib == SMALL["ram"]
     assert not big.ensure("server", "web1", {"hardware": {"pmem": "LARGE,small"}}).changed
-    resources = inventory.usage(big.agent.host)["resources"]
+    resources = inventory.host_usage(big.agent.host)["resources"]
     assert {name: one["total"] for name, one in resources.items()} == {
         "CUSTOM_PMEM_NAMESPACE_SMALL": 2, "CUSTOM_PMEM_NAMESPACE_LARGE": 1}
 

@@ -14,7 +14,7 @@ import pytest
 from magnetar_agent.host import host_check, inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, InvalidSettings
-from magnetar_core.flows.migrate import abort
+from magnetar_core.flows.migrate import abort_host_migration
 from magnetar_core.power import RUNNING
 from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
@@ -186,15 +186,15 @@ def test_the_setting_is_for_new_servers(host: Host) -> None:
 # What the host says -----------------------------------------------------------------------------------------------
 def test_the_host_tells_the_pool(host: Host) -> None:
     host.server(flavor=ALL)
-    seen = inventory.usage(host.agent.host)
+    seen = inventory.host_usage(host.agent.host)
     assert (seen["disk_gb"], seen["disk_gb_free"]) == (8, 5)
     assert seen["local_disks"] == {"format": "rbd", "pool": "ceph", "reason": ""} and seen["disk_encryption"] == []
-    said = {name: (fine, text) for name, fine, text in host_check.findings(seen)}
+    said = {name: (fine, text) for name, fine, text in host_check.host_findings(seen)}
     assert said["local_disks"] == (True, "root_format rbd in the pool ceph, 5 of 8 GiB free")
     pool(host).rename(host.root / "away")
-    seen = inventory.usage(host.agent.host)
+    seen = inventory.host_usage(host.agent.host)
     assert (seen["disk_gb"], seen["disk_gb_free"]) == (0, 0) and "libvirt has no" in seen["local_disks"]["reason"]
-    assert inventory.host(host.agent.drivers)["orphans"] == {"domains": [], "files": [], "shared": []}
+    assert inventory.host_resource(host.agent.drivers)["orphans"] == {"domains": [], "files": [], "shared": []}
 
 
 def test_images_that_this_host_does_not_know_are_told(host: Host) -> None:
@@ -204,7 +204,7 @@ def test_images_that_this_host_does_not_know_are_told(host: Host) -> None:
     old = path_of(host).name.replace(path_of(host).name[36:45], "_00000000")  # another making of the same server
     for name in (strange, old, "of-somebody-else_disk"):
         host.fake.rbd_pool("rbd0").make(name, MIB)
-    found = inventory.host(host.agent.drivers)["orphans"]
+    found = inventory.host_resource(host.agent.drivers)["orphans"]
     assert found == {"domains": [], "files": [], "shared": sorted([strange, old])}
 
 
@@ -297,7 +297,7 @@ def test_one_that_is_given_up_keeps_its_disks(moving: Pair) -> None:
     moving.one.fake.fail_next("migrate", HypervisorError("The link broke."))
     with pytest.raises(HypervisorError, match="The link broke"):
         moving.migrate(type="live")
-    abort(moving.one.side(), moving.two.side(), "web1")
+    abort_host_migration(moving.one.side(), moving.two.side(), "web1")
     moving.check(id, moving.one)
     assert contents(moving) == before
 

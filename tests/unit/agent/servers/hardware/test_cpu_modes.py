@@ -44,7 +44,7 @@ def test_what_a_mode_is_in_the_domain(host: Host, case: dict[str, Any]) -> None:
     said = {"cpu_mode": case.get("mode"), "cpu_models": tuple(case.get("models", ())),
             "cpu_model_extra_flags": tuple(case.get("flags", ()))}
     host.agent.host.settings = replace(host.agent.host.settings, **said)
-    made = spec.domain(host.agent.host, document)
+    made = spec.domain_spec(host.agent.host, document)
     host.fake.define(made)
     found = ET.fromstring(host.fake.xml(document.id)).find("cpu")
     if "xml" in case:
@@ -84,21 +84,22 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], words: str) 
     ({"cpu_mode": "host-model", "cpu_model_extra_flags": ["-avx1024"]}, "unknown CPU feature: avx1024")], ids=str)
 def test_what_a_host_cannot_give_does_not_start(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSettings, match=words):
-        cpu_modes.check(given(**settings), FakeHypervisor())
+        cpu_modes.check_cpu_settings(given(**settings), FakeHypervisor())
 
 
 def test_a_model_that_this_host_cannot_give_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        cpu_modes.check(given(cpu_mode="custom", cpu_models=["Nehalem", "Icelake-Server"]), FakeHypervisor())
+        cpu_modes.check_cpu_settings(given(cpu_mode="custom", cpu_models=["Nehalem", "Icelake-Server"]),
+                                     FakeHypervisor())
     assert "cannot give Icelake-Server, and passes over them" in caplog.text
     for fine in ({}, {"cpu_mode": "none"}, {"cpu_mode": "maximum"}, LIST):
-        cpu_modes.check(given(**fine), FakeHypervisor())
+        cpu_modes.check_cpu_settings(given(**fine), FakeHypervisor())
 
 
 def test_without_libvirt_nothing_is_checked(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeHypervisor()
     fake.fail_next("cpu_choices", HypervisorDown("libvirt does not answer."))
-    cpu_modes.check(given(cpu_mode="custom", cpu_models=["Nehalm"]), fake)
+    cpu_modes.check_cpu_settings(given(cpu_mode="custom", cpu_models=["Nehalm"]), fake)
     assert "cpu_mode custom is not checked: libvirt does not answer." in caplog.text
 
 
@@ -151,10 +152,10 @@ def test_no_model_has_all_of_it(host: Host) -> None:
     host.restart()
     local = host.agent.host
     with pytest.raises(Conflict, match="none of the CPU models Nehalem of host .* has HW_CPU_X86_AVX2. Add one"):
-        cpu_modes.of(local, {"cpu_traits": ["HW_CPU_X86_AVX2"]}, "qemu")
+        cpu_modes.guest_cpu_mode(local, {"cpu_traits": ["HW_CPU_X86_AVX2"]}, "qemu")
     host.fake.cpu_models = {"qemu64": frozenset(), "Nehalem": None}
     with pytest.raises(Conflict, match="can give guests of type qemu none of the CPU models Nehalem .* give qemu64"):
-        cpu_modes.of(local, {}, "qemu")
+        cpu_modes.guest_cpu_mode(local, {}, "qemu")
 
 
 def test_a_host_without_such_a_model_takes_no_server_that_needs_it(pair: Pair) -> None:
@@ -193,7 +194,7 @@ def test_a_target_is_told_the_cpu_that_a_guest_sees(type: str, cpu: str, told: s
         '<domainCapabilities><cpu><mode name="host-model" supported="yes"><model fallback="forbid">Haswell</model>'
         '<feature policy="require" name="avx2"/><feature policy="require" name="vmx"/></mode></cpu>'
         '</domainCapabilities>'))
-    found = cpu_models.seen(known, ET.fromstring(f'<domain type="{type}">{cpu}</domain>'))
+    found = cpu_models.migratable_cpu(known, ET.fromstring(f'<domain type="{type}">{cpu}</domain>'))
     if told is None:
         assert found is None
         return

@@ -13,7 +13,7 @@ import pytest
 from magnetar_agent.host.hypervisor import Domain
 from magnetar_agent.virt.host import capabilities
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.rescue import stable
+from magnetar_core.hardware.rescue import rescue_device_of_image
 from tests.support.agent.hardware import image
 from tests.support.agent.pair import Pair
 from tests.unit.agent.conftest import SMALL, Host
@@ -190,7 +190,7 @@ def test_it_moves_to_hosts_that_emulate_it(pair: Pair, kind: str) -> None:
     ({"hw_rescue_device": "cdrom"}, {"device": "cdrom", "bus": "scsi"}),
     ({"hw_rescue_device": "disk"}, {"device": "disk", "bus": "virtio"})])
 def test_a_rescue_is_on_buses_that_it_has(given: dict[str, str], found: dict[str, str]) -> None:
-    assert stable(given, "virt-7.2") == found
+    assert rescue_device_of_image(given, "virt-7.2") == found
 
 
 @pytest.mark.parametrize(("given", "why"), [
@@ -199,14 +199,15 @@ def test_a_rescue_is_on_buses_that_it_has(given: dict[str, str], found: dict[str
     ({"hw_rescue_bus": "ide"}, "must be one of virtio, scsi, usb for a rescue disk")])
 def test_a_rescue_on_others_is_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidField, match=why):
-        stable(given, "virt-7.2")
+        rescue_device_of_image(given, "virt-7.2")
 
 
 def test_a_machine_without_usb_has_no_rescue_on_it() -> None:
-    assert stable({"hw_rescue_device": "cdrom"}, "s390-ccw-virtio-7.2") == {"device": "cdrom", "bus": "scsi"}
+    assert rescue_device_of_image({"hw_rescue_device": "cdrom"}, "s390-ccw-virtio-7.2") == {"device": "cdrom",
+                                                                                            "bus": "scsi"}
     with pytest.raises(InvalidField, match="must be one of virtio, scsi for a rescue disk"):
-        stable({"hw_rescue_bus": "usb"}, "s390-ccw-virtio-7.2")
-    assert stable({"hw_rescue_bus": "usb"}, "pseries-7.2") == {"device": "disk", "bus": "usb"}
+        rescue_device_of_image({"hw_rescue_bus": "usb"}, "s390-ccw-virtio-7.2")
+    assert rescue_device_of_image({"hw_rescue_bus": "usb"}, "pseries-7.2") == {"device": "disk", "bus": "usb"}
 
 
 class Libvirt:

@@ -50,7 +50,7 @@ def test_what_libvirt_tells(features: str, found: dict[str, Any]) -> None:
 
 
 def told(host: Host) -> dict[str, Any]:
-    return inventory.usage(host.agent.host)
+    return inventory.host_usage(host.agent.host)
 
 
 def test_a_server_has_it(epyc: Host) -> None:

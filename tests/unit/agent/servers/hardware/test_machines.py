@@ -107,10 +107,10 @@ def test_an_agent_notes_what_an_earlier_one_did_not(host: Host) -> None:
 
 def test_the_default_is_checked_when_the_agent_starts(host: Host) -> None:
     with pytest.raises(InvalidSettings, match="hw_machine_type: QEMU of this host has no machine type pc-q35-9.0. It "):
-        machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
-    machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-7.1", "aarch64=virt-9.0")), host.fake)
+        machines.check_machine_settings(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
+    machines.check_machine_settings(AgentSettings(hw_machine_type=("x86_64=pc-q35-7.1", "aarch64=virt-9.0")), host.fake)
     host.fake.disconnect()
-    machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
+    machines.check_machine_settings(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
 
 
 @pytest.mark.parametrize(("given", "why"), [
@@ -120,7 +120,7 @@ def test_the_default_is_checked_when_the_agent_starts(host: Host) -> None:
 def test_a_setting_that_is_none(tmp_path: Path, given: Any, why: str) -> None:
     (tmp_path / "agent.yml").write_text(f"hw_machine_type: {given}\n")
     with pytest.raises(InvalidSettings, match=why):
-        settings.load(tmp_path / "agent.yml")
+        settings.load_agent_settings(tmp_path / "agent.yml")
 
 
 @pytest.mark.parametrize("kind", ["cold", "live"])

@@ -12,12 +12,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hardware.mdev import Mdev, MdevParent, parents
+from magnetar_agent.hardware.mdev import Mdev, MdevParent, mdev_parents
 from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.host.mdev import mdev_of, node_name
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
-from magnetar_core.hardware.mdev_types import overlap
+from magnetar_core.hardware.mdev_types import patterns_overlap
 from magnetar_core.hardware.numa import HostCell
 from tests.support.agent.mdevs import A, B, gpu
 from tests.support.agent.pair import WAY, Pair
@@ -43,7 +43,7 @@ def big(tmp_path: Path) -> Iterator[Host]:
 
 def told(host: Host) -> dict[str, int]:
     """How many the host says are free, by device."""
-    return {one["parent"]: one["free"] for one in inventory.usage(host.agent.host)["mdevs"]}
+    return {one["parent"]: one["free"] for one in inventory.host_usage(host.agent.host)["mdevs"]}
 
 
 def part(host: Host, name: str = "web1") -> str:
@@ -62,10 +62,10 @@ def test_the_devices_that_settings_divide(tmp_path: Path) -> None:
     (other / "mdev_supported_types/large/devices/3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e").mkdir()
     gpu(sysfs, "mtty", small=1)
     types = AgentSettings(enabled_mdev_types=[{"type": "large", "address": "0000:81:*"}, {"type": "small"}])
-    assert parents(sysfs, types.enabled_mdev_types) == [
+    assert mdev_parents(sysfs, types.enabled_mdev_types) == [
         MdevParent(A, "large", 0, 2, frozenset(["3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e"])),
         MdevParent(B, "small", 1, 1, frozenset())]
-    assert parents(tmp_path / "none", types.enabled_mdev_types) == [] == parents(sysfs, ())
+    assert mdev_parents(tmp_path / "none", types.enabled_mdev_types) == [] == mdev_parents(sysfs, ())
 
 
 def test_a_server_has_a_part_for_itself(big: Host) -> None:
@@ -217,9 +217,9 @@ def test_a_trait_of_its_device(tmp_path: Path) -> None:
         {"type": "large", "address": B, "traits": "nvidia-11, CUSTOM_FAST, HW_GPU_API_DX12"}, {"type": "small"}])
     host.start()
     try:
-        shown = {one["parent"]: one.get("traits") for one in inventory.usage(host.agent.host)["mdevs"]}
+        shown = {one["parent"]: one.get("traits") for one in inventory.host_usage(host.agent.host)["mdevs"]}
         assert shown == {A: None, B: ["CUSTOM_FAST", "CUSTOM_NVIDIA_11", "HW_GPU_API_DX12"]}
-        provided = {one["name"]: one["traits"] for one in inventory.usage(host.agent.host)["providers"]}
+        provided = {one["name"]: one["traits"] for one in inventory.host_usage(host.agent.host)["providers"]}
         assert provided == {"NUMA0": ["HW_NUMA_ROOT"], "pci_0000_81_00_0": [], "pci_0000_c1_00_0": shown[B]}
         host.ensure("flavor", "gpu", {**SMALL, "extra_specs": {
             "resources1:VGPU": "1", "trait1:CUSTOM_NVIDIA_11": "required"}})
@@ -254,4 +254,4 @@ def test_a_trait_of_its_device(tmp_path: Path) -> None:
     ("0000:81:00.0", "0000:81:00.1", False), ("*", "?", True), ("*.1", "*.0", False), ("0000:*:0?.1", "*:01.?", True),
     ("", "*", True), ("?", "", False)])
 def test_patterns_that_match_one_address(first: str, second: str, both: bool) -> None:
-    assert overlap(first, second) is overlap(second, first) is both
+    assert patterns_overlap(first, second) is patterns_overlap(second, first) is both

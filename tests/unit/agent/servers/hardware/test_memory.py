@@ -44,7 +44,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], words: str) 
 
 
 def test_so_much_is_told_and_given_once(filed: Host) -> None:
-    assert inventory.usage(filed.agent.host)["memory_mb"] == 1024
+    assert inventory.host_usage(filed.agent.host)["memory_mb"] == 1024
     filed.server("web1", flavor={"vcpus": 1, "ram": 600})
     assert backing(filed) == ["source", "access", "allocation", "discard"]
     filed.ensure("server", "web1", {"power": "off"})

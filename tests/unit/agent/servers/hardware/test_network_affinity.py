@@ -47,7 +47,7 @@ def cells(host: Any, name: str = "web1") -> list[int]:
 
 
 def test_what_the_host_tells(near: Host) -> None:
-    told = inventory.usage(near.agent.host)["numa_cells"]
+    told = inventory.host_usage(near.agent.host)["numa_cells"]
     assert [one["networks"] for one in told] == [["br0"], ["physnet0", "rp_tunnelled"]]
 
 

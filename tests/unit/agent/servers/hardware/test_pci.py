@@ -13,7 +13,7 @@ import pytest
 from magnetar_agent.api import serve
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hardware import pci as hardware
-from magnetar_agent.hardware.pci import PciDevice, allowed, names
+from magnetar_agent.hardware.pci import PciDevice, allowed_devices, device_aliases
 from magnetar_agent.host import inventory
 from magnetar_agent.migrations import source
 from magnetar_agent.servers.hardware import pci, placement
@@ -61,22 +61,22 @@ def places(host: Host | Kvm, name: str = "web1") -> list[str]:
 
 def told(host: Host) -> dict[str, int]:
     """What the host says is free."""
-    return {name: one["free"] for name, one in inventory.usage(host.agent.host)["pci_devices"].items()}
+    return {name: one["free"] for name, one in inventory.host_usage(host.agent.host)["pci_devices"].items()}
 
 
 # Who gets what ------------------------------------------------------------------------------------------------------
 def test_the_devices_that_settings_allow(tmp_path: Path) -> None:
     settings = AgentSettings(sysfs=made(tmp_path), **SETTINGS)
-    assert allowed(settings.sysfs, settings.pci_device_spec) == [
+    assert allowed_devices(settings.sysfs, settings.pci_device_spec) == [
         PciDevice("0000:31:00.0", *NIC, 0, False), PciDevice("0000:81:00.0", *GPU, 0),
         PciDevice("0000:c1:00.0", *GPU, 1)]
-    assert allowed(tmp_path / "none", settings.pci_device_spec) == [] == allowed(tmp_path, ())
+    assert allowed_devices(tmp_path / "none", settings.pci_device_spec) == [] == allowed_devices(tmp_path, ())
 
 
 def test_a_device_whose_address_no_guest_can_have_is_left_out(tmp_path: Path) -> None:
     for address in ("ffff:ff:1f.7", "10000:01:00.0", "0000:81:20.0", "0000:81:00.8", "0000:100:00.0"):
         device(tmp_path, address, GPU)
-    assert [one.address for one in allowed(tmp_path, [{"vendor_id": "10de"}])] == ["ffff:ff:1f.7"]
+    assert [one.address for one in allowed_devices(tmp_path, [{"vendor_id": "10de"}])] == ["ffff:ff:1f.7"]
 
 
 def test_a_server_has_devices_for_itself(big: Host) -> None:
@@ -129,7 +129,8 @@ def test_guests_and_devices_are_at_the_same_cells(big: Host, monkeypatch: pytest
     want = {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1", "numa_nodes": 1}}
     for name in ("web1", "web2"):
         big.ensure("server", name, want)
-    cells = [big.agent.host.documents.find("server", name).want["placement"]["cells"][0]["host"]  # type: ignore[union-attr]
+    cells = [big.agent.host.documents.find("server",
+                                           name).want["placement"]["cells"][0]["host"]  # type: ignore[union-attr]
              for name in ("plain", "web1", "web2")]
     assert cells == [2, 0, 1] and (places(big), places(big, "web2")) == (["0x81 yes"], ["0xc1 yes"])
     assert big.show()["hardware"] == want["hardware"]
@@ -170,8 +171,8 @@ def test_what_has_to_do_with_sr_iov_is_named_by_its_type(tmp_path: Path) -> None
     aliases = [{"name": name, "vendor_id": NIC[0], **({"device_type": type} if type else {})}
                for name, type in (("any", ""), ("pf", "type-PF"), ("vf", "type-VF"), ("pci", "type-PCI"))]
     settings = AgentSettings(sysfs=sysfs, pci_device_spec=[{"vendor_id": NIC[0]}], pci_alias=aliases)
-    assert {one.address[5:7]: names(one, settings.pci_alias)
-            for one in allowed(settings.sysfs, settings.pci_device_spec)} == {
+    assert {one.address[5:7]: device_aliases(one, settings.pci_alias)
+            for one in allowed_devices(settings.sysfs, settings.pci_device_spec)} == {
         "31": ("pf",), "32": ("vf",), "33": ("any", "pci")}
 
 
@@ -270,7 +271,7 @@ def test_a_cold_move_gives_it_those_of_the_other_host(equipped: Pair) -> None:
     equipped.make(**ONE)
     assert places(equipped.one) == ["0x81 yes"]
     assert equipped.migrate(type="cold") == WAY
-    assert places(equipped.two) == ["0xc1 yes"] and pci.held(equipped.one.agent.host) == set()
+    assert places(equipped.two) == ["0xc1 yes"] and pci.held_pci_addresses(equipped.one.agent.host) == set()
 
 
 def test_a_guest_with_devices_does_not_move_while_it_runs(equipped: Pair) -> None:
@@ -293,7 +294,7 @@ def test_live_migratable_devices_move_while_the_guest_runs(equipped: Pair, tmp_p
     id = equipped.make(flavor=SMALL, hardware={"pci_alias": "gpu:1,moving:1"})
     assert places(equipped.one) == ["0x81 yes", "0x91 yes"]
     assert equipped.migrate(type="live") == WAY
-    assert places(equipped.two) == ["0xc1 yes", "0xb1 yes"] and pci.held(equipped.one.agent.host) == set()
+    assert places(equipped.two) == ["0xc1 yes", "0xb1 yes"] and pci.held_pci_addresses(equipped.one.agent.host) == set()
     found = equipped.two.side().find(id)
     assert found and found["pci_devices"] == {"0000:b1:00.0": "moving", "0000:c1:00.0": "gpu"}
     assert not equipped.two.side().client.ensure("server", id, {"power": "running"})["changed"]
@@ -312,8 +313,8 @@ def test_an_earlier_agent_moves_no_devices_while_the_guest_runs(equipped: Pair,
                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have the guest take whatever is at the same address of the target."""
     live(equipped)
-    id, usual = equipped.make(**ONE), source.manifest
-    monkeypatch.setattr(source, "manifest", lambda *args: {
+    id, usual = equipped.make(**ONE), source.build_manifest
+    monkeypatch.setattr(source, "build_manifest", lambda *args: {
         name: value for name, value in usual(*args).items() if name != "moves_devices"})
     with pytest.raises(MagnetarError, match="from an agent of an earlier version. Migrate it cold, or upgrade"):
         equipped.migrate(type="live")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.api import serve
-from magnetar_agent.hardware.pci import allowed, check_parents, names
+from magnetar_agent.hardware.pci import allowed_devices, check_parents, device_aliases
 from magnetar_agent.host import inventory
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import InvalidSettings
@@ -20,7 +20,7 @@ from tests.unit.agent.conftest import SMALL, Host
 
 def told(host: Host) -> dict[str, dict[str, Any]]:
     """What the host tells of its providers, by name."""
-    return {one["name"]: one for one in inventory.usage(host.agent.host)["providers"]}
+    return {one["name"]: one for one in inventory.host_usage(host.agent.host)["providers"]}
 
 
 def counted(total: int, reserved: int = 0) -> dict[str, int]:
@@ -54,7 +54,7 @@ def test_devices_are_providers(tmp_path: Path) -> None:
             "0000:c1:00.0": {
                 "name": "0000:c1:00.0", "parent": "", "inventories": {"CUSTOM_BIG_GPU": counted(1)}, "held": {},
                 "traits": ["COMPUTE_MANAGED_PCI_DEVICE", "CUSTOM_NVLINK", "HW_GPU_API_VULKAN"]}}
-        pools = inventory.usage(host.agent.host)["pci_pools"]
+        pools = inventory.host_usage(host.agent.host)["pci_pools"]
         assert [(one["aliases"], one["provider"], one["total"], one["free"]) for one in pools] == [
             (["gpu"], "0000:81:00.0", 1, 0), (["gpu"], "0000:c1:00.0", 1, 1), (["vf"], PF, 2, 0)]
     finally:
@@ -70,11 +70,11 @@ def test_a_device_that_was_given_once_is_reserved(tmp_path: Path) -> None:
     try:
         assert told(host)["0000:81:00.0"]["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1)}
         host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1"}})
-        assert inventory.usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 1, "free": 0}}
+        assert inventory.host_usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 1, "free": 0}}
         host.ensure("server", "web1", None)
         found = told(host)["0000:81:00.0"]
         assert found["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1, 1)} and found["held"] == {}
-        assert inventory.usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 0, "free": 0}}
+        assert inventory.host_usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 0, "free": 0}}
         (host.agent.host.settings.state_dir / "used_devices/0000:81:00.0").unlink()
         assert told(host)["0000:81:00.0"]["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1)}
     finally:
@@ -89,8 +89,8 @@ def test_aliases_name_devices_by_class_and_traits(tmp_path: Path) -> None:
     settings = AgentSettings(sysfs=tmp_path, pci_alias=aliases, pci_device_spec=[
         {"address": "0000:81:*", "resource_class": "gpu", "traits": "nvlink,big"},
         {"address": "0000:c1:*", "resource_class": "gpu"}])
-    assert {one.address[5:7]: names(one, settings.pci_alias)
-            for one in allowed(settings.sysfs, settings.pci_device_spec)} == {
+    assert {one.address[5:7]: device_aliases(one, settings.pci_alias)
+            for one in allowed_devices(settings.sysfs, settings.pci_device_spec)} == {
         "81": ("fast", "gpu", "kind"), "c1": ("gpu", "kind")}
 
 
@@ -105,4 +105,4 @@ def test_virtual_functions_of_a_parent_are_alike(tmp_path: Path, more: dict[str,
                                                               {"vendor_id": VIRTUAL[0]}])
     with pytest.raises(InvalidSettings, match=why):
         serve.check_settings(settings)
-    check_parents(allowed(tmp_path, [{"vendor_id": VIRTUAL[0], **more}]))
+    check_parents(allowed_devices(tmp_path, [{"vendor_id": VIRTUAL[0], **more}]))

@@ -66,7 +66,7 @@ def cpuset(root: ET.Element) -> str:
 
 def told(host: Host) -> list[dict[str, Any]]:
     """What the host says is free."""
-    return [one["free"] for one in inventory.usage(host.agent.host)["numa_cells"]]
+    return [one["free"] for one in inventory.host_usage(host.agent.host)["numa_cells"]]
 
 
 # Who gets what ------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_server_has_cpus_for_itself(big: Host) -> None:
     assert not big.ensure("server", "web1", {"power": "running"}).changed
     assert big.show()["hardware"] == {"cpu_policy": "dedicated"}
     document = big.agent.host.documents.find("server", "web1")
-    assert document is not None and guest_data.guest(big.agent.host, document).dedicated_cpus == (0, 1)
+    assert document is not None and guest_data.build_guest(big.agent.host, document).dedicated_cpus == (0, 1)
 
 
 def test_the_others_keep_off_them(big: Host) -> None:
@@ -94,12 +94,12 @@ def test_a_host_without_such_settings_is_as_it_was(host: Host) -> None:
     host.server("plain")
     root = domain(host, "plain")
     assert cpuset(root) == "" and root.find("cputune") is None and root.find("numatune") is None
-    seen = inventory.usage(host.agent.host)
+    seen = inventory.host_usage(host.agent.host)
     assert (seen["vcpus"], seen["pcpus"]) == (8, 0)
 
 
 def test_what_is_free_is_told_and_given_again(big: Host) -> None:
-    seen = inventory.usage(big.agent.host)
+    seen = inventory.host_usage(big.agent.host)
     assert (seen["vcpus"], seen["pcpus"]) == (2, 6)
     assert [one["cpus_dedicated"] for one in told(big)] == ["1-3", "5-7"]
     for at in range(2):
@@ -118,7 +118,8 @@ def test_numa_cells_and_pages(big: Host) -> None:
         "locked_memory": True, "emulator_threads": "isolate"}})
     root = domain(big)
     assert [one.get("memory") for one in root.iterfind("cpu/numa/cell")] == ["128", "128"]
-    assert pins(root) == ["1", "4"] and root.find("cputune/emulatorpin").get("cpuset") == "2"  # type: ignore[union-attr]
+    assert pins(root) == ["1", "4"] and root.find("cputune/emulatorpin").get(
+        "cpuset") == "2"  # type: ignore[union-attr]
     assert [one.get("size") for one in root.iterfind("memoryBacking/hugepages/page")] == ["2048", "2048"]
     assert root.find("memoryBacking/locked") is not None
     assert [one["pages"] for one in told(big)] == [{"2048": 448}, {"2048": 448}]
@@ -249,7 +250,7 @@ def test_a_move_gives_it_those_of_the_other_host(pinned: Pair, kind: str) -> Non
     live = pinned.two.fake.running(id)
     assert live and live.cpuset == "4"
     assert pins(ET.fromstring(pinned.two.fake._domains[id].live)) == ["5", "6"]
-    assert list(placement.held(pinned.one.agent.host)) == []
+    assert list(placement.held_placements(pinned.one.agent.host)) == []
 
 
 def test_a_target_without_room_refuses_before_anything_moves(pinned: Pair) -> None:
@@ -265,7 +266,7 @@ def test_what_is_on_its_way_holds_its_cpus(pinned: Pair) -> None:
     pinned.two.fake.fail_next("permit", MagnetarError("no"))
     with pytest.raises(MagnetarError):
         pinned.migrate(type="cold")
-    assert [held_cpus(one) for one in placement.held(pinned.two.agent.host)] == [{5, 6}]
+    assert [held_cpus(one) for one in placement.held_placements(pinned.two.agent.host)] == [{5, 6}]
     with pytest.raises(Conflict, match="1 are free"):
         pinned.two.side().client.ensure("server", "other", {**PINNED, "networks": []})
     pinned.migrate(type="cold")
@@ -316,7 +317,7 @@ def test_cpus_in_real_time(big: Host) -> None:
 
 # Cells as providers -------------------------------------------------------------------------------------------------
 def provided(host: Host) -> list[dict[str, Any]]:
-    return [one for one in inventory.usage(host.agent.host)["providers"] if numa_providers.is_cell(one)]
+    return [one for one in inventory.host_usage(host.agent.host)["providers"] if numa_providers.is_cell_provider(one)]
 
 
 def test_cells_are_providers(big: Host) -> None:
@@ -354,10 +355,10 @@ def test_cells_are_providers(big: Host) -> None:
 
 def test_a_server_that_changes_has_a_cpu_once() -> None:
     """While its guest runs on what it had, memory counts for both, and CPUs that it keeps once."""
-    [cell] = numa_providers.providers([HostCell(0, frozenset(range(4)), frozenset(), 1024)], {"a": [
+    [cell] = numa_providers.cell_providers([HostCell(0, frozenset(range(4)), frozenset(), 1024)], {"a": [
         {"cells": [{"host": 0, "memory_mb": 64, "page": 4, "pins": {"0": 1, "1": 2}}], "emulator": 3},
         {"cells": [{"host": 0, "memory_mb": 32, "page": 4, "pins": {"0": 2}}]}]})
     assert cell["held"] == {"a": {"NUMA_THREAD": 3, "NUMA_MEMORY_MB": 96}}
-    assert [numa_providers.is_of_cells(name) for name in (
+    assert [numa_providers.is_cell_class(name) for name in (
         "NUMA_THREAD", "CUSTOM_HUGEPAGES_2048KB", "CUSTOM_HUGEPAGES_KB", "CUSTOM_HUGEPAGES_02KB", "PCPU")] == [
         True, True, False, False, False]

@@ -13,7 +13,7 @@ import yaml
 
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware import numa as domain_numa
-from magnetar_agent.hardware.firmware import firmware
+from magnetar_agent.hardware.firmware import guest_firmware
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import launch_security
@@ -22,7 +22,7 @@ from magnetar_agent.host.networks import Nic
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.servers import spec
 from magnetar_agent.servers.disks import encryption
-from magnetar_agent.virt.domain.domain import render
+from magnetar_agent.virt.domain.domain import render_domain
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware import machines, merge, numa
 from magnetar_core.hardware.rows import FIELDS
@@ -84,8 +84,8 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     host.server(power="off", hardware={"hpet": True})
     document = host.agent.host.documents.find("server", "web1")
     assert document
-    host.fake.define(spec.domain(host.agent.host, document.copy()).__class__(**{
-        **vars(spec.domain(host.agent.host, document)), "hardware": {}}))
+    host.fake.define(spec.domain_spec(host.agent.host, document.copy()).__class__(**{
+        **vars(spec.domain_spec(host.agent.host, document)), "hardware": {}}))
     assert [step.verb for step in host.ensure("server", "web1", {"power": "off"}).steps] == ["define"]
 
 
@@ -141,18 +141,18 @@ CELLS = [numa.HostCell(0, frozenset((2, 4)), frozenset((0, 6)), 4096, {2048: 100
 
 def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
     """The XML of a domain with two CPUs, a disk, a CD and a NIC."""
-    asked = numa.needs(hardware, 2, 64)
-    placed = numa.place(CELLS, asked) if asked else None
-    key = encryption.by_name(hardware, ID)
+    asked = numa.numa_needs(hardware, 2, 64)
+    placed = numa.place_guest(CELLS, asked) if asked else None
+    key = encryption.disk_key_by_id(hardware, ID)
     disks = (Disk(Path("/s/disk"), "vda", key=key), Disk(Path("/s/base"), "sda", "raw", "cdrom", "sata", True))
     nic = Nic("52:54:00:00:00:01", hardware.get("nic_model", "virtio"), network="lan")
-    return ET.fromstring(render(DomainSpec(
+    return ET.fromstring(render_domain(DomainSpec(
         uuid=ID, name="magnetar-1", title="one", vcpus=2, ram_mib=64,
-        virt_type="kvm" if kvm else "qemu", machine=machines.usual(hardware),
-        disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
-        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
-        numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
-        firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")),
+        virt_type="kvm" if kvm else "qemu", machine=machines.default_machine(hardware),
+        disks=tuple(devices.apply_disk_hardware(hardware, devices.own_disk(hardware, one)) for one in disks),
+        nics=(devices.apply_nic_hardware(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
+        numa=domain_numa.guest_numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
+        firmware=guest_firmware(hardware, "q35", {"secure_boot": True}, Path("/s")),
         pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else (),
         mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "",
         pmem=(GuestPmem(Path("/dev/dax0.1"), 6291456, 2048), GuestPmem(Path("/srv/a&b"), 132096, 0))
@@ -163,17 +163,17 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
 def test_a_nic_has_a_queue_for_each_cpu() -> None:
     asked = {"multiqueue": True}
     for vcpus, queues in ((1, 1), (16, 16), (300, 256)):
-        assert devices.nic(asked, Nic(mac="52:54:00:00:00:01", bridge="br0"), vcpus).queues == queues
-    assert devices.nic({}, Nic(mac="52:54:00:00:00:01", bridge="br0"), 16).queues == 1
+        assert devices.apply_nic_hardware(asked, Nic(mac="52:54:00:00:00:01", bridge="br0"), vcpus).queues == queues
+    assert devices.apply_nic_hardware({}, Nic(mac="52:54:00:00:00:01", bridge="br0"), 16).queues == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: f"{one['field']}-{one['value']}-{one['at']}")
 def test_what_a_field_is_in_the_domain(case: dict[str, Any]) -> None:
     more, kvm = case.get("with", {}), case.get("kvm", False)
-    hardware = merge.whole({}, {**more, case["field"]: case["value"]}, 2)
+    hardware = merge.merge_server_hardware({}, {**more, case["field"]: case["value"]}, 2)
     beside: dict[str, Any] = {}
     with suppress(InvalidField):  # what needs it in turn
-        beside = merge.whole({}, case.get("without", more), 2)
+        beside = merge.merge_server_hardware({}, case.get("without", more), 2)
     found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, beside))
     if case.get("gone"):
         assert found is None and without is not None

@@ -24,7 +24,7 @@ def secret(agent: Any, name: str = "web1") -> str | None:
     """The secret of a server's TPM."""
     document = agent.host.documents.find("server", name)
     assert document is not None
-    return keys.opened(agent.host, document, SEALED)
+    return keys.open_sealed_key(agent.host, document, SEALED)
 
 
 def test_a_host_without_swtpm_refuses_it(host: Host) -> None:

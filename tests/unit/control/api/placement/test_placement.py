@@ -16,7 +16,7 @@ import pytest
 import yaml
 from sqlalchemy import event
 
-from magnetar_control.store.hosts.hosts import child_id
+from magnetar_control.store.hosts.hosts import child_provider_id
 from magnetar_core.hardware.standard import RESOURCE_CLASSES, TRAITS
 from tests.support.control.cloud import Cloud
 from tests.support.control.placement import FOLDER, OPENSTACK, filled, get, holds
@@ -75,7 +75,7 @@ def test_what_is_shown(cloud, ids, case):
         names = {ids[name]: name for name in ("kvm1", "kvm2")}
         found = [names[id] for one in reply.json["allocation_requests"] for id in one["allocations"]]
         assert found == case["candidates"]
-        below = {child_id(ids[name], "NUMA0") for name in case["candidates"]}
+        below = {child_provider_id(ids[name], "NUMA0") for name in case["candidates"]}
         shown = [id for id in reply.json["provider_summaries"] if id not in below]
         assert [names[id] for id in shown] == case["candidates"]
     assert "shows" not in case or holds(filled(case["shows"], ids), reply.json), reply

@@ -10,13 +10,12 @@ import time
 import uuid
 from pathlib import Path
 
-import orjson
 import pytest
 import yaml
 
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.periodic.periodic import Periodic
-from magnetar_control.store.claims import allocations, inventories
+from magnetar_control.store.claims import allocations, host_counters, inventories
 from magnetar_control.store.hosts import hosts
 from tests.support.control.cloud import Cloud
 from tests.support.control.placement import FOLDER, OPENSTACK, call, filled, holds
@@ -92,7 +91,7 @@ def test_what_is_changed(cloud, ids):
             assert found == step["candidates"], step
         assert "shows" not in step or holds(filled(step["shows"], ids), reply.json), (at, step, reply)
     with cloud.parts.api_database.write() as connection:
-        assert allocations.audit(connection) == []
+        assert host_counters.audit_host_counters(connection) == []
     assert call(cloud, "PUT", "/traits/CUSTOM_SSD").headers["location"] == "/placement/traits/CUSTOM_SSD"
 
 
@@ -107,7 +106,7 @@ def flavor(cloud, name, **specs):
 
 def held(cloud, id):
     with cloud.parts.api_database.read() as connection:
-        return {row.host_id: orjson.loads(row.resources) for row in allocations.of_consumer(connection, id)}
+        return {row.host_id: row.resources for row in allocations.fetch_consumer_claims(connection, id)}
 
 
 def test_a_flavor_claims_a_custom_class(cloud):
@@ -135,7 +134,7 @@ def test_a_flavor_claims_a_custom_class(cloud):
         assert admin.settled(one["id"]) is None
     assert call(cloud, "DELETE", f"/resource_providers/{kvm1}/inventories/CUSTOM_GOLD2").status == 204
     with cloud.parts.api_database.write() as connection:
-        assert allocations.audit(connection) == []
+        assert host_counters.audit_host_counters(connection) == []
 
 
 def test_a_trait_that_an_operator_sets_places_servers(cloud):
@@ -156,11 +155,12 @@ def test_ratios_and_reserved_amounts_act_and_stay(cloud):
     shown = put(cloud, "inventories/VCPU", total=have["total"], allocation_ratio=1.0, reserved=have["total"])
     assert shown["reserved"] == have["total"]
     with cloud.parts.api_database.write() as connection:
-        row = hosts.show(connection, "kvm1")
-        assert row["vcpus_limit"] == 0
-        info = orjson.loads(row["info"])
-        hosts.inventory(connection, "kvm1", {**info, "agent_version": "next"}, working.ratios, working.reserved)
-        assert hosts.show(connection, "kvm1")["vcpus_limit"] == 0
+        row = hosts.fetch_host_row(connection, "kvm1")
+        assert row.vcpus_limit == 0
+        info = row.info
+        hosts.save_host_inventory(connection, "kvm1", {**info, "agent_version": "next"}, working.ratios,
+                                  working.reserved)
+        assert hosts.fetch_host_row(connection, "kvm1").vcpus_limit == 0
     made = cloud.admin.boot("elsewhere")
     assert made["OS-EXT-SRV-ATTR:host"] == "kvm2"
     cloud.admin.delete(f"/v2.1/servers/{made['id']}")
@@ -173,8 +173,8 @@ def test_what_images_take_is_not_added_to_what_an_operator_has_set(cloud):
     """Whoever reads inventories and writes them with another ratio changes the ratio only."""
     working, path = cloud.parts.working, f"/resource_providers/{providers(cloud)['kvm1']}/inventories/DISK_GB"
     with cloud.parts.api_database.write() as connection:
-        info = orjson.loads(hosts.show(connection, "kvm1")["info"])
-        hosts.inventory(connection, "kvm1", {**info, "image_cache_gb": 2}, working.ratios, working.reserved)
+        info = hosts.fetch_host_row(connection, "kvm1").info
+        hosts.save_host_inventory(connection, "kvm1", {**info, "image_cache_gb": 2}, working.ratios, working.reserved)
     total = call(cloud, "GET", path).json["total"]
     assert put(cloud, "inventories/DISK_GB", total=total, reserved=3)["reserved"] == 3
     assert put(cloud, "inventories/DISK_GB", total=total, reserved=3, allocation_ratio=2.0)["reserved"] == 3
@@ -182,7 +182,7 @@ def test_what_images_take_is_not_added_to_what_an_operator_has_set(cloud):
     assert call(cloud, "DELETE", path).status == 204
     assert call(cloud, "GET", path).json["reserved"] == 2
     with cloud.parts.api_database.write() as connection:
-        hosts.inventory(connection, "kvm1", info, working.ratios, working.reserved)
+        hosts.save_host_inventory(connection, "kvm1", info, working.ratios, working.reserved)
 
 
 def test_aggregates_of_a_host_change_all_or_not(cloud, ids):
@@ -231,7 +231,7 @@ def test_allocations_that_were_changed_by_hand_are_seen_and_healed(cloud, change
     else:
         call(cloud, "PUT", "/resource_classes/CUSTOM_HAND")
         with cloud.parts.api_database.write() as connection:
-            inventories.set_own(connection, where[mine], "CUSTOM_HAND", {"total": 1})
+            inventories.save_operator_inventory(connection, where[mine], "CUSTOM_HAND", {"total": 1})
         resources = {**before["allocations"][where[mine]]["resources"],
                      **({"VCPU": 3} if change == "more" else {"CUSTOM_HAND": 1} if change == "a class" else {})}
         wrong = {where[other if change == "elsewhere" else mine]: {"resources": resources}}
@@ -329,7 +329,7 @@ def shares(cloud):
     with cloud.parts.api_database.write() as connection:
         for id in {one["root_provider_uuid"] for one in call(cloud, "GET", "/resource_providers").json[
                 "resource_providers"]}:
-            inventories.set_own(connection, id, "CUSTOM_SHARE", {"total": 2})
+            inventories.save_operator_inventory(connection, id, "CUSTOM_SHARE", {"total": 2})
     ids = [f"00000000-0000-4000-8000-00000000000{at}" for at in (1, 2)]
     yield ids
     for id in ids:
@@ -359,7 +359,7 @@ def test_what_consumers_hold_is_handed_over_in_whatever_order(cloud, shares, tur
         assert allocate(cloud, held).status == 204, held
         assert {id: consumer(cloud, id)[1] for id in held} == held
     with cloud.parts.api_database.write() as connection:
-        assert allocations.audit(connection) == []
+        assert host_counters.audit_host_counters(connection) == []
 
 
 @pytest.mark.slow

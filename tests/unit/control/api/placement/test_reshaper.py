@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from magnetar_control.compute.placement import consumers
-from magnetar_control.store.claims import allocations
+from magnetar_control.store.claims import host_counters
 from tests.support.control.cloud import Cloud
 from tests.support.control.engines import engines
 from tests.support.control.placement import call
@@ -30,7 +30,7 @@ def cloud(databases: Mapping[str, str]) -> Iterator[Cloud]:
         assert call(made, "PUT", "/resource_classes/CUSTOM_OTHER").status == 201
         yield made
         with made.parts.api_database.write() as connection:
-            assert allocations.audit(connection) == []
+            assert host_counters.audit_host_counters(connection) == []
 
 
 @pytest.fixture

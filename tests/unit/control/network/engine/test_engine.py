@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks, engine_of
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, Forbidden, InvalidSettings
@@ -99,7 +99,7 @@ def test_there_is_one_network_on_a_vlan(ask, service, engine):
 
 
 def test_without_an_engine_there_are_no_such_networks(sqlite):
-    ask = Asker(application(EmbeddedNetworks(sqlite), authenticate), ADMIN)
+    ask = Asker(network_application(EmbeddedNetworks(sqlite), authenticate), ADMIN)
     for type in ("ovn", "vlan"):
         refused = ask("POST", "/v2.0/networks", {"network": {"provider:network_type": type}}, status=400)
         assert "ovn_northbound" in refused["NeutronError"]["message"]
@@ -209,7 +209,7 @@ def test_addresses_are_for_the_networks_own_project_to_choose(ask, service):
 
 def test_the_real_client(service, engine):
     """openstacksdk, unmodified."""
-    with (served(network=application(service, authenticate)) as url,
+    with (served(network=network_application(service, authenticate)) as url,
           connected(url, "alice", network_endpoint_override=f"{url}/network") as client):
         assert "allowed-address-pairs" in {one.alias for one in client.network.extensions()}
         network = client.network.create_network(name="lan")

@@ -171,7 +171,7 @@ def test_who_waits_hears_before_the_notes_are_gone(ask, service, sqlite, monkeyp
             raise LookupError
 
         with monkeypatch.context() as patched, pytest.raises(LookupError):
-            patched.setattr(changes, "done", kept)
+            patched.setattr(changes, "finish_change_notes", kept)
             time.sleep(0.1)
             service.worker.round()
     with sqlite.read() as connection:

@@ -162,7 +162,7 @@ def test_a_pool_keeps_its_scope_while_a_subnet_comes_beside_its_own(ask, monkeyp
     network = _made(ask, "/v2.0/networks", "network", name="lan")["id"]
     subnet = {"network_id": network, "prefixlen": 24}
     _made(ask, "/v2.0/subnets", "subnet", subnetpool_id=one, **subnet)
-    add, threads = subnets.add, []
+    add, threads = subnets.insert_resource_row, []
 
     def meanwhile(*args: Any) -> None:
         thread = Thread(target=set_pool, args=(ask, one, 400), kwargs={"address_scope_id": other})
@@ -172,7 +172,7 @@ def test_a_pool_keeps_its_scope_while_a_subnet_comes_beside_its_own(ask, monkeyp
         assert thread.is_alive()  # it waits
         add(*args)
 
-    monkeypatch.setattr(subnets, "add", meanwhile)
+    monkeypatch.setattr(subnets, "insert_resource_row", meanwhile)
     _made(ask, "/v2.0/subnets", "subnet", subnetpool_id=two, **subnet)
     threads[0].join()
     assert ask("GET", f"/v2.0/networks/{network}")["network"]["ipv4_address_scope"] == lab

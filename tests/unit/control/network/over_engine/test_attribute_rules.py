@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from magnetar_control.api.network import resources
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services import Context
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.quotas import OF_ENGINE, RESOURCES
@@ -38,7 +38,7 @@ class Things:
     """A network of red that blue may use, an external one, and more as cases need them."""
 
     def __init__(self, service: EmbeddedNetworks) -> None:
-        self.admin = Asker(application(service, _authenticate), WHO["admin"])
+        self.admin = Asker(network_application(service, _authenticate), WHO["admin"])
         self.numbers = itertools.count(20)
         self.lan = self.network("red")
         self.ext = self.made("network", "operators", {

@@ -150,7 +150,7 @@ def test_a_small_range_is_one_network(database, ask):
 
 def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool, lan, monkeypatch):
     """Both have the project's turn before the pool: neither waits for what the other has."""
-    id, cut, inside, go = lan(ask)["id"], subnet_pools.cut, threading.Event(), threading.Event()
+    id, cut, inside, go = lan(ask)["id"], subnet_pools.cut_subnet, threading.Event(), threading.Event()
 
     def slow(connection, context, values):
         if values.get("name") == "slow":
@@ -158,7 +158,7 @@ def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool,
             assert go.wait(30)
         cut(connection, context, values)
 
-    monkeypatch.setattr(subnet_pools, "cut", slow)
+    monkeypatch.setattr(subnet_pools, "cut_subnet", slow)
     ask("DELETE", f"/v2.0/subnets/{ask('GET', f'/v2.0/networks/{id}')['network']['subnets'][0]}")
     body = {"subnet": {"network_id": id, "subnetpool_id": pool, "name": "slow"}}
     with ThreadPoolExecutor(2) as both:

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from magnetar_control.api.network.app import application
+from magnetar_control.api.network.app import network_application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_core.errors import Forbidden
 from tests.support.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
@@ -346,7 +346,7 @@ def test_a_floating_ip_without_a_port_has_no_fixed_address(ask, outside):
 
 def test_a_project_has_so_many(sqlite, engine):
     service = EmbeddedNetworks(sqlite, default_cidr=None, engine=engine, limits={"router": 1, "floatingip": 0})
-    ask = Asker(application(service, authenticate))
+    ask = Asker(network_application(service, authenticate))
     _router(ask)
     assert ask("POST", "/v2.0/routers", {"router": {}}, status=409)["NeutronError"]["type"] == "OverQuota"
     limits = ask.as_(ADMIN)("PUT", "/v2.0/quotas/red", {"quota": {"router": 2}})["quota"]
@@ -365,7 +365,7 @@ def test_the_gateways_address_changes_with_the_subnet(ask, service, engine, outs
 
 
 def test_the_real_client(service, engine, outside):
-    with (served(network=application(service, authenticate)) as url,
+    with (served(network=network_application(service, authenticate)) as url,
           connected(url, "alice", network_endpoint_override=f"{url}/network") as client):
         network = client.network.create_network(name="lan")
         subnet = client.network.create_subnet(network_id=network.id, ip_version=4, cidr="10.1.0.0/24")

@@ -263,8 +263,8 @@ def test_two_changes_at_once_make_no_loop(lab, service: EmbeddedNetworks, monkey
     """Each has checked its own routes before the other one's are there."""
     ids = [lab.router(number) for number in (1, 2)]
     both, done = threading.Barrier(2), []
-    check = static_routes.check
-    monkeypatch.setattr(static_routes, "check", lambda *given: (_meet(both), check(*given))[1])
+    check = static_routes.check_static_routes
+    monkeypatch.setattr(static_routes, "check_static_routes", lambda *given: (_meet(both), check(*given))[1])
 
     def change(at: int) -> None:
         try:

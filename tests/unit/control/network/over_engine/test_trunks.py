@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.services.network import tables
 from magnetar_control.services.network.engine.engine import LogicalPort
 from magnetar_control.services.network.ports import trunks
-from magnetar_control.services.network.ports.trunks import documents
+from magnetar_control.services.network.ports.trunks import trunk_documents
 from magnetar_core.errors import Conflict
 from tests.support.control.counting import counted
 from tests.support.control.serving import ADMIN, ALICE, BOB
@@ -160,7 +160,7 @@ def test_one_that_has_gone_while_a_list_is_read(ask, service, ports, trunk):
         rows = connection.execute(select(tables.trunks)).mappings().all()
         ask("DELETE", f"{TOP}/{trunk['id']}")
         ask("DELETE", f"/v2.0/ports/{ports['parent']['id']}")
-        (found,) = documents(connection, rows)
+        (found,) = trunk_documents(connection, rows)
     assert (found["id"], found["status"], found["sub_ports"]) == (trunk["id"], "DOWN", [])
 
 

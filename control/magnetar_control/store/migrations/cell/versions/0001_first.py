@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""First: the tables of the cell database as ``store.engine.tables`` has them, until a release keeps them as text (see
-docs/contributing.md, "Changing a table")."""
+"""The first revision: the tables of the cell database as ``store.engine.tables`` has them, until a release keeps them
+as text (see docs/contributing.md, "Changing a table")."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ revision, down_revision = "0001", None
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create the tables."""
     create_tables(op.get_bind(), CELL)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The resources that a server gets on its target host: CPUs, NUMA cells, pages and devices, for its new flavor.
+
+With a resize the server comes with another flavor and hardware (``becomes`` of the manifest): the target must have the
+resources for these, and need not have what the former flavor needed. A cloud may also name the target's cards of its
+virtual functions (``cards``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.servers import resize
+from magnetar_agent.servers.disks import pmem
+from magnetar_agent.servers.hardware import encrypted_memory, mdevs, memory, pci, placement
+from magnetar_agent.servers.hardware.hardware import ASKED, check_sizes
+from magnetar_agent.servers.resolve import SIZES
+from magnetar_core.errors import Conflict
+from magnetar_core.server_plan import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+
+
+def target_manifest(manifest: Fields) -> Fields:
+    """Return the *manifest* with the flavor, hardware and cards that the server gets on the target."""
+    becomes = manifest.get("becomes") or {}
+    flavor = becomes.get("flavor") or {}
+    return {**manifest, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
+            **({"hardware": becomes["hardware"]} if "hardware" in becomes else {}),
+            "networks": _on_cards(manifest["networks"], manifest)}
+
+
+def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
+    """Return the NICs with this host's cards in place of the source's."""
+    cards = manifest.get("cards") or {}
+    return [{**{name: value for name, value in nic.items() if name != "card"},
+             **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]
+
+
+def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> None:
+    """Raise ``Conflict`` if this host lacks the resources in the manifest (from ``target_manifest``), or the server
+    cannot move while it runs, and ``InvalidField`` for a flavor beyond this host's limits. An earlier agent sends no
+    hardware: its servers need none."""
+    if flavor := (manifest.get("becomes") or {}).get("flavor"):
+        local = any(disk["name"] == ROOT for disk in manifest["disks"])
+        check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local, manifest.get("root_format", ""))
+    want = {"hardware": manifest.get("hardware"), "flavor": {"vcpus": manifest.get("vcpus", 1), "ram": manifest["ram"]},
+            placement.FIELD: manifest.get("placement"), "networks": manifest["networks"]}
+    if live:
+        pci.check_pci_live(host, want, bool(manifest.get("moves_devices")), bool(manifest.get("pulls_nics")))
+    if mdevs.requests_vgpu(want) and live:
+        raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
+                       "Migrate it cold.")
+    if live:
+        encrypted_memory.check_encrypted_memory_live(want)
+    if pmem.requested_pmem_labels(want) and live:
+        raise Conflict("The server has persistent memory (hardware.pmem), which cannot move while the guest runs. "
+                       "Migrate it cold, without what is in there.")
+    pmem.check_pmem_labels(host, want)
+    _choose(host, want, manifest["server"], live)
+
+
+def claim_target_resources(host: LocalHost, manifest: Mapping[str, Any], server: Fields, live: bool) -> None:
+    """Set the new flavor and hardware in the ``want`` of *server*, parts of a document, and choose its resources here.
+    Hold the lock of choices until the document is written. Raises ``Conflict``."""
+    becomes, want = manifest.get("becomes") or {}, server["want"]
+    if "flavor" in becomes:
+        # An earlier agent may not have noted the sizes, and the flavor with them is replaced.
+        server["state"]["sizes"] = resize.sizes_of(want, server["state"])
+        want["flavor"] = dict(becomes["flavor"])
+    if "hardware" in becomes:
+        want["hardware"] = dict(becomes["hardware"])
+        want.pop(ASKED, None)
+        want.update({ASKED: {"own": want["hardware"]}} if want["hardware"] else {})
+    want["networks"] = _on_cards(want["networks"], manifest)
+    _choose(host, want, manifest["server"], live)
+
+
+def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+    memory.check_file_memory(host, want, id)
+    placement.choose_target_placement(host, want, id, live, pci.preferred_device_cells(host, want, id))
+    pci.choose_target_pci(host, want, id)
+    mdevs.choose_target_mdev(host, want, id)
+    pmem.choose_target_pmem(host, want, id)
+    encrypted_memory.check_memory_key(host, want, id)

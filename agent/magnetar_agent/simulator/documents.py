@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documents in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_agent.reconcile.documents import Documents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from magnetar_agent.reconcile.documents import Document
+
+
+class MemoryDocuments(Documents):
+    """The documents of a simulated host. They end with the process."""
+
+    def _load(self, root: Path) -> None:
+        """Begin with none."""
+
+    def _store(self, document: Document, text: str, durable: bool) -> None:
+        """Leave it to the dictionaries of ``Documents``."""
+
+    def _discard(self, document: Document) -> None:
+        """Leave it to the dictionaries of ``Documents``."""

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One simulated host: the parts of a real agent, without threads and without documents on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from magnetar_agent.agent import ManagedHost
+from magnetar_agent.host.cpu_meter import CpuMeter
+from magnetar_agent.host.host import LocalHost
+from magnetar_agent.servers import GIB
+
+from .documents import MemoryDocuments
+from .feed import Pulse, SimulatedFeed
+from .hypervisor import HostSize, SimulatedHypervisor
+from .links import SimulatedLinks
+from .operations import HostOperations
+from .power_sync import SimulatedPowerSync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+    from magnetar_agent.api.watch import EventLane
+    from magnetar_agent.settings import AgentSettings
+
+#: Conditions of a host. ``silent``: it accepts connections and answers nothing, and its guests go on. ``slow``: each
+#: answer comes late. ``dead``: it has lost its power; it refuses connections, and boots when it is ``up`` again.
+UP, SILENT, SLOW, DEAD = CONDITIONS = ("up", "silent", "slow", "dead")
+
+
+class _IdleMeter(CpuMeter):
+    """The metrics of CPUs of a simulated host, which do not change."""
+
+    def look(self) -> dict[str, float]:
+        """Return the metrics of an idle host."""
+        return {"cpu.percent": 0.0, "cpu.idle.percent": 1.0}
+
+
+_METER = _IdleMeter()
+
+
+class SharedParts:
+    """The parts that all hosts use: settings, size, a folder with a short path for sockets between hosts, threads, the
+    thread for events, and the event loop."""
+
+    def __init__(self, settings: AgentSettings, size: HostSize, run: Path, threads: ThreadPoolExecutor, lane: EventLane,
+                 loop: asyncio.AbstractEventLoop) -> None:
+        self.settings, self.size, self.run = settings, size, run
+        self.threads, self.lane, self.loop = threads, lane, loop
+        self.cells, self.pulse = size.cells(), Pulse(loop)
+
+
+class SimulatedLocalHost(LocalHost):
+    """The ``LocalHost`` of a simulated host."""
+
+    size: HostSize
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return the total and free bytes of the imagined disk."""
+        used = sum(int(server.want["flavor"].get("disk") or 0) for server in self.documents.peek("server"))
+        return self.size.disk * GIB, max(0, self.size.disk - used) * GIB
+
+
+class SimulatedHost(ManagedHost):
+    """A simulated host and its condition."""
+
+    def __init__(self, name: str, address: str, parts: SharedParts,
+                 find: Callable[[str], SimulatedLinks | None]) -> None:
+        state = parts.settings.state_dir / "hosts" / name
+        shutil.rmtree(state, ignore_errors=True)  # of an earlier simulation, whose documents are gone
+        state.mkdir(parents=True)
+        settings = dataclasses.replace(parts.settings, state_dir=state, socket=parts.run / name / "agent.sock",
+                                       address_of_host=address)
+        hypervisor = SimulatedHypervisor(name, parts.size, parts.cells, settings.socket.parent, parts.loop)
+        operations = HostOperations(settings.parallel, parts.threads)
+        operations.host = self
+        self.links = SimulatedLinks(settings, name, parts.loop, find)
+        host = SimulatedLocalHost(settings, hypervisor, name, MemoryDocuments(state), operations, self.links)
+        host.size, host.meter = parts.size, _METER
+        super().__init__(host)
+        host.metadata_status = lambda: {"bridges": [], "reason": ""}
+        host.port_security_status = lambda: {"ports": 0, "reason": ""}
+        self.power_sync = SimulatedPowerSync(self.drivers, parts.threads, parts.loop)
+        self.feed = SimulatedFeed(host, parts.lane, parts.pulse)
+        self.feed.boot = str(uuid.uuid4())
+        self.condition, self.delay = UP, 0.0
+        #: Open connections, and what answers wait for while the host is silent.
+        self.transports: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self._answers = asyncio.Event()
+        self._answers.set()
+        host.hypervisor.on_event(host.count_reboot)
+        self.power_sync.start()
+
+    def set_condition(self, condition: str, delay: float = 0.0) -> None:
+        """Change the condition; called in the event loop. *delay*: seconds before each answer of a ``slow`` host."""
+        former, self.condition, self.delay = self.condition, condition, delay if condition == SLOW else 0.0
+        self.feed.answers = condition != SILENT
+        if condition == SILENT:
+            self._answers.clear()
+        else:
+            self._answers.set()
+        if condition == DEAD:
+            self.cut()
+        elif former == DEAD:
+            self._boot()
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        for transport in list(self.transports):
+            transport.abort()  # type: ignore[attr-defined]
+        self.feed.cut()
+
+    async def wait_to_answer(self) -> None:
+        """Wait as the condition demands before a part of an answer is sent."""
+        if self.condition == SLOW:
+            await asyncio.sleep(self.delay)
+        await self._answers.wait()
+
+    def rename(self, name: str) -> None:
+        """Let the host answer under another name, as after a change of its hostname, and cut its connections."""
+        self.host.name = self.links.host_name = name
+        self.feed.forget_usage()
+        self.cut()
+
+    def _boot(self) -> None:
+        fake: Any = self.host.hypervisor
+        fake.host_reboots()
+        self.feed.boot = str(uuid.uuid4())
+        self.feed.forget_usage()
+        self.power_sync.boot()
+
+    def close(self) -> None:
+        """End its operations and links, and remove its files."""
+        self.feed.close()
+        self.host.operations.close()
+        self.host.links.close()
+        self.host.hypervisor.close()
+        shutil.rmtree(self.host.settings.state_dir, ignore_errors=True)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations of a simulated host, in threads that all hosts share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.operations import Operation, Operations
+
+from .current import ServedHost, use_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+#: Ended operations that a host remembers.
+KEPT = 50
+
+
+class HostOperations(Operations):
+    """The operations of one host; during each of them its host is the current one."""
+
+    host: ServedHost
+
+    def __init__(self, parallel: int, threads: ThreadPoolExecutor) -> None:
+        super().__init__(parallel, KEPT, threads)
+
+    def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
+        """Run *function* for an existing *operation*."""
+
+        def run_for_host(running: Operation) -> Any:
+            with use_host(self.host):
+                return function(running)
+
+        return super().begin(operation, run_for_host, stream)

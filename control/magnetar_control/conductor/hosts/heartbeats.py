@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The writer of heartbeats: those of all hosts that were heard in a second, and all leases, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.store.engine.timeouts import statement_timeout
+from magnetar_control.store.hosts.host_leases import LEASE, Renewal, renew_host_leases
+
+log = logging.getLogger(__name__)
+#: Most seconds between two transactions while heartbeats come; seconds after which the lease of a silent host is
+#: renewed.
+GAP, RENEWED = 1.0, LEASE / 2
+
+
+class Heartbeat(NamedTuple):
+    """A heartbeat that is not written yet. *report*: the text that is written with it. *settled*: the uuids of the
+    evacuations from the host that are handled already."""
+
+    report: str | None
+    settled: Collection[str]
+
+
+class Heartbeats:
+    """The heartbeats and leases of the hosts that a conductor watches. *written*: called after each transaction."""
+
+    def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
+        self.conductor, self._written = conductor, written
+        #: The first heartbeat after a pause is written immediately; this many seconds later the next ones.
+        self._gap = min(GAP, conductor.settings.heartbeat / 4)
+        self._changed = threading.Condition()
+        self._closed = self._waits = False
+        self._heard: dict[str, Heartbeat] = {}
+        #: New problems of hosts, to be written.
+        self._problems: dict[str, str | None] = {}
+        #: Watched hosts, with the time of their last renewal.
+        self._renewed: dict[str, float] = {}
+        #: The reports in the database, as far as this conductor wrote them.
+        self._reports: dict[str, str | None] = {}
+
+    def add(self, host: str) -> None:
+        """Renew the lease of a host from now on."""
+        with self._changed:
+            self._renewed[host] = time.monotonic()
+
+    def remove(self, host: str) -> None:
+        """Leave the lease of a host to others."""
+        with self._changed:
+            for of_hosts in (self._renewed, self._heard, self._problems, self._reports):
+                of_hosts.pop(host, None)
+
+    def hear(self, host: str, report: str | None, settled: Collection[str] = ()) -> None:
+        """Queue a heartbeat."""
+        with self._changed:
+            if host in self._renewed:
+                self._heard[host] = Heartbeat(report, settled)
+                self._problems.pop(host, None)
+                self._wake_writer()
+
+    def report_problem(self, host: str, problem: str) -> None:
+        """Queue the reason why a host is not up."""
+        with self._changed:
+            if host in self._renewed:
+                self._problems[host] = problem
+                self._heard.pop(host, None)
+                self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._waits:  # not in the pause after a transaction
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End ``run``."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Write heartbeats and renew leases until ``close``; needs its own thread."""
+        failing = ""
+        while not self._closed:
+            heard, problems, silent = self._due()
+            if self._closed:
+                return
+            try:
+                if heard or problems or silent:
+                    self._write(heard, problems, silent)
+                    failing = ""
+            except DBAPIError as error:
+                if failing != (failing := type(error.orig).__name__):
+                    log.warning("hosts of cell %s: heartbeats are not written: %s", self.conductor.cell.name,
+                                error.orig)
+                self._requeue(heard, problems)
+            except Exception:
+                log.exception("hosts of cell %s: heartbeats are not written", self.conductor.cell.name)
+                failing = "unexpected"
+                self._requeue(heard, problems)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
+
+    def _due(self) -> tuple[dict[str, Heartbeat], dict[str, str | None], set[str]]:
+        """Wait until something must be written, and return it: heartbeats, problems, and hosts whose leases end."""
+        with self._changed:
+            while not (self._heard or self._problems or self._closed):
+                oldest = min(self._renewed.values(), default=float("inf"))
+                remaining = oldest + RENEWED - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._waits = True
+                self._changed.wait(min(remaining, LEASE))
+            self._waits = False
+            heard, problems, self._heard, self._problems = self._heard, self._problems, {}, {}
+            cutoff = time.monotonic() - RENEWED + self._gap
+            return heard, problems, {host for host, at in self._renewed.items() if at <= cutoff and host not in heard}
+
+    def _write(self, heard: dict[str, Heartbeat], problems: dict[str, str | None], silent: set[str]) -> None:
+        conductor = self.conductor
+        reports = {host: heartbeat.report for host, heartbeat in heard.items()
+                   if self._reports.get(host, "") != heartbeat.report}
+        with statement_timeout(LEASE / 2, refused=False):
+            renewal = renew_host_leases(conductor.database, conductor.holder, {
+                host: heartbeat.settled for host, heartbeat in heard.items()}, silent, problems, reports)
+        moment = time.monotonic()
+        with self._changed:
+            self._renewed.update({host: moment for host in (*heard, *problems, *silent) if host in self._renewed})
+            self._reports.update({host: text for host, text in reports.items() if host in self._renewed})
+        self._written(renewal)
+
+    def _requeue(self, heard: dict[str, Heartbeat], problems: dict[str, str | None]) -> None:
+        with self._changed:
+            for host, heartbeat in heard.items():
+                if host in self._renewed and host not in self._problems:
+                    self._heard.setdefault(host, heartbeat)
+            for host, problem in problems.items():
+                if host in self._renewed and host not in self._heard:
+                    self._problems.setdefault(host, problem)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The check of what an agent reports about its host, before the cloud uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.servers.servers import json_text
+from magnetar_core.kinds import Host
+from magnetar_core.values import ListOf
+
+#: Python types of each property, and of the items of lists; empty for any type.
+_FORMS = {field.name: (field.value.form, field.value.item.form if isinstance(field.value, ListOf) else ())
+          for field in Host.fields}
+#: Errors of code that reads a malformed report.
+MALFORMED = (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)
+
+
+class HostRefused(Exception):
+    """A report that the cloud does not accept, with the reason for operators. The host is not up."""
+
+
+def check_host_report(name: str, report: Any, reported_name: str | None = None,
+                      hosts: Container[str] = frozenset()) -> None:
+    """Raise ``HostRefused`` unless *report* has the form of a resource ``host``, and is about the host *name*.
+    Properties that are missing or null are permitted, as without libvirt.
+
+    *reported_name*: the name that the agent reported before, the machine's, which need not be the cloud's *name*; a
+    first report may have any name but that of another one of the cloud's *hosts*."""
+    if not isinstance(report, Mapping):
+        raise HostRefused("its agent's report is malformed: it must be an object")
+    for key, value in report.items():
+        form, item_form = _FORMS.get(key, ((), ()))
+        if value is None or not form:
+            continue
+        if not isinstance(value, form) or (isinstance(value, bool) and bool not in form):
+            raise HostRefused(f"its agent's report is malformed: {key} must be {_words(form)}")
+        items: Any = value
+        if item_form and not all(isinstance(item, item_form) for item in items):
+            raise HostRefused(f"its agent's report is malformed: {key} must have items of {_words(item_form)}")
+    new_name = report.get("name")
+    if new_name not in (None, name, reported_name) and (reported_name or new_name in hosts):
+        before = f", and was {reported_name!r} before" if reported_name else ""
+        raise HostRefused(f"its agent says that it is host {new_name[:64]!r}{before}; correct the agent's host name or "
+                          "the endpoint, or remove the host and add it again")
+    for key, number in (report.get("metrics") or {}).items():
+        if not isinstance(number, int | float):
+            raise HostRefused(f"its agent's report is malformed: metrics.{key[:64]} must be a number")
+
+
+def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:
+    """Raise ``HostRefused`` unless the scheduler, whose hosts are *states*, can read the *report* about the host of
+    *row*."""
+    trial = HostStates(states.default_zone, states.rules)
+    try:
+        trial.changed(row.changed_columns(info=json_text(report)), strict=True)
+    except MALFORMED as error:
+        raise malformed_report_error(error) from error
+    finally:
+        trial.gone(row.name)  # its parts refer to each other, and the garbage collector seldom looks
+
+
+def malformed_report_error(error: Exception) -> HostRefused:
+    """Return the refusal of a report whose reading failed with *error*."""
+    return HostRefused(f"its agent's report is malformed: {type(error).__name__}: {str(error)[:200]}")
+
+
+def _words(form: tuple[type, ...]) -> str:
+    words = {str: "a string", int: "an integer", bool: "true or false", list: "a list", tuple: "a list",
+             dict: "an object"}
+    return " or ".join(dict.fromkeys(words.get(kind, kind.__name__) for kind in form))

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The checks of the audit: pure functions of one page (``AuditState``).
+
+A missing row proves nothing: the database may be an older backup. A server counts as deleted if its row or its mapping
+says so. A port or volume counts as free if the host says that the guest does not have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from magnetar_control.documents import attachment_ids
+from magnetar_control.scheduler.request_spec import amounts_held_by
+from magnetar_control.store.claims import allocations, nic_bandwidth
+from magnetar_control.store.servers.migrations import KEPT, any_migration_at
+from magnetar_control.store.store import CELL0
+from magnetar_core.power import BUILDING, ERROR, RESIZED, VM_STATES, power_number
+
+from .audit_state import AuditedClaim, AuditedServer, AuditState, Finding, volumes_and_nics
+
+#: Names of networks that the cloud makes on hosts; operators' networks have other names.
+OF_THE_CLOUD = re.compile("mag-[0-9a-f]{8}")
+Findings = Iterator[Finding]
+
+
+def find_stuck_servers(state: AuditState) -> Findings:
+    """Find servers with a task_state, or building, without an action."""
+    for id, row in state.servers.items():
+        if not row.busy and (row.task_state is not None or row.vm_state == BUILDING):
+            yield Finding("stuck", id, state.cells[id], f"server {id} is {row.vm_state}, {row.task_state}; no action "
+                          "does anything to it")
+
+
+def find_server_copies(state: AuditState) -> Findings:
+    """Find servers with a row in two cells: a conductor crashed while it moved them."""
+    for id, cell in state.copies.items():
+        yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
+                      f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")
+    for id, cell in state.twins.items():
+        yield Finding("twin", id, cell, f"server {id} has rows in the cells {state.cells[id]} and {cell}, and has left "
+                      "neither (an older backup?): remove those of the cell to which it is not mapped")
+
+
+def find_wrong_counters(state: AuditState) -> Findings:
+    """Find hosts whose counters are not the sum of their claims."""
+    for difference in state.counters:
+        yield Finding("counter", difference.host, difference.host, difference.text)
+
+
+def find_wrong_quota_usage(state: AuditState) -> Findings:
+    """Find users of projects whose counted quota usage is not the sum of their servers."""
+    for cell, comparison in state.usage:
+        yield Finding("usage", comparison.project_id, cell, comparison.text)
+
+
+def find_lost_servers(state: AuditState) -> Findings:
+    """Find servers that are mapped to a cell without a row there, and not known to be deleted: they may be alive."""
+    for id, cell in state.lost.items():
+        names = sorted(name for name, guests in state.there.items() if id in guests)
+        yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
+                      f"older backup, or another database?); hosts that have it: "
+                      f"{', '.join(names) or 'none that answers'}; nothing of it is touched")
+
+
+def find_orphan_claims(state: AuditState) -> Findings:
+    """Find claims of servers that are gone, or on hosts that the server has left."""
+    claims = (claim for server_claims in state.claims.values() for claim in server_claims)
+    for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
+        row, name = state.servers.get(claim.server_id), claim.host
+        free = name in state.there and claim.server_id not in state.there[name]
+        if row is None:
+            if claim.server_id in state.deleted or (free and claim.server_id not in state.unknown):
+                yield _claim("orphan", claim, "is of a server that is gone")
+            continue
+        moving = {move.uuid for move in state.moves.get(row.id, ())}
+        if row.busy or claim.consumer_id in moving or (row.vm_state == ERROR and row.host):
+            continue  # after a failed move both hosts stay claimed until an operator decides
+        if (free and name != row.host) or (name == row.host and claim.consumer_id != row.id):
+            yield _claim("elsewhere", claim, f"is held while the server is on {row.host}")
+
+
+def _claim(kind: str, claim: AuditedClaim, why: str) -> Finding:
+    return Finding(kind, claim.consumer_id, claim.host, f"the claim of {claim.consumer_id} (server {claim.server_id}) "
+                   f"on {claim.host} {why}", claim.server_id)
+
+
+def find_unclaimed_servers(state: AuditState) -> Findings:
+    """Find servers whose claim on their host differs from their flavor."""
+    for id, row in state.servers.items():
+        if row.busy or not row.host or row.vm_state == ERROR:
+            continue
+        claim = next((claim for claim in state.claims.get(id, ()) if (claim.consumer_id, claim.host)
+                      == (id, row.host)), None)
+        amounts, resources = amounts_held_by(row.undecoded())
+        needed = amounts, *nic_bandwidth.apply_bandwidth_places(resources, claim.places if claim else {})
+        had = claim and (allocations.Amounts(*(int(getattr(claim, name)) for name in allocations.RESOURCES)),
+                         claim.resources, claim.devices)
+        if had != needed:
+            yield Finding("unclaimed", id, row.host, f"server {id} needs {_claim_text(needed)}, and holds "
+                                                     f"{_claim_text(had) if had else 'nothing'}")
+
+
+def _claim_text(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, int]]) -> str:
+    amounts, *counts = claimed
+    return ", ".join([str(tuple(amounts)), *(f"{n} {name}" for amounts_by_name in counts for name,
+                                             n in sorted(amounts_by_name.items()))])
+
+
+def find_orphan_ports(state: AuditState) -> Findings:
+    """Find ports of servers that are gone, or whose row does not have them."""
+    return _find_unused("port", state, state.ports, "nics",
+                        lambda row: [nic["port_id"] for nic in row.undecoded().nics])
+
+
+def find_orphan_attachments(state: AuditState) -> Findings:
+    """Find attachments of servers that are gone, or whose row does not have them; and rows with an attachment that the
+    volume service does not have."""
+    yield from _find_unused("attachment", state, state.attachments, "volumes", _attachment_ids)
+    for server, row in state.servers.items():
+        for id in [] if row.busy else _attachment_ids(row):
+            if state.attachments.get(id) != server:
+                yield Finding("detached", id, server, f"server {server} has attachment {id}, which nobody keeps for it",
+                              server)
+
+
+def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
+                 had: Callable[[Any], list[str]]) -> Findings:
+    """Find ports or attachments (*servers_by_id*: their servers, by id) of servers that are gone, or whose rows do not
+    have them. Those that guests have are only reported."""
+    for id, server in servers_by_id.items():
+        row = state.servers.get(server)
+        if row is None and server in state.deleted:
+            yield Finding(kind, id, server, f"{kind} {id} is of server {server}, which is gone", server)
+        elif row is not None and not row.busy and id not in had(row):
+            if without := state.without(row, of):
+                yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it",
+                              server)
+            elif without is False:
+                yield Finding("kept", id, row.id, f"{kind} {id} is kept for server {row.id}, whose row lacks it; its "
+                              f"guest has {of} that the row does not know", server)
+
+
+def _attachment_ids(row: AuditedServer) -> list[str]:
+    """Return the ids of a server's attachments, also of volumes that are about to replace one."""
+    return [id for attachment in row.undecoded().volumes for id in attachment_ids(attachment)]
+
+
+def find_stalled_migrations(state: AuditState) -> Findings:
+    """Find migrations that neither continue nor wait for confirm or revert."""
+    for id, moves in state.moves.items():
+        row = state.servers.get(id)
+        for migration in moves:
+            waits = row is not None and row.vm_state == RESIZED and migration.status in KEPT
+            if not waits and (row is None or not row.busy) and id not in state.unknown:
+                yield Finding("move", migration.uuid, id,
+                              f"migration {migration.uuid} of server {id} is {migration.status}, and nobody "
+                              "goes on with it", id)
+
+
+def find_leftover_guests(state: AuditState) -> Findings:
+    """Find guests whose server is deleted, unknown, or on another host."""
+    for host, guests in state.there.items():
+        for id in guests:
+            row = state.servers.get(id)
+            if row is None and id not in state.unknown:
+                kind = "left" if id in state.deleted else "stranger"
+                yield Finding(kind, id, host, f"host {host} has server {id}, which "
+                              + ("is deleted" if kind == "left" else "no database knows"))
+            elif row is not None and not row.busy and row.host != host:
+                kind = "spare" if _is_failed_build(state, row, host) else "double"
+                yield Finding(kind, id, host, f"host {host} has server {id}, which is on {row.host}")
+
+
+def find_leftover_migrations(state: AuditState) -> Findings:
+    """Find the rest of a server's move on a host that does not have the server: it is deleted, or its move has ended.
+    """
+    for host, open_migrations in state.halves.items():
+        for id in open_migrations.keys() - state.there[host].keys():
+            text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
+            if id in state.deleted:
+                yield Finding("half", id, host, f"{text}which is deleted")
+            elif row and not row.busy and row.vm_state != ERROR and row.host != host and id not in state.moves:
+                yield Finding("rest", id, host, f"{text}and nobody goes on with it")
+
+
+def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
+    """Return whether a guest was left by a failed build: the server has no host, or a guest on its own host, and
+    neither claim nor migration leads to this guest."""
+    claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
+    is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
+    return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)
+
+
+def find_absent_guests(state: AuditState) -> Findings:
+    """Find servers that their host does not have, or has with other volumes, NICs or power state."""
+    for id, row in state.servers.items():
+        if row.busy or row.host not in state.there or row.vm_state == ERROR:
+            continue
+        resource = state.there[row.host].get(id)
+        if resource is None:
+            yield Finding("absent", id, row.host, f"server {id} is {row.vm_state}, and {row.host} does not have it")
+            continue
+        for kind, (noted, present) in volumes_and_nics(row, resource).items():
+            if noted != present:
+                yield Finding(kind, id, row.host, f"server {id} is to have the {kind} {sorted(noted)}, and has "
+                              f"{sorted(present)}")
+        power, may = resource["power_state"], VM_STATES[row.vm_state].powers if row.vm_state in VM_STATES else ()
+        if (may and power not in may) or power_number(power) != row.power_state:
+            yield Finding("power", id, row.host, f"server {id} is {row.vm_state} ({row.power_state}), not {power}")
+
+
+def find_leftover_networks(state: AuditState) -> Findings:
+    """Find deleted networks that are still on a host and that no guest uses."""
+    for host, nets in state.nets.items():
+        used = {nic.get(name) for guest in state.there[host].values() for nic in guest.get("networks") or ()
+                for name in ("network", "network_id")}
+        for net in nets:
+            ours = OF_THE_CLOUD.fullmatch(net["name"])
+            if ours and net["name"] not in state.networks | used and net["id"] not in used:
+                yield Finding("network", net["name"], host, f"host {host} has network {net['name']}, which is deleted")
+
+
+def find_engine_differences(state: AuditState) -> Findings:
+    """Find differences between the network engine and the network service."""
+    for unit, text in state.engine:
+        yield Finding("engine", unit, "", f"OVN: {text}")
+
+
+CHECKS: tuple[Callable[[AuditState], Findings], ...] = (
+    find_stuck_servers, find_server_copies, find_wrong_counters, find_wrong_quota_usage, find_lost_servers,
+    find_orphan_claims, find_unclaimed_servers, find_orphan_ports, find_orphan_attachments, find_stalled_migrations,
+    find_leftover_guests, find_leftover_migrations, find_absent_guests, find_leftover_networks, find_engine_differences)
+
+
+def findings_of_checks(state: AuditState) -> list[Finding]:
+    """Return the findings of one page."""
+    return [finding for check in CHECKS for finding in check(state)]

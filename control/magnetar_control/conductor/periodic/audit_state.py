@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The data of one page of the audit, and its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from magnetar_control.store.accounts.quota_usage import UsageComparison
+from magnetar_control.store.claims import host_counters
+from magnetar_control.store.claims.allocations import ClaimRow
+from magnetar_control.store.servers.server_row import ServerRow
+
+
+class AuditedServer(ServerRow):
+    """Some columns of a server, and whether it has an action (``busy``)."""
+
+    busy: bool
+
+
+class AuditedClaim(ClaimRow):
+    """A claim, with the name of its host."""
+
+    host: str
+
+
+class AuditedHost(NamedTuple):
+    """Some columns of a host. ``servers``: the number of its claims."""
+
+    id: str
+    name: str
+    endpoint: str
+    cell_id: str
+    servers: int
+
+
+@dataclass(frozen=True)
+class AuditSubjects:
+    """The subjects of a page: servers by id, whole hosts by name, the network engine, and the usage of quotas."""
+
+    ids: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    engine: bool = False
+    usage: bool = False
+
+    def __or__(self, other: AuditSubjects) -> AuditSubjects:
+        """Return the subjects of both."""
+        return AuditSubjects(self.ids | other.ids, self.hosts | other.hosts, self.engine or other.engine,
+                             self.usage or other.usage)
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.ids or self.hosts or self.engine or self.usage)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding. *kind*: name of the check. *id*: of the server, claim, port … *place*: cell or host. *text*: for
+    operators. *server*: id of the server, where *id* is of something else."""
+
+    kind: str
+    id: str
+    place: str
+    text: str
+    server: str = field(default="", compare=False)
+
+    def as_document(self) -> dict[str, str]:
+        """Return what ``magnetar audit --json`` prints."""
+        return {"kind": self.kind, "id": self.id, "place": self.place, "text": self.text}
+
+
+@dataclass
+class AuditState:
+    """One page: all rows about some servers, and some guests. ``servers``: rows that are not deleted, by id. ``there``:
+    guests on hosts that answer, by host and id: all of them on the page's own hosts, elsewhere those of the page's
+    servers."""
+
+    hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
+    subjects: AuditSubjects = AuditSubjects()
+    ids: set[str] = field(default_factory=set)  # of the page's servers, existing or not
+    claims: dict[str, list[AuditedClaim]] = field(default_factory=dict)  # by server
+    counters: list[host_counters.Difference] = field(default_factory=list)
+    ports: Mapping[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    networks: set[str] = field(default_factory=set)  # empty unless a host of the page has one
+    engine: Sequence[tuple[str, str]] = ()
+    usage: list[tuple[str, UsageComparison]] = field(default_factory=list)  # wrong usage of quotas, with its cell
+    servers: dict[str, AuditedServer] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)  # of servers, by their id
+    #: ``copies``: cells of leftover rows, by server: the server has left that cell, or was scheduled from cell0.
+    #: ``twins``: cells of rows that nothing explains, by server. Both servers have another row in their own cell.
+    copies: dict[str, str] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)
+    moves: dict[str, list[Any]] = field(default_factory=dict)
+    there: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: By host of the page, its networks.
+    nets: dict[str, list[Any]] = field(default_factory=dict)
+    #: By host of the page, its parts of open migrations, by server.
+    halves: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)  # ids of deleted servers; see ``deleted_servers``
+    unknown: set[str] = field(default_factory=set)  # ids whose cell does not answer, or has no row for them
+    lost: dict[str, str] = field(default_factory=dict)  # the unknown ids whose cell answers, with the cell
+    silent: set[str] = field(default_factory=set)  # cells that do not answer
+
+    def places(self, id: str) -> set[str]:
+        """Return the hosts that may have the server's guest, by its row and its claims."""
+        names = {claim.host for claim in self.claims.get(id, ())}
+        if (row := self.servers.get(id)) and row.host:
+            names.add(row.host)
+        return names
+
+    def without(self, row: AuditedServer, kind: str) -> bool | None:
+        """Return whether the guest has only volumes or NICs (*kind*) that its row has; ``None`` while a host that may
+        have the guest does not answer."""
+        if not self.places(row.id) <= self.there.keys():
+            return None
+        volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.there.values()
+                           if row.id in guests]
+        return all(present <= noted for noted, present in volumes_or_nics)
+
+    def subjects_of(self, finding: Finding) -> AuditSubjects:
+        """Return the subjects of a page that shows the finding again, if it lasts."""
+        if finding.kind in ("engine", "usage"):
+            return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
+        server = finding.server or finding.id
+        names = {name for name in self.subjects.hosts if name == finding.place or server in self.there.get(name, ())}
+        return AuditSubjects(hosts=frozenset(names)) if names else AuditSubjects(frozenset((server,)))
+
+
+def volumes_and_nics(row: ServerRow, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
+    """Return, for volumes and for NICs, the set in the row and the set of the guest."""
+    row = row.undecoded()
+    return {"volumes": ({volume["volume_id"] for volume in row.volumes},
+                        {volume["id"] for volume in resource["volumes_attached"]}),
+            "nics": ({nic["mac"] for nic in row.nics}, {nic["mac"] for nic in resource["networks"]})}

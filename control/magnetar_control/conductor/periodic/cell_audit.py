@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The audit of a cell by one of its conductors, a little in each turn.
+
+A turn reads the suspects of the last turn, servers that are stuck, servers with a new action, and then some pages of
+the slow pass over the whole cell. A small cell is read as a whole in each turn. The progress is stored when the next
+turn has read the suspects again: if a conductor dies before, its successor reads the same pages once more."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.store.servers import audit_marks
+from magnetar_control.store.servers.audit_marks import AuditMark
+
+from .audit_checks import findings_of_checks
+from .audit_pages import PAGE, audit_pages, merge_subjects, stuck_servers
+from .audit_reader import AuditReader
+from .audit_state import AuditState, AuditSubjects, Finding
+from .repair import REPAIRS
+
+log = logging.getLogger(__name__)
+#: The most pages of changed servers in a turn; the most pages of the slow pass, most of which are empty.
+CHANGED_PAGES, SLOW_PAGES = 10, 20
+
+
+class CellAudit:
+    """The audit of a conductor's cell. *repair*: repairs a finding of a page, if its kind has a repair."""
+
+    def __init__(self, conductor: Conductor, repair: Callable[[AuditState, Finding], None]) -> None:
+        self.conductor, self.repair = conductor, repair
+        #: Findings of the last turn, each with the subjects of a page that shows it again; only lasting ones count.
+        self.suspects: Mapping[Finding, AuditSubjects] = {}
+        self.reported: set[Finding] = set()
+        #: Servers that had an action when they were read as changed. They are read again.
+        self._busy: frozenset[str] = frozenset()
+        #: The progress, and the progress as stored.
+        self._mark: AuditMark | None = None
+        self._stored: AuditMark | None = None
+
+    def run_turn(self, rest: Callable[[float], object]) -> list[Finding]:
+        """Read some pages, and repair findings that the last turn had too. Return these findings. *rest*: called after
+        each page with the seconds that it took."""
+        conductor = self.conductor
+        up = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
+              and host.profile.up]
+        turn = AuditTurn(self, AuditReader(conductor.store, conductor.agents, conductor.services,
+                                           [conductor.cell.id], up), rest)
+        mark = self._load_mark()
+        try:
+            for subjects in merge_subjects(self.suspects.values()):
+                turn.read_page(subjects, fresh=False)
+            self._store_mark(mark)
+            turn.read_page(stuck_servers(turn.reader))
+            mark = self._read_changed(turn, mark)
+            mark = self._read_on(turn, mark)
+        finally:
+            self.suspects, self.reported, self._mark = turn.suspects(), set(turn.lasting), mark
+        return list(turn.lasting)
+
+    def _load_mark(self) -> AuditMark:
+        """Return the progress. Another conductor may have stored more, or nobody anything."""
+        with self.conductor.database.read() as connection:
+            stored = audit_marks.fetch_audit_mark(connection)
+            if self._mark is None or stored != self._stored:
+                self._mark = stored or audit_marks.first_audit_mark(connection)
+        self._stored = stored
+        return self._mark
+
+    def _store_mark(self, mark: AuditMark) -> None:
+        if mark != self._stored:
+            with self.conductor.database.write() as connection:
+                audit_marks.save_audit_mark(connection, mark)
+            self._stored = mark
+
+    def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
+        """Read servers with an action since the last turn, and those that were busy then. Return the progress."""
+        busy: set[str] = set()
+        ids = set(self._busy)
+        for _page in range(CHANGED_PAGES):
+            with self.conductor.database.read() as connection:
+                acted = audit_marks.fetch_acted_servers(connection, mark.action_id, PAGE)
+            state = turn.read_page(AuditSubjects(frozenset(ids.union(id for _number, id in acted))))
+            busy.update(id for id, row in state.servers.items() if row.busy)
+            ids = set()
+            if acted:
+                mark = mark._replace(action_id=acted[-1][0])
+            if len(acted) < PAGE:
+                break
+        self._busy = frozenset(sorted(busy)[:PAGE])
+        return mark
+
+    def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
+        """Go on with the slow pass until a page of servers is read. Return the progress."""
+        count = 0
+        for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
+            count += len(turn.read_page(subjects).ids)
+            if self.conductor.over.is_set():
+                break
+            mark = mark._replace(position=position)
+            if count >= PAGE:
+                break
+        return mark
+
+
+class AuditTurn:
+    """One turn of an audit. ``found``: findings, with the subjects of a page that shows them again. ``lasting``: those
+    that the last turn had, too."""
+
+    def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
+        self.audit, self.reader, self.rest = audit, reader, rest
+        self.found: dict[Finding, AuditSubjects] = {}
+        self.lasting: dict[Finding, None] = {}
+
+    def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
+        """Read a page, and repair its lasting findings. *fresh*: it is not read to see suspects again. Those are not
+        read a third time, unless a repair failed."""
+        if not subjects or self.audit.conductor.over.is_set():
+            return AuditState()
+        began = time.monotonic()
+        state = self.reader.read_page(subjects)
+        for finding in findings_of_checks(state):
+            if finding in self.audit.suspects and finding not in self.lasting:
+                self.lasting[finding] = None
+                if finding not in self.audit.reported:
+                    log.warning("%s", finding.text, extra={"host": finding.place})
+                self.audit.repair(state, finding)
+            if fresh or finding.kind in REPAIRS:
+                self.found[finding] = state.subjects_of(finding)
+        self.rest(time.monotonic() - began)
+        return state
+
+    def suspects(self) -> dict[Finding, AuditSubjects]:
+        """Return the findings for the next turn, the new ones first: at most a page of servers and a page of hosts. The
+        slow pass finds the others again."""
+        suspects: dict[Finding, AuditSubjects] = {}
+        names: set[str] = set()
+        for finding, subjects in sorted(self.found.items(), key=lambda item: item[0] in self.lasting):
+            more = names | subjects.hosts
+            if len(suspects) < PAGE and (more == names or not names or sum(
+                    host.servers for name in more if (host := self.reader.hosts.get(name))) <= PAGE):
+                suspects[finding], names = subjects, more
+        return suspects

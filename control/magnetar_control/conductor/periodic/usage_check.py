@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The check of the counted quota usage: a few projects at a time are compared with their servers, and corrected."""
+
+from __future__ import annotations
+
+import logging
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.store.accounts import quota_usage
+from magnetar_control.store.accounts.quota_usage import UsageComparison
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.store import CELL0
+
+log = logging.getLogger(__name__)
+#: Seconds between two parts of the check, servers in a part, and the servers that take as long as one project more.
+LOOK, SERVERS, PROJECT = 60.0, 2000, 20
+
+
+class UsageCheck:
+    """The progress of the check in the databases of a conductor: its cell's, and cell0."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self._after: dict[str, str] = {}  # the last compared project, by database
+
+    def look(self) -> list[UsageComparison]:
+        """Compare the next projects of each database, and correct wrong usage. Return what was wrong."""
+        return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
+                for wrong in self._compare_some(database)]
+
+    def _compare_some(self, database: Database) -> list[UsageComparison]:
+        corrected: list[UsageComparison] = []
+        compared = 0
+        while compared < SERVERS and not self.conductor.over.is_set():
+            with database.read() as connection:
+                project = quota_usage.fetch_next_usage_project(connection, self._after.get(database.name, ""))
+                comparisons = quota_usage.compare_quota_usage(connection, project) if project is not None else []
+            if project is None:
+                self._after.pop(database.name, None)
+                break
+            self._after[database.name] = project
+            compared += PROJECT + sum(comparison.used[0] for comparison in comparisons)
+            if any(comparison.differs for comparison in comparisons):
+                with database.write() as connection:
+                    corrected += quota_usage.repair_quota_usage(connection, project)
+            if any(comparison.is_empty for comparison in comparisons):
+                with database.write() as connection:
+                    quota_usage.remove_empty_usage(connection, project)
+        for comparison in corrected:
+            log.warning("repaired: %s (cell %s)", comparison.text, database.name, extra={"cell": database.name})
+        return corrected

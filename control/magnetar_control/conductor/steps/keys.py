@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys and secrets of a server that the key manager keeps: the keys of its encrypted disks, the secret of its TPM.
+
+Disks (``hw:ephemeral_encryption``): the first key of a server has the server's uuid in the key manager. Each rebuild
+draws another: before it is made, its uuid is noted in the server's request under ``KEYS``. The older keys are deleted
+when the rebuild is done. New disks use the last key; agents keep the key of existing disks.
+
+TPM: ``hw:tpm_secret_security`` says who can get the secret: with ``user`` only the server's user, with ``host`` the
+host, once, which then keeps it, with ``deployment`` any conductor. The uuid of a secret follows from the server's uuid.
+Before a secret is made, the request of the server notes that it may exist, and its owner. The secret stays with the
+server when its flavor changes, and never goes to other servers.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.conductor.worker.work import ROLES, Work
+from magnetar_control.services import Context
+from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_control.store.servers.servers import TPM_DRAWN, server_tpm_security
+from magnetar_core.errors import MagnetarError
+from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER, encrypts_disks
+
+#: Name in a server's ``request`` of the uuids of its rebuilds' keys, oldest first.
+KEYS: Final = "disk_keys"
+log = logging.getLogger(__name__)
+#: Namespace of the uuids of secrets; and the field in the agent's document of a server.
+TPM_NAMESPACE = uuid.UUID("5f5b3f0e-6f0c-5c1e-8a2b-2f4d7b1c9e63")
+TPM_FIELD = "tpm_secret"
+
+
+def disk_key_field(work: Work) -> dict[str, str]:
+    """Return the field of the agent's server with the key for its new disks; nothing if they are plain."""
+    if not _is_encrypted(work):
+        return {}
+    return {"disk_key": work.conductor.services.key_manager.create_key(_key_ids(work)[-1])}
+
+
+def renewed_disk_key_field(work: Work) -> dict[str, str]:
+    """Return the same field for a rebuild, with a new key. Disks that are preserved keep the server's key."""
+    if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
+        return {}
+    new, key_ids = str(uuid.uuid5(uuid.UUID(work.id), work.idempotency_key)), _key_ids(work)
+    if new not in key_ids:
+        _note_keys(work, [*key_ids, new])
+    return {"disk_key": work.conductor.services.key_manager.create_key(new)}
+
+
+def disk_key_of_image(work: Work) -> str | None:
+    """Return the uuid of the key that encrypts the image of a shelved server, as its root disk; ``None`` for a plain
+    one."""
+    return _key_ids(work)[-1] if _is_encrypted(work) else None
+
+
+def forget_old_disk_keys(work: Work) -> None:
+    """Delete the keys before the last one after a rebuild: they open nothing any more."""
+    key_ids = _key_ids(work)
+    if len(key_ids) > 1 and not work.args["preserve_ephemeral"]:
+        _delete_keys(work, key_ids[:-1])
+        _note_keys(work, key_ids[-1:])
+
+
+def forget_disk_keys(work: Work) -> None:
+    """Delete the keys of a removed server. A host that is away removes the disks later."""
+    if _is_encrypted(work):
+        _delete_keys(work, dict.fromkeys([work.id, *_key_ids(work)]))
+
+
+def _delete_keys(work: Work, ids: Iterable[str]) -> None:
+    for id in ids:
+        work.confirm_lease()
+        work.conductor.services.key_manager.delete_key(id)
+
+
+def _is_encrypted(work: Work) -> bool:
+    return encrypts_disks(work.flavor, work.server.image)
+
+
+def _key_ids(work: Work) -> list[str]:
+    """Return the uuids of the server's keys; the last one is in use."""
+    return [*(work.request.get(KEYS) or (work.id,))]
+
+
+def _note_keys(work: Work, ids: list[str]) -> None:
+    work.note(request=servers.json_text({**work.request, KEYS: ids}))
+
+
+def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the field that lets the server's host start a guest with a TPM; nothing for a guest without one.
+    *hardware*: its new hardware, if that differs from its flavor's. Raises ``Forbidden`` if the secret belongs to
+    another user than the one of the action."""
+    security = server_tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
+    if not security:
+        return {}
+    drawn = DEPLOYMENT if security == DEPLOYMENT else USER
+    if TPM_DRAWN not in work.request:
+        work.note(request=servers.json_text({**work.request, TPM_DRAWN: drawn}))
+    asks = Context(work.action.user_id, work.action.project_id, ROLES) if security == USER else work.context()
+    return {TPM_FIELD: work.conductor.services.key_manager.create_key(
+        _tpm_secret_id(work.id), owner=None if drawn == DEPLOYMENT else work.server.user_id, asks=asks)}
+
+
+def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
+    """Return the same field for a *server* (a row) after its host has booted, without a user's request: only if any
+    conductor can get the secret. Without its secret the server does not start, and its host reports why."""
+    if server_tpm_security(server) != DEPLOYMENT:
+        return {}
+    try:
+        return {TPM_FIELD: conductor.services.key_manager.key(
+            Context(server.user_id, server.project_id, ROLES), _tpm_secret_id(server.id))}
+    except MagnetarError as error:
+        log.warning("server %s: the secret of its TPM: %s", server.id, error.message, extra={"server": server.id})
+        return {}
+
+
+def forget_tpm_secret(work: Work) -> None:
+    """Delete the secret of a removed server, if one was made."""
+    if TPM_DRAWN in work.request:
+        work.confirm_lease()
+        work.conductor.services.key_manager.delete_key(_tpm_secret_id(work.id))
+
+
+def _tpm_secret_id(server: str) -> str:
+    return str(uuid.uuid5(TPM_NAMESPACE, server))

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Taking actions from the queues of a conductor's cell and of cell0, and running several at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.agents import request_id
+from magnetar_control.store.actions import actions
+from magnetar_control.store.actions.action_row import ActionRow
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.timeouts import statement_timeout
+from magnetar_control.store.hosts import conductors
+from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_core.errors import Conflict
+from magnetar_core.power import ERROR, OFFLOADED, SHELVED, SOFT_DELETED
+
+from .conductor import Conductor
+from .host_shares import HostBusy
+from .retry import AGAIN, TRIES
+from .work import Continuation, LeaseLost, Work
+from .worker_places import GUESTS
+
+log = logging.getLogger(__name__)
+#: vm_states of shelved and soft-deleted servers, which keep them after an unexpected failure.
+CALM = (SHELVED, OFFLOADED, SOFT_DELETED)
+Flow = Callable[[Work], None]
+#: Seconds that actions in hand may continue after the conductor is told to stop.
+GRACE = 20.0
+#: Seconds to wait after creates were taken from cell0, for more that can begin together. A single action does not wait.
+GATHER = 0.03
+#: Seconds after the end of an action's delay when the queue is read, so that it is surely over.
+DUE = 0.002
+
+
+class ActionRunner:
+    """The runner of a conductor's actions: it takes them from the queues of the cell and of cell0, and runs their
+    flows."""
+
+    def __init__(self, conductor: Conductor, flows: Mapping[str, Mapping[str, Any]]) -> None:
+        self.conductor = conductor
+        self._pool = ThreadPoolExecutor(conductor.settings.workers + GUESTS, thread_name_prefix="work")
+        self._threads: list[threading.Thread] = []
+        store = conductor.store
+        self._served = [conductor.database, *([store.cell0] if conductor.schedules else ())]
+        #: Flows by the name of the action's database.
+        self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
+        self._gone: Mapping[str, Flow] = flows["gone"]
+        self._leaves: Callable[[Work], bool] = flows["leaves"]["*"]
+        self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
+        conductor.places.left = {database.name: False for database in self._served}
+        conductor.places.on_free = self._ring
+
+    def start(self, *more: Callable[[], None]) -> None:
+        """Start to work. *more*: functions that run in their own threads until ``over`` is set."""
+        self.conductor.read_hosts()
+        for database in self._served:
+            database.listen()
+            self._thread(f"take {database.name}", partial(self._take, database))
+            self._thread(f"beat {database.name}", partial(self._beat, database))
+        for function in more:
+            self._thread(getattr(function, "__name__", "more"), function)
+
+    def _thread(self, name: str, function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def works(self) -> bool:
+        """Return whether the threads that take actions and renew leases are alive."""
+        return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Stop taking actions, end those in hand within *grace* seconds, and give the others back."""
+        self.conductor.over.set()
+        for database in self._served:
+            database.bell.ring(servers.ACTIONS_BELL)
+        ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
+        ended.start()
+        ended.join(grace)
+        with contextlib.suppress(DBAPIError):
+            conductors.remove_conductor_row(self.conductor.database, self.conductor.holder)
+        for database in self._served:
+            try:
+                actions.requeue_held_actions(database, self.conductor.holder)
+            except DBAPIError:
+                log.warning("database %s is away; what is in hand is taken over when its lease ends", database.name)
+
+    def _take(self, database: Database) -> None:
+        conductor, left = self.conductor, self.conductor.places.left
+        limits = conductor.settings.limits()
+        while not conductor.over.is_set():
+            ring_count = database.bell.count(servers.ACTIONS_BELL)
+            room = conductor.places.reserve_places(conductor.over)
+            taken: Sequence[Any] = ()
+            begun: list[Any] = []
+            try:
+                if room:
+                    likely, left[database.name] = left[database.name], True  # for those that end now
+                    with conductor.choosing(database):
+                        taken, left[database.name] = actions.lease_next_actions(
+                            database, conductor.holder, room, limits, likely, conductor.shares.now())
+                        begun = [action for action in taken if self._begins(database, action)]
+            except DBAPIError as error:
+                log.warning("database %s: %s", database.name, error.orig)
+                conductor.over.wait(1.0)
+            finally:
+                conductor.places.release_places(room - len(begun))
+            self._submit(database, begun)
+            if taken and database is conductor.store.cell0:
+                conductor.over.wait(GATHER)
+            if len(taken) < room:  # there were no more
+                database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
+
+    def _pause(self, database: Database) -> float | None:
+        """Return the seconds after which the queue is read again if no bell rings: when the next delayed action is due,
+        ``None`` for the usual time."""
+        if not self.conductor.places.left[database.name]:
+            return None
+        try:
+            due = actions.seconds_until_due(database)
+        except DBAPIError:
+            return None
+        return None if due is None else due + DUE
+
+    def _begins(self, database: Database, action: ActionRow) -> bool:
+        """Count a taken action, and return whether it must begin now. One in hand here, whose lease has expired, just
+        goes on."""
+        return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
+
+    def _submit(self, database: Database, taken: Sequence[Any]) -> None:
+        """Hand taken actions to workers: each by itself, or several with a common first step together."""
+        kinds: dict[str, list[Any]] = {}
+        for action in taken:
+            first = database is self.conductor.store.cell0 and action.attempts == 1 and action.action in self._together
+            kinds.setdefault(action.action if first else "", []).append(action)
+        for name, several in kinds.items():
+            if name and len(several) > 1:
+                self._hand_out(self._begin_together, database, several)
+            else:
+                for action in several:
+                    self._hand_out(self._do, Continuation(database, action))
+
+    def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
+        """Hand an action to a worker, unless the conductor is stopping: taken actions are then given back."""
+        with contextlib.suppress(RuntimeError):
+            self._pool.submit(do, *in_hand)
+
+    def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
+        """Begin several actions together, in a worker. It runs the first continuation; the others get workers of their
+        own."""
+        first, *further = self._begun(database, taken)
+        for continuation in further:
+            self._hand_out(self._do, continuation)
+        self._do(first)
+
+    def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
+        """Begin several actions together. Return the continuation of each: ``None`` if it has ended, the action itself
+        if it could not begin together with others."""
+        works: dict[int, Work] = {}
+        try:
+            with database.read() as connection:
+                rows = servers.fetch_server_rows(connection, [action.server_id for action in taken])
+            works = {action.id: Work(self.conductor, database, action, row) for action in taken
+                     if (row := rows.get(action.server_id)) is not None and not row.deleted_at}
+            self.conductor.in_hand.add_works({(database.name, number): work for number, work in works.items()})
+            for work in works.values():
+                self._tell(work)
+            begin = self._together[taken[0].action]
+            alone = {work.action.id for work in begin(list(works.values()))} if works else set()
+        except Exception as error:
+            log.exception("%s of %d servers: it is tried again", taken[0].action, len(taken))
+            for action in taken:
+                self._unexpected(database, action, error)
+            return [works[action.id].continuation if action.id in works else None for action in taken]
+        except BaseException:
+            self._not_continued(*works.values())
+            raise
+        finally:
+            keys = [(database.name, action.id) for action in taken]
+            self.conductor.in_hand.remove_works(keys)
+            for key in keys:
+                self.conductor.shares.end(key)
+        going = {number: work.continuation for number, work in works.items() if number not in alone}
+        return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
+
+    def _do(self, in_hand: Continuation | None) -> None:
+        """Run an action and its continuations, in a worker."""
+        with self.conductor.places.working():
+            while in_hand and not self.conductor.over.is_set():  # the rest is given back
+                self._begins(in_hand.database, in_hand.action)
+                in_hand = self._act(*in_hand)
+
+    def _ring(self) -> None:
+        for database in self._served:
+            if self.conductor.places.left[database.name]:
+                database.bell.ring(servers.ACTIONS_BELL)
+
+    def _act(self, database: Database, action: ActionRow, server: ServerRow | None,
+             event: int | None) -> Continuation | None:
+        """Run one action and return its continuation. *server*: its row, if known."""
+        key, named = (database.name, action.id), request_id.set(action.request_id)
+        work = None
+        try:
+            work = Work(self.conductor, database, action, server, event)
+            self.conductor.in_hand.add_works({key: work})
+            self._flow(work, self._flows[database.name])
+            work.flush()
+        except LeaseLost:
+            log.warning("action %s of server %s was taken over", action.id, action.server_id)
+        except Exception as error:
+            log.exception("action %s of server %s: it is tried again", action.id, action.server_id,
+                          extra={"request_id": action.request_id})
+            self._unexpected(database, action, error)
+        except BaseException:
+            self._not_continued(*([work] if work else []))
+            raise
+        finally:
+            self.conductor.in_hand.remove_works([key])
+            self.conductor.shares.end(key)
+            if work and work.heard and not work.matches(work.heard[1]):
+                self.conductor.recheck(*work.heard)
+            request_id.reset(named)
+        return work.continuation if work else None
+
+    def _not_continued(self, *works: Work) -> None:
+        """End the counting of the works' continuations: their thread ends, and no other thread will run them."""
+        for work in works:
+            if work.continuation:
+                self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))
+
+    def _unexpected(self, database: Database, action: ActionRow, error: Exception) -> None:
+        """Handle an exception that no flow handles (a database that is away, or a bug).
+
+        The action is tried again for a while. Then the server goes to error, unless it is shelved or soft-deleted, so
+        that nothing is stuck. When even that cannot be written, the lease expires."""
+        try:
+            work = Work(self.conductor, database, action) if action.attempts >= TRIES else None
+            if work is None or (work.server and work.server.leaving):  # a server that leaves its cell cannot stay
+                pause = AGAIN * min(action.attempts, 10)  # about eight minutes in total, for a database that is away
+                with database.write() as connection:
+                    actions.requeue_action_row(connection, action.id, self.conductor.holder, database.clock(pause))
+            else:
+                keeps_state = not work.rule.task or (work.server and work.server.vm_state in CALM)
+                work.failed(error, **({} if keeps_state else {"vm_state": ERROR}))
+        except (DBAPIError, LeaseLost) as again:
+            log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)
+
+    def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
+        action = work.action
+        if work.server is None or (work.server.deleted_at and action.action not in ("delete", "forceDelete")):
+            if work.server is not None and action.action in self._gone:
+                self._gone[action.action](work)
+            with work.write() as connection:
+                actions.end_action_row(connection, action.id, self.conductor.holder, "failed", "The server is deleted.")
+            return
+        if self._leaves(work):
+            return
+        self._tell(work)
+        flow = flows.get(action.action)
+        if flow is None:  # the API refuses these; another try would not help
+            work.failed(Conflict(f"Nothing here does {action.action}: the server has no host."))
+            return
+        try:
+            flow(work)
+        except HostBusy as busy:
+            log.info("%s waits: %s", action.action, busy, extra={"request_id": action.request_id, "server": work.id})
+            work.put_back(AGAIN, attempts=max(1, action.attempts - 1))  # this was no attempt
+
+    def _tell(self, work: Work) -> None:
+        action = work.action
+        log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
+                                                    "host": work.server.host, "action": action.action})
+
+    def _beat(self, database: Database) -> None:
+        """Write heartbeats, renew leases, and read cancellations. Each database has its own thread, since one may hang.
+        """
+        while not self.conductor.over.is_set():
+            if database is self._served[0]:
+                try:
+                    with statement_timeout(actions.LEASE / 2, refused=False):
+                        conductors.write_conductor_heartbeat(
+                            self.conductor.database, self.conductor.holder, self.conductor.name)
+                except DBAPIError as error:
+                    log.warning("database %s: not seen there: %s", self.conductor.database.name, error.orig)
+            works = self.conductor.in_hand.works_of_database(database.name)
+            try:
+                if works:
+                    with statement_timeout(actions.LEASE / 2, refused=False):
+                        cancelled = actions.renew_action_leases(database, self.conductor.holder, works)
+                    for number in cancelled & works.keys():
+                        works[number].cancelled.set()
+            except DBAPIError as error:
+                log.warning("database %s: no heartbeat: %s", database.name, error.orig)
+            self.conductor.over.wait(actions.HEARTBEAT)

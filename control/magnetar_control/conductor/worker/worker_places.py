@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The places of a conductor's workers: how many actions run at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from .host_shares import HostShares, Key
+
+#: Seconds to wait for a free place at a time; seconds to wait for more free places after all were taken.
+PATIENCE, FREED = 0.2, 0.04
+#: Actions that may wait for a guest to shut down in addition to the running ones; each keeps a thread.
+GUESTS = 64
+
+
+class WorkerPlaces:
+    """The places of *count* workers. *shares*: the actions in hand by host."""
+
+    def __init__(self, count: int, shares: HostShares) -> None:
+        self._shares = shares
+        self._free, self._guests = threading.BoundedSemaphore(count), threading.BoundedSemaphore(GUESTS)
+        self._worker = threading.local()  # ``placed``: whether this thread has one of the places that ``_free`` counts
+        #: By database, whether the last read left actions in the queue, which may become available when others end.
+        self.left: dict[str, bool] = {}
+        #: Called after a place has become free.
+        self.on_free: Callable[[], None] = lambda: None
+
+    def reserve_places(self, over: threading.Event) -> int:
+        """Reserve all free places and return how many. When none is free, wait a moment, and then a little longer for
+        more, unless the conductor is *over*: one query for several actions costs a fraction."""
+        count = 1 if self._free.acquire(blocking=False) else 0
+        if not count:
+            count = 1 if self._free.acquire(timeout=PATIENCE) else 0
+            over.wait(FREED)
+        while count and self._free.acquire(blocking=False):
+            count += 1
+        return count
+
+    def release_places(self, count: int) -> None:
+        """Release reserved places that no action needs."""
+        for _place in range(count):
+            self._free.release()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Work in this thread, in a reserved place, which becomes free at the end of the block."""
+        self._worker.placed = True
+        try:
+            yield
+        finally:
+            if self._worker.placed:
+                self._free.release()
+            self.on_free()
+
+    @contextlib.contextmanager
+    def resting(self, key: Key) -> Iterator[None]:
+        """Give up this worker's place, and the host's, within the block, while an action waits for a guest: it keeps no
+        others from beginning. Afterwards it continues in addition to the others."""
+        if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
+            yield
+            return
+        self._worker.placed = False
+        try:
+            with self._shares.resting(key):
+                self._free.release()
+                self.on_free()
+                yield
+        finally:
+            self._guests.release()
+
+    def others_wait(self) -> bool:
+        """Return whether actions wait for a worker, as far as this conductor knows."""
+        return any(self.left.values())

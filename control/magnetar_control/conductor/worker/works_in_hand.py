@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The running works of a conductor. ``host_shares`` has all works in hand, including works that wait for a worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from .host_shares import Key
+
+
+class RunningWork(Protocol):
+    """A work, as reports and cancellations reach it. *heard*: the last report of a host on its server."""
+
+    cancelled: threading.Event
+    heard: tuple[str, Mapping[str, Any]] | None
+
+    @property
+    def id(self) -> str:
+        """The server's uuid."""
+
+
+class WorksInHand:
+    """The running works by database and number of their action."""
+
+    def __init__(self) -> None:
+        self.works: dict[Key, Any] = {}
+        self._lock = threading.Lock()
+
+    def add_works(self, works: Mapping[Key, RunningWork]) -> None:
+        """Add works that begin."""
+        with self._lock:
+            self.works.update(works)
+
+    def remove_works(self, keys: Collection[Key]) -> None:
+        """Remove works that have ended; others stay."""
+        with self._lock:
+            for key in keys:
+                self.works.pop(key, None)
+
+    def works_of_database(self, name: str) -> dict[int, RunningWork]:
+        """Return the works of a database by the number of their action."""
+        with self._lock:
+            return {number: work for (database, number), work in self.works.items() if database == name}
+
+    def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
+        """Pass a host's report on a server to the action of that server. Return whether one is in hand here."""
+        with self._lock:
+            works = [work for work in self.works.values() if work.id == document["id"]]
+            for work in works:
+                work.heard = host, document
+            return bool(works)

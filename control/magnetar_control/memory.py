@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The memory of a process as its C library keeps it (glibc's ``malloc``); other libraries are left as they are."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+#: Parameter of ``mallopt`` (malloc.h): the most arenas. By default there are 8 for each CPU, each with free memory of
+#: its own that others cannot use. Python and SQLite rarely allocate in parallel.
+M_ARENA_MAX, ARENAS = -8, 2
+#: Free bytes above which memory is returned to the kernel.
+FREE = 4 << 20
+
+
+class _Statistics(ctypes.Structure):
+    """The ``struct mallinfo2`` of glibc."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"))
+
+
+@functools.cache
+def _glibc() -> Any:
+    """Return glibc, or ``None`` where the process has another C library or an old version."""
+    library = ctypes.CDLL(None)
+    if not all(hasattr(library, name) for name in ("mallopt", "mallinfo2", "malloc_trim")):
+        return None
+    library.mallinfo2.restype = _Statistics
+    return library
+
+
+def limit_malloc_arenas() -> None:
+    """Let threads share few arenas. Call it before threads start."""
+    if glibc := _glibc():
+        glibc.mallopt(M_ARENA_MAX, ARENAS)
+
+
+def return_free_memory() -> bool:
+    """Return free memory to the kernel, and whether there was much; it takes some milliseconds."""
+    glibc = _glibc()
+    return bool(glibc and glibc.mallinfo2().fordblks > FREE and glibc.malloc_trim(0))

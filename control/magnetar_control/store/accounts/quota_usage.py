@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The quota usage of servers in a cell's database, as its triggers count it (``store.engine.quota_triggers``), and the
+comparison with the servers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, TextClause, delete, text
+
+from magnetar_control.store.engine.database import INSERT, advisory_lock
+from magnetar_control.store.engine.quota_triggers import counted_condition, flavor_amount, staying_condition
+from magnetar_control.store.engine.tables import quota_usage
+
+#: What is counted of servers: the columns of ``quota_usage``.
+COUNTED = ("instances", "cores", "ram")
+_NEXT_PROJECT = text(
+    "SELECT min(project_id) FROM (SELECT min(project_id) AS project_id FROM servers "
+    "WHERE project_id > :after AND deleted_at IS NULL "
+    "UNION ALL SELECT min(project_id) FROM quota_usage WHERE project_id > :after) AS projects")
+
+
+class UsageComparison(NamedTuple):
+    """The usage of a project's user as it is counted (``counted``), and as the servers are (``used``), each
+    ``(instances, cores, ram)``."""
+
+    project_id: str
+    user_id: str
+    counted: tuple[int, ...]
+    used: tuple[int, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two differ."""
+        return self.counted != self.used
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the user has a row without need: no servers."""
+        return not any((*self.counted, *self.used))
+
+    @property
+    def text(self) -> str:
+        """The difference as a sentence."""
+        return (f"the usage of project {self.project_id} by user {self.user_id} is counted as {self.counted} "
+                f"(instances, cores, ram), its servers use {self.used}")
+
+
+def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> Sequence[Row[Any]]:
+    """Return the usage of a project, or of one user's servers in it, as rows with the columns of ``COUNTED``: one row
+    with the sum, and a row with ``id``, ``leaving`` and ``cell_moves`` for each server that leaves the cell."""
+    statement = _usage_statement(connection.dialect.name, user is not None)
+    return connection.execute(statement, {"project": project, **({} if user is None else {"user": user})}).all()
+
+
+@cache
+def _usage_statement(kind: str, of_user: bool) -> TextClause:
+    """Return the statement, built once. ``leaving > ''`` makes both engines use the small index of leaving servers."""
+    owned = "project_id = :project AND user_id = :user" if of_user else "project_id = :project"
+    sums = ", ".join(f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in COUNTED)
+    vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
+    return text(
+        f"SELECT NULL AS id, NULL AS leaving, NULL AS cell_moves, {sums} FROM quota_usage WHERE {owned} "  # noqa: S608
+        f"UNION ALL SELECT id, leaving, cell_moves, 1, {vcpus}, {ram} FROM servers "
+        f"WHERE {owned} AND leaving > '' AND {counted_condition('servers')}")
+
+
+def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:
+    """Return the first project after *after*, in the database's order, that has servers or counted usage; ``None``
+    after the last. Looks into two indexes, however many servers a project has."""
+    project: str | None = connection.execute(_NEXT_PROJECT, {"after": after}).scalar()
+    return project
+
+
+def compare_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
+    """Return the counted and the real usage of each user of *project*. One statement reads both, so concurrent changes
+    make no difference."""
+    rows = connection.execute(_comparison_statement(connection.dialect.name), {"project": project}).all()
+    return [UsageComparison(project, row.user_id, tuple(map(int, row[1:4])), tuple(map(int, row[4:7]))) for row in rows]
+
+
+@cache
+def _comparison_statement(kind: str) -> TextClause:
+    """Return the statement, built once."""
+    names = ", ".join(f"sum({name})" for name in ("counted_instances", "counted_cores", "counted_ram", *COUNTED))
+    vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
+    return text(
+        f"SELECT user_id, {names} FROM (SELECT user_id, instances AS counted_instances, "  # noqa: S608 - our own words
+        f"cores AS counted_cores, ram AS counted_ram, 0 AS instances, 0 AS cores, 0 AS ram FROM quota_usage "
+        f"WHERE project_id = :project UNION ALL SELECT user_id, 0, 0, 0, 1, {vcpus}, {ram} FROM servers "
+        f"WHERE project_id = :project AND {staying_condition('servers')}) AS amounts GROUP BY user_id ORDER BY user_id")
+
+
+def repair_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
+    """Correct the counted usage of *project*, and return the wrong comparisons.
+
+    For a ``write`` transaction: concurrent repairs wait for each other. Servers may change meanwhile: that changes
+    counted and real usage alike, so the difference between the two stays.
+    """
+    advisory_lock(connection, "quota usage", project)
+    wrong = [comparison for comparison in compare_quota_usage(connection, project) if comparison.differs]
+    for comparison in wrong:
+        missing = [used - counted for used, counted in zip(comparison.used, comparison.counted, strict=True)]
+        add = INSERT[connection.dialect.name](quota_usage).values(
+            project_id=project, user_id=comparison.user_id, slot=0, **dict(zip(COUNTED, missing, strict=True)))
+        connection.execute(add.on_conflict_do_update(
+            index_elements=["project_id", "user_id", "slot"],
+            set_={name: quota_usage.c[name] + add.excluded[name] for name in COUNTED}))
+    return wrong
+
+
+def remove_empty_usage(connection: Connection, project: str) -> None:
+    """Remove the rows of *project* that count nothing."""
+    connection.execute(delete(quota_usage).where(
+        quota_usage.c.project_id == project, *(quota_usage.c[name] == 0 for name in COUNTED)))
+
+
+def find_wrong_usage(connection: Connection) -> list[UsageComparison]:
+    """Return all users whose counted usage differs from their servers. Reads all servers, a project at a time."""
+    wrong: list[UsageComparison] = []
+    project = fetch_next_usage_project(connection)
+    while project is not None:
+        wrong += [comparison for comparison in compare_quota_usage(connection, project) if comparison.differs]
+        project = fetch_next_usage_project(connection, project)
+    return wrong

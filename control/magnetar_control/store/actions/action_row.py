@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of actions and their events: one class for each selection of columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow
+
+
+class ShownAction(SelectedRow):
+    """The columns of an action that users see."""
+
+    id: int
+    request_id: str
+    server_id: str
+    action: str
+    project_id: str
+    user_id: str
+    start_time: str
+    updated_at: str | None
+    message: str | None
+
+
+class ActionRow(ShownAction):
+    """A row of the table ``actions``."""
+
+    state: str
+    host: str | None
+    waits_for: str | None
+    kind: str
+    holder: str | None
+    lease_until: str | None
+    not_before: str | None
+    attempts: int
+    cancel: bool
+
+    #: The arguments of its flow, which may add to them: each use decodes them.
+    args = DocumentColumn[dict[str, Any]](kept=False)
+
+
+class StoppedAction(SelectedRow):
+    """An action that was dropped from the queue. ``message``: the reason."""
+
+    id: int
+    attempts: int
+    action: str
+    request_id: str
+    user_id: str
+    project_id: str
+    host: str | None
+    message: str
+
+    args = DocumentColumn[dict[str, Any]](kept=False)
+
+
+class ActionEvent(SelectedRow):
+    """A row of the table ``action_events``."""
+
+    id: int
+    action_id: int
+    event: str
+    start_time: str
+    finish_time: str | None
+    result: str | None
+    host: str | None
+    traceback: str | None
+    details: str | None
+
+
+class QueuedAction(NamedTuple):
+    """An action that can be leased, as the conductors choose among them."""
+
+    id: int
+    host: str | None
+    kind: str
+    project_id: str
+    waits_for: str | None
+
+
+class RunningActions(NamedTuple):
+    """The number of running actions of a kind on a host, for a project."""
+
+    host: str | None
+    kind: str
+    project_id: str
+    running: int

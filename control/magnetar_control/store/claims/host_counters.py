@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The counters of hosts, compared with the claims that they count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Connection, Select, func, select, update
+
+from magnetar_control.store.engine.tables import allocations, hosts
+from magnetar_control.store.engine.tables import inventories as inventory_table
+
+from .allocations import RESOURCES
+
+
+class Difference(NamedTuple):
+    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each, or the
+    amount of a ``resource_class``."""
+
+    host: str
+    counted: tuple[int, ...]
+    held: tuple[int, ...]
+    resource_class: str = ""
+
+    @property
+    def text(self) -> str:
+        """The difference as a sentence."""
+        class_suffix = f" of {self.resource_class}" if self.resource_class else ""
+        return f"host {self.host} counts {self.counted}{class_suffix}, its claims are {self.held}"
+
+
+def audit_host_counters(connection: Connection, repair: bool = False, host_ids: Collection[str] | None = None,
+                        lock: bool = True) -> list[Difference]:
+    """Return the hosts whose counters differ from the sum of their allocations; *repair* sets the counters to it.
+
+    * *host_ids*: only of these hosts; all by default.
+    * *lock*: for a ``write`` transaction; PostgreSQL locks the hosts' rows while it counts. Without it, differences may
+      be claims that are being made.
+    """
+    counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
+    some_hosts = [] if host_ids is None else [hosts.c.id.in_(list(host_ids))]
+    rows = connection.execute(_locked(select(hosts.c.id, hosts.c.name, *counters).where(*some_hosts).order_by(
+        hosts.c.id), lock)).all()
+    some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]
+    sums = [func.sum(allocations.c[name]) for name in RESOURCES]
+    query = select(allocations.c.host_id, *sums, func.count().filter(allocations.c.owner.is_(None))).where(
+        *some_claims).group_by(allocations.c.host_id)
+    differences = _audit_classes(connection, {row.id: row.name for row in rows}, repair, host_ids, lock)
+    claimed = {host: tuple(int(n) for n in amounts) for host, *amounts in connection.execute(query)}
+    for id, name, *counted in rows:
+        difference = Difference(name, tuple(counted), claimed.get(id, (0,) * (len(RESOURCES) + 1)))
+        if difference.counted != difference.held:
+            differences.append(difference)
+            if repair:
+                names = [*(f"{name}_used" for name in RESOURCES), "servers"]
+                connection.execute(update(hosts).where(hosts.c.id == id).values(
+                    dict(zip(names, difference.held, strict=True))))
+    return differences
+
+
+def _locked(query: Select[Any], lock: bool) -> Select[Any]:
+    return query.with_for_update() if lock else query
+
+
+def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
+                   lock: bool) -> list[Difference]:
+    """Audit as ``audit_host_counters`` does, for the classes in ``inventories``. *names*: of the hosts, by id."""
+    table = inventory_table.c
+    some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
+    some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]
+    rows = connection.execute(_locked(select(inventory_table).where(*some_hosts).order_by(
+        table.host_id, table.resource_class), lock)).all()
+    claimed: dict[tuple[str, str], int] = {}
+    for host, text in connection.execute(select(allocations.c.host_id, allocations.c.resources).where(
+            allocations.c.resources != "{}", *some_claims)):
+        for name, n in orjson.loads(text).items():
+            claimed[host, name] = claimed.get((host, name), 0) + n
+    differences = []
+    for row in rows:
+        if row.used != (really := claimed.get((row.host_id, row.resource_class), 0)) and row.host_id in names:
+            differences.append(Difference(names[row.host_id], (row.used,), (really,), row.resource_class))
+            if repair:
+                connection.execute(update(inventory_table).where(
+                    table.host_id == row.host_id, table.resource_class == row.resource_class).values(used=really))
+    return differences

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of hosts: one class for each selection of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from magnetar_control.store.claims.allocations import RESOURCES, Amounts
+from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow
+from magnetar_control.store.engine.tables import column_defaults, hosts
+
+_TOTALS, _RESERVED, _USED, _LIMITS = (attrgetter(*(f"{name}{suffix}" for name in RESOURCES))
+                                      for suffix in ("", "_reserved", "_used", "_limit"))
+
+
+class ServiceHost(SelectedRow):
+    """The columns of a host that its compute service has. What its agent reports, most of a row, is not read."""
+
+    id: str
+    number: int
+    name: str
+    cell_id: str
+    created_at: str
+    disabled: bool
+    disabled_reason: str | None
+    forced_down: bool
+
+
+class SizedHost(ServiceHost):
+    """A host with its agent's endpoint and report (``info``), and its shared resources."""
+
+    endpoint: str
+    vcpus: int
+    vcpus_used: int
+    vcpus_reserved: int
+    memory_mb: int
+    memory_mb_used: int
+    memory_mb_reserved: int
+    disk_gb: int
+    disk_gb_used: int
+    disk_gb_reserved: int
+
+    info = DocumentColumn[Mapping[str, Any]]()
+
+
+class HealthHost(SelectedRow):
+    """The columns of a host that count for the health of its cell."""
+
+    name: str
+    cell_id: str
+    disabled: bool
+    forced_down: bool
+    vcpus_used: int
+    memory_mb_used: int
+    disk_gb_used: int
+    pcpus_used: int
+    vcpus_limit: int
+    memory_mb_limit: int
+    disk_gb_limit: int
+    pcpus_limit: int
+
+    @property
+    def used(self) -> Amounts:
+        """The claimed amounts."""
+        return Amounts._make(_USED(self.stored))
+
+    @property
+    def limits(self) -> Amounts:
+        """The claimable amounts."""
+        return Amounts._make(_LIMITS(self.stored))
+
+
+class DiskHost(SelectedRow):
+    """The size of a host's disk, and how much of it its agent reports as free, in GiB."""
+
+    name: str
+    disk_gb: int
+    disk_gb_free: int | None
+
+
+class HostSummary(NamedTuple):
+    """Name and id of a host, and columns of which one differs after the host or its cell has changed: whatever is not
+    here sets ``updated_at``."""
+
+    name: str
+    id: str
+    updated_at: str | None
+    cell_disabled: bool
+    servers: int
+    generation: int
+    disabled: bool
+    forced_down: bool
+    vcpus_used: int
+    memory_mb_used: int
+    disk_gb_used: int
+    pcpus_used: int
+    vcpus_limit: int
+    memory_mb_limit: int
+    disk_gb_limit: int
+    pcpus_limit: int
+
+
+class ResourceSums(NamedTuple):
+    """The number of the hosts that are not disabled, and sums of their columns."""
+
+    hosts: int
+    vcpus: int
+    vcpus_used: int
+    vcpus_reserved: int
+    memory_mb: int
+    memory_mb_used: int
+    memory_mb_reserved: int
+    disk_gb: int
+    disk_gb_used: int
+    disk_gb_reserved: int
+    disk_gb_free: int
+    servers: int
+
+
+class HostRow(HealthHost):
+    """A row of the table ``hosts``, and whether its cell is disabled. The scheduler keeps the rows of all hosts in
+    memory, so each use of a document decodes it."""
+
+    defaults = {**column_defaults(hosts), "cell_disabled": False}
+
+    id: str
+    number: int
+    endpoint: str
+    disabled_reason: str | None
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+    pcpus: int
+    vcpus_reserved: int
+    memory_mb_reserved: int
+    disk_gb_reserved: int
+    pcpus_reserved: int
+    vcpus_ratio: float | None
+    memory_mb_ratio: float | None
+    disk_gb_ratio: float | None
+    vcpus_own_reserved: int | None
+    memory_mb_own_reserved: int | None
+    disk_gb_own_reserved: int | None
+    pcpus_own_reserved: int | None
+    servers: int
+    disk_gb_free: int | None
+    pci_aliases: str
+    generation: int
+    created_at: str
+    updated_at: str | None
+    cell_disabled: bool
+
+    #: The resource ``host`` of its agent.
+    info = DocumentColumn[Mapping[str, Any]](kept=False)
+    #: The traits that an operator has set.
+    own_traits = DocumentColumn[Sequence[str]](kept=False)
+
+    @property
+    def totals(self) -> Amounts:
+        """The amounts that the host has."""
+        return Amounts._make(_TOTALS(self.stored))
+
+    @property
+    def reserved(self) -> Amounts:
+        """The amounts that no server gets."""
+        return Amounts._make(_RESERVED(self.stored))
+
+    def own_ratio(self, name: str) -> float | None:
+        """Return the allocation ratio of a resource that an operator has set for this host."""
+        ratio: float | None = getattr(self.stored, f"{name}_ratio", None)  # dedicated CPUs have none
+        return ratio
+
+    def own_reserved(self, name: str) -> int | None:
+        """Return the reserved amount of a resource that an operator has set for this host."""
+        reserved: int | None = getattr(self.stored, f"{name}_own_reserved")
+        return reserved

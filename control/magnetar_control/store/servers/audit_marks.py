@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The progress of the audit of a cell, which survives its conductors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from magnetar_control.store.engine.database import INSERT
+from magnetar_control.store.engine.tables import actions, audit_marks
+
+_ROW = "audit"
+_FETCH = select(audit_marks.c.position, audit_marks.c.action_id).where(audit_marks.c.name == _ROW)
+_SAVE = {kind: (query := insert(audit_marks)).on_conflict_do_update(index_elements=["name"], set_={
+    "position": query.excluded.position, "action_id": query.excluded.action_id}) for kind, insert in INSERT.items()}
+_NEWEST = select(func.max(actions.c.id))
+_ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindparam("after")).order_by(
+    actions.c.id).limit(bindparam("most"))
+
+
+class AuditMark(NamedTuple):
+    """The progress. *position*: in the slow pass over the cell; empty at its beginning. *action_id*: the last action
+    whose server was read as changed."""
+
+    position: str
+    action_id: int
+
+
+def fetch_audit_mark(connection: Connection) -> AuditMark | None:
+    """Return the progress of the audit; ``None`` before the first one."""
+    row = connection.execute(_FETCH).one_or_none()
+    return None if row is None else AuditMark(*row)
+
+
+def first_audit_mark(connection: Connection) -> AuditMark:
+    """Return the progress of a first audit: the pass begins, and reads the servers of all actions so far."""
+    return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
+
+
+def save_audit_mark(connection: Connection, mark: AuditMark) -> None:
+    """Store the progress of the audit."""
+    connection.execute(_SAVE[connection.dialect.name], {"name": _ROW, **mark._asdict()})
+
+
+def fetch_acted_servers(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
+    """Return the next actions after the one with the id *after*, at most *limit*: (id, server)."""
+    return [(row.id, row.server_id) for row in connection.execute(_ACTED, {"after": after, "most": limit})]

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The type of JSON objects whose keys have no type of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+Documents = list[Document]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rows of tags and addresses follow the servers' documents, and addresses of filters are complete."""
+
+import random
+import re
+
+from sqlalchemy import delete, insert, select
+
+from magnetar_control.store.engine.tables import server_addresses, server_tags, servers
+from magnetar_control.store.servers import cell_moves
+from magnetar_control.store.servers.server_candidates import possible_addresses
+from magnetar_control.store.servers.servers import insert_server_rows, update_server_progress, update_server_row
+
+ADDRESSES = '{"private": [{"addr": "10.0.0.7", "version": 4}, {"addr": "fd00::7", "version": 6}]}'
+MOMENT = "2026-11-01T00:00:00.000000"
+ROW = {"id": "s1", "project_id": "p", "user_id": "u", "name": "web", "vm_state": "active", "flavor_id": "1",
+       "flavor": "{}", "created_at": MOMENT, "tags": '["a", "b"]', "addresses": "{}"}
+
+
+def _texts(connection):
+    return [sorted(connection.execute(select(column)).scalars()) for column in (
+        server_tags.c.tag, server_addresses.c.address)]
+
+
+def test_rows_follow_the_documents_of_a_server(database):
+    with database.write() as connection:
+        insert_server_rows(connection, [ROW, {**ROW, "id": "s2", "tags": "[]"}], "req-1")
+        assert _texts(connection) == [["a", "b"], []]
+        update_server_progress(connection, "s1", addresses=ADDRESSES)
+        update_server_row(connection, "s1", tags='["c"]')
+        assert _texts(connection) == [["c"], ["10.0.0.7", "fd00::7"]]
+        update_server_row(connection, "s1", addresses=ADDRESSES, tags="[]", name="db")
+        assert _texts(connection) == [[], ["10.0.0.7", "fd00::7"]]
+        update_server_progress(connection, "s1", addresses="{}", deleted_at=MOMENT)
+        assert _texts(connection) == [[], []]
+
+
+def test_rows_leave_and_arrive_with_their_server(database):
+    with database.write() as connection:
+        insert_server_rows(connection, [ROW], "req-1")
+        update_server_row(connection, "s1", addresses=ADDRESSES)
+        leaving = cell_moves.fetch_moving_rows(connection, "s1")
+        cell_moves.remove_moved_rows(connection, "s1")
+        assert _texts(connection) == [[], []]
+        assert cell_moves.insert_moving_rows(connection, leaving)
+        assert _texts(connection) == [["a", "b"], ["10.0.0.7", "fd00::7"]]
+        connection.execute(delete(servers))
+        assert _texts(connection) == [[], []]
+
+
+def test_a_new_server_is_unchanged_since_its_creation(database):
+    with database.write() as connection:
+        connection.execute(insert(servers), [ROW])
+        assert connection.execute(select(servers.c.updated_at)).scalar() == MOMENT
+
+
+def test_possible_addresses_are_all_that_an_expression_accepts():
+    drawn = random.Random(5)
+    numbers = ("0", "1", "2", "5", "10", "11", "25", "55", "77", "100", "112", "152", "168", "192", "200", "255")
+    addresses = [".".join(drawn.choices(numbers, k=4)) for _at in range(3000)]
+    known = 0
+    for _at in range(200):
+        text = ".".join(drawn.choices(numbers, k=4))
+        pattern = f"{drawn.choice(('', '^'))}{drawn.choice((text, re.escape(text)))}{drawn.choice(('', '$'))}"
+        possible = possible_addresses(pattern)
+        if possible is not None:
+            known += 1
+            assert {address for address in addresses if re.search(pattern, address)} == set(addresses) & set(possible)
+    assert known > 100
+    assert possible_addresses("10.0.0.77") == ["10.0.0.77", "110.0.0.77", "210.0.0.77"]
+    for pattern in ("", "10.0.0", "192.168.1.5", "10.0.0.[0-9]", "fd00::1", "1.2.3.4.5"):
+        assert possible_addresses(pattern) is None, pattern
