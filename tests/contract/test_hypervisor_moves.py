@@ -56,12 +56,12 @@ def test_a_migration_that_cannot_be_leaves_the_domain_alone(place: Place, state:
     uuid, hypervisor = place.defined(), place.hypervisor
     if state != OFF:
         hypervisor.start(uuid, paused=state == PAUSED)
-    passage = MigrationParams(
+    params = MigrationParams(
         libvirt=place.folder / "libvirt", qemu=place.folder / "qemu", disks=place.folder / "disks",
         persistent=hypervisor.render(place.spec(uuid=uuid)), folder=(place.folder, place.folder), nics={},
         bandwidth=None, max_downtime=None, auto_converge=True, time_limit=None, on_time_limit="abort")
     gone: list[str] = []
     with pytest.raises(HypervisorError, match="not running" if state == OFF else "could not migrate"):
-        hypervisor.migrate(uuid, passage, lambda _facts: None, lambda: bool(gone.append("called")))
+        hypervisor.migrate(uuid, params, lambda _facts: None, lambda: bool(gone.append("called")))
     assert place.state(uuid) == state and not gone
     hypervisor.destroy(uuid)

@@ -24,7 +24,7 @@ from .state import FakeDomain, State, parse_domain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.host.hypervisor import CutOverCallback, MigrationParams, ProgressCallback
     from magnetar_agent.host.storage import DiskKey
 
 #: The longest path of a unix socket in bytes (sockaddr_un).
@@ -93,24 +93,25 @@ class Migrations(State):
             self.post_copied.append(uuid)
             return True
 
-    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
+    def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
+                on_cut_over: CutOverCallback) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]
         if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
         self._must_answer(uuid, "migrate")
-        disks = [d.path for d in domain.seen().disks if d.target in migrated_disks(domain.xml, passage.folder[0])]
+        disks = [d.path for d in domain.seen().disks if d.target in migrated_disks(domain.xml, params.folder[0])]
         for tenth in range(11):
             on_progress({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
-        source_folder, target_folder = passage.folder
-        sent = {"uuid": uuid, "tpm": domain.tpm, "live": target_domain_xml(domain.live, passage),
-                "xml": passage.persistent,
+        source_folder, target_folder = params.folder
+        sent = {"uuid": uuid, "tpm": domain.tpm, "live": target_domain_xml(domain.live, params),
+                "xml": params.persistent,
                 "disks": {str(target_folder / path.relative_to(source_folder)): base64.b64encode(
                     path.read_bytes()).decode()
                           for path in disks}}
         answer = b""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(str(passage.libvirt))
+            sock.connect(str(params.libvirt))
             with sock.makefile("rwb") as talk:
                 talk.write(json.dumps(sent).encode() + b"\n")
                 talk.flush()

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class EnsureCall(Protocol):
-    """``reconcile.ensure_resource`` without any permission, and not as a dry run."""
+    """The function ``reconcile.ensure_resource`` without any permission, and not as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
 class ReviseCall(Protocol):
-    """``reconcile.revise_resource``."""
+    """The function ``reconcile.revise_resource``: it changes an existing resource."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                  operation: Operation) -> Result: ...

@@ -147,9 +147,9 @@ class MigrationParams:
 
 
 #: Called with the progress of a migration: ``{done, total, remaining, dirty_rate}`` in bytes. Raises ``Cancelled``.
-Going = Callable[[Mapping[str, int]], None]
+ProgressCallback = Callable[[Mapping[str, int]], None]
 #: Called when the guest is off at the source; returns whether it is complete at the target.
-Gone = Callable[[], bool]
+CutOverCallback = Callable[[], bool]
 #: Counters of a disk, and of a NIC as its guest sees them. A counter that is not available is ``None``.
 DISK_COUNTERS = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors")
 NIC_COUNTERS = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", "tx_packets", "tx_errors", "tx_drop")
@@ -370,7 +370,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
     def cpu_lacks(self, cpu: str) -> str:
         """Return what this host lacks for that CPU of a KVM guest, with its model; "" if nothing."""
 
-    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
+    def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
+                on_cut_over: CutOverCallback) -> None:
         """Move a running domain to another host.
 
         *on_cut_over* is called once, as early as the result is certain: the domain is then off here and paused at the

@@ -3,8 +3,9 @@
 files.
 
 The owner of the server changes once, and the target records that: when the source has told it that the guest is off
-there for good (``arrive``). Until then every step can be repeated or undone, and the guest never runs on the target;
-from then on the target's copy is the server, and the source's copy is only removed.
+there for good (``arrive``). Until then every step can be repeated or undone, and the guest does not run on the target,
+except after a switch to post-copy, which cannot be undone. From then on the target's copy is the server, and the
+source's copy is only removed.
 """
 
 from __future__ import annotations

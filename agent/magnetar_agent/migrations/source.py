@@ -234,9 +234,9 @@ class _Move:
             if guest_runs(self.host, self.document) or not arrived:
                 self._go(talk)
             if not self.arrived:
-                self._arrive(talk)
+                self._hand_over(talk)
 
-    def _arrive(self, talk: Rpc) -> None:
+    def _hand_over(self, talk: Rpc) -> None:
         """Give the server to the target: the guest is off here for good."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
@@ -371,11 +371,11 @@ class _Move:
                 downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
                 auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),
                 time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
-                native=(self.remote.host, self.remote.peer) if native else None), self._going,
-                lambda: self._gone(talk))
+                native=(self.remote.host, self.remote.peer) if native else None), self._record_progress,
+                lambda: self._cut_over(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
-            if not guest_runs(self.host, self.document) and self._gone(talk):
+            if not guest_runs(self.host, self.document) and self._cut_over(talk):
                 return
             if native and not isinstance(error, GuestSilent):
                 raise HypervisorError(
@@ -389,16 +389,16 @@ class _Move:
             links.close_forwards(self.document.id)
             shutil.rmtree(run, ignore_errors=True)
 
-    def _gone(self, talk: Rpc) -> bool:
+    def _cut_over(self, talk: Rpc) -> bool:
         """Give the server to the target if its copy is complete: the guest's QEMU has ended here, and the guest
         continues there immediately. Return whether it has arrived."""
         if not talk.call("look")["arrived"]:
             return False
         self.logs.send_rest(talk)
-        self._arrive(talk)
+        self._hand_over(talk)
         return True
 
-    def _going(self, facts: Any) -> None:
+    def _record_progress(self, facts: Any) -> None:
         self._say("memory and disks", facts["done"], facts["total"], remaining=facts["remaining"],
                   dirty_rate=facts["dirty_rate"],
                   seconds_left=self.throughput.seconds_left(facts["done"], facts["remaining"]))

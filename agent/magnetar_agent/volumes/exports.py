@@ -177,14 +177,14 @@ def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -
 
 
 def admit_peer(host: LocalHost, id: str, peer: str) -> Fields:
-    """Let *peer* in too; return the ``origin``."""
+    """Allow the agent *peer* to connect to the export *id* too; return the ``origin``."""
     document = _change(host, id, lambda peers: [*(other_peer for other_peer in peers if other_peer != peer), peer])
     volume = host.documents.get("volume", document.want["volume"])
     return {"origin": export_origin(host, volume) if volume else None}
 
 
 def restrict_to_peer(host: LocalHost, id: str, peer: str) -> None:
-    """Let in only *peer*."""
+    """Allow no other agent than *peer* to connect to the export *id*."""
     _change(host, id, lambda _peers: [peer])
 
 

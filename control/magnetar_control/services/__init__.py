@@ -175,12 +175,13 @@ class Networks(Protocol):
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Return NICs for a result of ``check_requested``, with the same resources. Missing ports are created, with the
-        security groups *groups*. Repeated calls return the same NICs.
+        """Create the ports that are missing and return the NICs of a server, for the result of ``check_requested``.
+        Repeated calls return the same NICs.
 
-        *hostname*: of the server, for its ports' names in DNS. *host*: the host where it will be, if known, so that
-        ``prepare`` only waits. Raises ``Conflict`` when a port asks for other resources by then, ``Forbidden`` when the
-        project's quota of ports is used up, ``NotFound`` when a network or port was removed meanwhile.
+        *groups*: the security groups of new ports. *hostname*: of the server, for its ports' names in DNS. *host*: the
+        host where it will be, if known, so that ``prepare`` only waits. Raises ``Conflict`` when a port asks for other
+        resources than ``check_requested`` returned, ``Forbidden`` when the project's quota of ports is used up,
+        ``NotFound`` when a network or port was removed meanwhile.
         """
 
     def room(self, context: Context, name: str,

@@ -56,7 +56,7 @@ class ApiWorker:
             self.process.stdin.flush()
 
     def wait(self) -> int:
-        """Wait until it ends, and return its status. ``ready`` is set when it serves."""
+        """Wait until the process ends, and return its status. Set ``ready`` when it accepts requests."""
         assert self.process.stdout
         if self.process.stdout.read(1):
             self.ready.set()
@@ -67,7 +67,7 @@ class ApiWorker:
         return status
 
     def end(self) -> None:
-        """Have it end when its requests are answered."""
+        """Ask the process to end when its requests are answered."""
         self.retired = True
         self.process.terminate()
 

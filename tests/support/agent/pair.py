@@ -274,13 +274,13 @@ class Held:
         while not self.on.wait(0.01):
             going()
 
-    def _live(self, uuid: str, passage: Any, going: Callable[[Any], None], gone: Any) -> None:
+    def _live(self, uuid: str, params: Any, going: Callable[[Any], None], gone: Any) -> None:
         def slow(facts: Any) -> None:
             going(facts)
             if facts["done"] == self.done:
                 self._wait(lambda: going(facts))
 
-        self._whole(uuid, passage, slow, gone)
+        self._whole(uuid, params, slow, gone)
 
     def _after(self, *given: Any) -> None:
         self._whole(*given)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents permit it
-to run.
+to run. Where post-copy is permitted, libvirt starts the guest at the target itself.
 
 The pause makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and "there is a
 small chance" (its own words) that the guest already runs at the target then. A paused guest at the target cannot run in
@@ -31,7 +31,7 @@ from . import cpu_models, tpm
 from .migrated_xml import migrated_disks, target_domain_xml
 
 if TYPE_CHECKING:
-    from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.host.hypervisor import CutOverCallback, MigrationParams, ProgressCallback
     from magnetar_agent.host.storage import DiskKey
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
@@ -118,7 +118,8 @@ class Migrations:
             return bool(facts.get("memory_processed")) and _post_copied(domain, facts)
         return self.connection.ask(f"go over to post-copy with the domain {uuid}", uuid, begin)
 
-    def migrate(self, uuid: str, passage: MigrationParams, on_progress: Going, on_cut_over: Gone) -> None:
+    def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
+                on_cut_over: CutOverCallback) -> None:
         """Call virDomainMigrateToURI3 in a separate thread, while another one watches and steers. Raises
         ``GuestSilent`` when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
         purpose = f"migrate the domain {uuid}"
@@ -128,16 +129,16 @@ class Migrations:
 
         def move(connection: Any) -> None:
             domain = connection.lookupByUUIDString(uuid)
-            parameters = _parameters(domain, passage)
-            flags = _flags(passage, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
-            work = _Work(domain, f"qemu+unix:///system?socket={passage.libvirt}", parameters, flags)
+            parameters = _parameters(domain, params)
+            flags = _flags(params, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
+            work = _Work(domain, f"qemu+unix:///system?socket={params.libvirt}", parameters, flags)
             disks = bool(flags & libvirt.VIR_MIGRATE_NON_SHARED_INC)
             still = _emulated(domain)
 
             def follow(conn: Any) -> None:
                 watched = conn.lookupByUUIDString(uuid)
                 with _stopped(conn, watched, disks, pause) if still else nullcontext():
-                    _Watch(watched, passage, on_progress).until(work, on_cut_over)
+                    _Watch(watched, params, on_progress).until(work, on_cut_over)
             self.connection.call(purpose, follow, Lane.WATCH, uuid)
         self.connection.ask(purpose, uuid, move, Lane.LONG, MIGRATES)
 
@@ -204,14 +205,14 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
 class _Watch:
     """Reports the progress, and acts when the migration is cancelled or takes too long."""
 
-    def __init__(self, domain: Any, passage: MigrationParams, on_progress: Going) -> None:
-        self.domain, self.passage, self.going = domain, passage, on_progress
+    def __init__(self, domain: Any, params: MigrationParams, on_progress: ProgressCallback) -> None:
+        self.domain, self.params, self.on_progress = domain, params, on_progress
         self.why: Exception | None = None
         self._late = self._aborted = False
-        self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
-        self._began, self._downtimes = time.monotonic(), downtime_schedule(passage)
+        self._deadline = time.monotonic() + params.time_limit if params.time_limit else None
+        self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
-    def until(self, work: _Work, on_cut_over: Gone) -> None:
+    def until(self, work: _Work, on_cut_over: CutOverCallback) -> None:
         """Start *work* and return at its end. Raises the reason for giving up, or libvirt's error.
 
         *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest
@@ -248,7 +249,7 @@ class _Watch:
         self._allow_downtime()
         if self.why is None:
             try:
-                self.going(_told(facts))
+                self.on_progress(_told(facts))
             except Cancelled as cancelled:
                 self.why = cancelled
         if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
@@ -273,21 +274,21 @@ class _Watch:
 
         While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's error here; or, after an
         earlier migration of this guest that failed, accepts and forgets it."""
-        action = self.passage.on_time_limit
+        action = self.params.on_time_limit
         if action == "pause":
             self.domain.suspend()
         elif action == "post_copy":
             return _post_copied(self.domain, facts)
         else:
-            self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
+            self.why = TimedOut(f"The migration took longer than {self.params.time_limit} s and was aborted; the "
                                 "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
                                 "pause or post_copy.")
         return True
 
 
-def downtime_schedule(passage: MigrationParams) -> list[tuple[float, int]]:
+def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
     """Return pairs: from this second of the migration on, the guest may stand still for so many ms."""
-    most, steps, delay = passage.max_downtime, passage.downtime_steps, passage.downtime_delay
+    most, steps, delay = params.max_downtime, params.downtime_steps, params.downtime_delay
     if most is None:
         return []
     if not steps or not delay:
@@ -309,35 +310,35 @@ def _process(name: str) -> int | None:
         return None
 
 
-def _flags(passage: MigrationParams, copies: bool) -> int:
+def _flags(params: MigrationParams, copies: bool) -> int:
     # libvirt cannot know that both paths of a volume lead to the same content; the agents ensure that.
     flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
     flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
-    post = passage.may_post_copy
-    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge and not post else 0
-    flags |= libvirt.VIR_MIGRATE_TLS if passage.native else 0
+    post = params.may_post_copy
+    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if params.auto_converge and not post else 0
+    flags |= libvirt.VIR_MIGRATE_TLS if params.native else 0
     return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
 
 
-def _parameters(domain: Any, passage: MigrationParams) -> dict[str, Any]:
+def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
     parameters: dict[str, Any] = {
-        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: passage.persistent,
+        libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: params.persistent,
         libvirt.VIR_MIGRATE_PARAM_DEST_XML: target_domain_xml(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
-                                                              passage),
+                                                              params),
     }
-    disks = migrated_disks(domain.XMLDesc(0), passage.folder[0])
+    disks = migrated_disks(domain.XMLDesc(0), params.folder[0])
     if disks:
         parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
-    if passage.native:
-        host, name = passage.native
+    if params.native:
+        host, name = params.native
         parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
         parameters[libvirt.VIR_MIGRATE_PARAM_TLS_DESTINATION] = name
     else:
-        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{passage.qemu}"
+        parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"unix://{params.qemu}"
         if disks:
-            parameters[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{passage.disks}"
-    if passage.bandwidth is not None:
-        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = passage.bandwidth
+            parameters[libvirt.VIR_MIGRATE_PARAM_DISKS_URI] = f"unix://{params.disks}"
+    if params.bandwidth is not None:
+        parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = params.bandwidth
     return parameters
 
 

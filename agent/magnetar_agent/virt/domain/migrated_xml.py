@@ -32,23 +32,23 @@ def migrated_disks(xml: str, folder: Path) -> list[str]:
     return targets
 
 
-def target_domain_xml(xml: str, passage: MigrationParams) -> str:
+def target_domain_xml(xml: str, params: MigrationParams) -> str:
     """Return the XML of a running domain for the target: with the folder, the networks and the paths to its volumes
     (the disks with serial numbers) there."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
-    source_folder, target_folder = (str(path) + "/" for path in passage.folder)
+    source_folder, target_folder = (str(path) + "/" for path in params.folder)
     for element in root.iter():
         for key, value in element.attrib.items():
             if value.startswith(source_folder):
                 element.set(key, target_folder + value[len(source_folder):])
         if element.text and element.text.startswith(source_folder):
             element.text = target_folder + element.text[len(source_folder):]
-    _volumes(root, passage)
-    _placement(root, ET.fromstring(passage.persistent))  # noqa: S314 (our template's)
-    _devices(root, ET.fromstring(passage.persistent), passage.devices)  # noqa: S314 (our template's)
+    _volumes(root, params)
+    _placement(root, ET.fromstring(params.persistent))  # noqa: S314 (our template's)
+    _devices(root, ET.fromstring(params.persistent), params.devices)  # noqa: S314 (our template's)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
-        network, bridge, tap, port = passage.nics.get("" if mac is None else mac.get("address", ""), (None,) * 4)
+        network, bridge, tap, port = params.nics.get("" if mac is None else mac.get("address", ""), (None,) * 4)
         source, target = card.find("source"), card.find("target")
         if target is not None and tap:
             target.set("dev", tap)
@@ -116,9 +116,9 @@ def _shared(disk: ET.Element) -> str | None:
     return disk.findtext("serial") or (None if own_source is None else own_source.get("name"))
 
 
-def _volumes(root: ET.Element, passage: MigrationParams) -> None:
+def _volumes(root: ET.Element, params: MigrationParams) -> None:
     target_disks = {_shared(disk): disk
-                    for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
+                    for disk in ET.fromstring(params.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
     for disk in root.iterfind("devices/disk"):
         name = _shared(disk)
         other = target_disks.get(name) if name else None

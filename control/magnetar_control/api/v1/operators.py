@@ -51,7 +51,7 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class ComputeServices(CloudDriver):
-    """The driver of compute services. They exist because of their hosts, so they can only be changed here."""
+    """The driver of compute services. Each host has one, so none is created or deleted here."""
 
     kind = ComputeService
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The removal of objects from hosts after the cloud has deleted them (``store.hosts.host_removals``): networks, exports
-of volumes. The audit finds objects without a row there."""
+of volumes. The audit finds objects without a row there. Servers: ``host_watch``, when the host's agent connects."""
 
 from __future__ import annotations
 

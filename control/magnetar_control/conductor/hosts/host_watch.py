@@ -219,7 +219,8 @@ class HostWatch:
                 self.follow(name, [client.get("server", row.id)])
 
     def _on_connect(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Compare everything on the host with the database, when the agent connects."""
+        """Compare everything on the host with the database when its agent connects, and finish what waited for it:
+        deletions of servers, starts of guests."""
         self.follow(name, [resource for resource in resources if not resource.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
             host_groups.compare_security_groups(self.conductor, client, name,
@@ -229,6 +230,10 @@ class HostWatch:
         if any(resource.get("held") for resource in resources):
             threading.Thread(target=host_return.start_held_servers, args=(self.conductor, name, resources),
                              name=f"release {name}", daemon=True).start()
+        self._remove_deleted_servers(name, resources)
+
+    def _remove_deleted_servers(self, name: str, resources: list[Mapping[str, Any]]) -> None:
+        """Remove the servers from a host that were deleted while it was silent."""
         database = self.conductor.database
         with database.read() as connection:
             deleted_ids = connection.execute(select(servers.c.id).where(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The audit: it compares databases, services and hosts, and finds whatever is stuck, lost or left behind.
 
-``audit_pages`` leads through a cell or a cloud, ``AuditReader`` reads one page, and ``CHECKS`` are pure functions of
-that page. A finding counts when two readings have it: a busy cloud changes while it is read. An idle cloud has no
+``audit_pages`` yields the pages of a cell or a cloud, ``AuditReader`` reads one page, and ``CHECKS`` are pure functions
+of that page. A finding counts when two readings have it: a busy cloud changes while it is read. An idle cloud has no
 findings. ``CellAudit`` is the audit by a conductor, ``run_with_state`` the audit by the command."""
 
 from __future__ import annotations

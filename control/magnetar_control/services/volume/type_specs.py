@@ -30,7 +30,7 @@ TRUTH = {"<is> true": True, "<is> false": False}
 def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int, zone: str) -> None:
     """Raise ``InvalidRequest`` when a volume of the type would not fulfil the extra *specs*.
 
-    *pool*: the pool of the volume. *size*: GiB. *zone*: the availability zone of all volumes.
+    *pool*: the pool of the volume. *size*: GiB. *zone*: the volume service's availability zone.
     """
     lacking = [*_lacking(specs, {**CAPABILITIES, POOL: pool}, size, zone)]
     if lacking:

@@ -19,10 +19,10 @@ class JsonColumn(TypeDecorator[Any]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's name
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
         """Return the JSON text of a document."""
         return None if value is None else orjson.dumps(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's name
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         """Return the document of JSON text."""
         return None if value is None else orjson.loads(value)

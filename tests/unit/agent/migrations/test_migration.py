@@ -15,7 +15,7 @@ import yaml
 
 from magnetar_agent.drivers.migration import plan_migration
 from magnetar_agent.host.file_modes import make_state_folder
-from magnetar_agent.host.hypervisor import Going, Gone, MigrationParams
+from magnetar_agent.host.hypervisor import CutOverCallback, MigrationParams, ProgressCallback
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Migrate, abort_host_migration
 from magnetar_core.plan import Step
@@ -133,9 +133,9 @@ def native(pair: Pair, monkeypatch: pytest.MonkeyPatch, *sides: bool) -> list[tu
         monkeypatch.setattr(host.agent.host, "settings", replace(host.agent.host.settings, native_tls=on))
     migrate = pair.one.fake.migrate
 
-    def noted(uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
-        went.append(passage.native)
-        migrate(uuid, passage, going, gone)
+    def noted(uuid: str, params: MigrationParams, going: ProgressCallback, gone: CutOverCallback) -> None:
+        went.append(params.native)
+        migrate(uuid, params, going, gone)
 
     monkeypatch.setattr(pair.one.fake, "migrate", noted)
     return went

@@ -96,7 +96,7 @@ class Domain:
 
 @pytest.fixture
 def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
-    """Migrates a domain with options of a passage; returns what *going* was told."""
+    """Migrates a domain with these options of ``MigrationParams``; returns what *going* was told."""
     monkeypatch.setattr(migrate, "LOOK", 0.01)
     monkeypatch.setattr(migrate, "_emulated", lambda _domain: False)
 
@@ -107,8 +107,8 @@ def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
         moves.connection = SimpleNamespace(  # type: ignore[assignment]
             call=lambda _what, function, _lane=None, _guest="": function(connection),
             ask=lambda _what, _guest, function, _lane, _kind: function(connection))
-        passage = MigrationParams(**{**vars(PASSAGE), **options})
-        moves.migrate("8c7d3c0e", passage, going or told.append, lambda: True)
+        params = MigrationParams(**{**vars(PASSAGE), **options})
+        moves.migrate("8c7d3c0e", params, going or told.append, lambda: True)
         return told
 
     yield run

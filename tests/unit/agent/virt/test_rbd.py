@@ -179,8 +179,8 @@ def test_a_guest_that_moves_finds_its_images_as_the_target_does() -> None:
         return (f"<domain><devices><disk type='network'><driver name='qemu' type='raw'/><source protocol='rbd' "
                 f"name='{image}'><host name='{host}'/><auth username='magnetar'><secret type='ceph' uuid='{secret}'/>"
                 "</auth></source><backingStore/><target dev='vda'/></disk></devices></domain>")
-    passage: Callable[..., Any] = MigrationParams
-    found = migrated_xml.target_domain_xml(domain("here", "mon1"), passage(
+    params: Callable[..., Any] = MigrationParams
+    found = migrated_xml.target_domain_xml(domain("here", "mon1"), params(
         libvirt=Path("/l"), qemu=Path("/q"), disks=Path("/d"), persistent=domain("there", "mon2"),
         folder=(Path("/one"), Path("/two")), nics={}))
     source = ET.fromstring(found).find("devices/disk/source")

@@ -101,7 +101,7 @@ class OvnEngine:
     def repair(self, desired: Wanted) -> int:
         if cards := _on_cards(desired):
             desired = _placed(desired, cards, self._chassis() if self._knows_chassis() else None)
-        done = _Repair(self._connected(), desired, self.token)
+        done = _WriteDifference(self._connected(), desired, self.token)
         work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
                                            log_errors=False)
         work.add(done)
@@ -229,8 +229,9 @@ class _Api:
         self.ovsdb_connection, self.idl = open_, open_.idl
 
 
-class _Repair(command.BaseCommand):  # type: ignore[misc]
-    """A repair: the transaction that writes the difference also finds it. ``number``: the number of the change."""
+class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
+    """The command of ``ovsdbapp`` that finds the difference and writes it, in one transaction. ``number``:
+    that of the change."""
 
     def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
         super().__init__(_Api(open_))
