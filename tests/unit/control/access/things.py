@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 
-import orjson
 from sqlalchemy import insert
 
 from magnetar_control.api.v1.driver import NAMESPACE
@@ -34,6 +33,7 @@ from magnetar_control.services.volume import tables as volume
 from magnetar_control.store.engine import tables as store
 from magnetar_control.store.engine.database import insert_if_absent, utc_now
 from magnetar_control.store.hosts import hosts
+from tests.support.control.columns import row_values
 
 PROJECTS = ("red", "blue")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ of-{0}-keypair"
@@ -58,8 +58,7 @@ class Things:
         """Add a row; its id."""
         columns = {"created_at": utc_now()} if "created_at" in table.c else {}
         columns |= {"id": fresh()} if "id" in table.c and table.c.id.autoincrement is not True else {}
-        row = {**columns, **{name: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
-                             for name, value in values.items()}}
+        row = {**columns, **row_values(values, table)}
         self.connection.execute(insert(table).values(**row))
         return row.get("id")
 

@@ -40,6 +40,7 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts import conductors, hosts
 from magnetar_control.web import Request
+from tests.support.control.columns import row_values
 
 from .compute import Agents, Compute, Reply, Teller
 
@@ -231,7 +232,7 @@ class Run:
             self.host(name, columns or {})
         given = self.told.get("given", {})
         for name, columns in given.get("servers", {}).items():
-            self.variables[name] = self.compute.server(**_columns(filled(columns or {}, self.variables)))
+            self.variables[name] = self.compute.server(**row_values(filled(columns or {}, self.variables)))
         self.insert(given.get("rows", {}))
         self.compute.cloud.agents = Agents(**{
             host: Teller(told) for host, told in self.given.get("agents", {}).items()})
@@ -260,7 +261,7 @@ class Run:
             with database.write() as connection:
                 for columns in many:
                     made = {"created_at": utc_now()} if "created_at" in table.c else {}
-                    connection.execute(insert(table).values(**{**made, **_columns(columns)}))
+                    connection.execute(insert(table).values(**{**made, **row_values(columns, table)}))
 
     def step(self, number, step):
         step = {key: filled(value, self.variables) for key, value in step.items() if key not in ("save", "each")}
@@ -298,12 +299,6 @@ class Run:
         content = b"" if told.get("body") is None else orjson.dumps(told["body"])
         return Reply(self.compute.application.handle(Request(
             method, path, "&".join(filter(None, [query, *more])), headers, content, "http://cloud")))
-
-
-def _columns(columns):
-    """Maps and lists are columns of JSON text."""
-    return {key: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
-            for key, value in columns.items()}
 
 
 def _listed(value):
