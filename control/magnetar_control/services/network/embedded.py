@@ -184,9 +184,8 @@ class EmbeddedNetworks:
             if insert_if_absent(connection, networks, id=id, shared=True, is_default=True, **usual, **common):
                 sharing.share_new_row(connection, "network", {"id": id, "project_id": "", "shared": True})
                 insert_if_absent(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
-                                 cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]",
-                                 **common,
-                                 allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
+                                 cidr=str(net), gateway_ip=str(net[1]), dns_nameservers=[], host_routes=[],
+                                 allocation_pools=[{"start": str(net[2]), "end": str(net[-2])}], **common)
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
         """Return the normal form of *requested*. It also has ``make``: the id of a port to be made is derived from it,

@@ -19,12 +19,14 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     Table,
+    Text,
     delete,
     false,
     insert,
     or_,
     select,
     true,
+    type_coerce,
     update,
 )
 
@@ -33,6 +35,7 @@ from magnetar_control.services.network.engine.changes import ChangeLog
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.engine.conditions import Order, keyset_condition
 from magnetar_control.store.engine.database import Database, is_transaction_conflict, utc_now
+from magnetar_control.store.engine.json_column import JsonColumn
 from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
@@ -122,7 +125,8 @@ def find_resource_row(connection: Connection, context: Context, resource: Networ
 
 def column_values(table: Table, values: Document) -> Document:
     """Return *values* as columns of the table: lists and objects as JSON text."""
-    return {name: orjson.dumps(value).decode() if isinstance(value, list | dict) else value
+    return {name: orjson.dumps(value).decode() if isinstance(value, list | dict)
+            and not isinstance(table.c[name].type, JsonColumn) else value
             for name, value in values.items() if name in table.c}
 
 
@@ -156,6 +160,11 @@ def choice_filter(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
 def ip_version_filter(six: ColumnElement[bool]) -> Filter:
     """Return the filter ``ip_version``. *six*: the condition of IPv6 rows."""
     return choice_filter({"4": ~six, "6": six})
+
+
+def _column_value(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the value that a filter compares: of a JSON column its text, as a query's values are texts."""
+    return type_coerce(column, Text) if isinstance(column.type, JsonColumn) else column
 
 
 class _Undone(Exception):
@@ -251,7 +260,7 @@ class NetworkStore:
             if len(new_tags) > tags.MOST:
                 raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(new_tags)}")
             connection.execute(update(table).where(table.c.id == id).values(
-                tags=orjson.dumps(new_tags).decode(), updated_at=utc_now()))
+                tags=new_tags, updated_at=utc_now()))
 
         run_transaction(self.database, act)
 
@@ -377,7 +386,7 @@ class NetworkStore:
         for name in page.filters:
             if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")
-        return [filters[name](values) if name in filters else table.c[name].in_(values)
+        return [filters[name](values) if name in filters else _column_value(table.c[name]).in_(values)
                 for name, values in page.filters.items()]
 
     def _order(self, page: Page) -> Order:

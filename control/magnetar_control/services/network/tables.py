@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
 )
 
+from magnetar_control.store.engine.json_column import JsonColumn
 from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, UUID, timestamp_columns
 
 
@@ -27,7 +28,7 @@ def owned_columns() -> tuple[Column[Any], ...]:
     """Return the columns of every resource of a project."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""),
-            Column("tags", DOCUMENT, nullable=False, default="[]"))
+            Column("tags", JsonColumn, nullable=False, default=list))
 
 
 def define_page_indexes(table: str) -> tuple[Index, Index]:
@@ -71,7 +72,7 @@ address_scopes = Table(
 #: ``default_quota``: how much of the pool a project may have, in IPv4 addresses or IPv6 networks of 64 bits.
 subnet_pools = Table(
     "subnet_pools", API, *owned_columns(), Column("ip_version", Integer, nullable=False),
-    Column("prefixes", DOCUMENT, nullable=False), Column("min_prefixlen", Integer, nullable=False),
+    Column("prefixes", JsonColumn, nullable=False), Column("min_prefixlen", Integer, nullable=False),
     Column("default_prefixlen", Integer, nullable=False), Column("max_prefixlen", Integer, nullable=False),
     Column("default_quota", BigInteger), Column("shared", Boolean, nullable=False, default=False),
     Column("is_default", Boolean, nullable=False, default=False),
@@ -82,8 +83,8 @@ subnets = Table(
     "subnets", API, *owned_columns(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"),
                                              nullable=False),
     Column("cidr", String(43), nullable=False), Column("gateway_ip", String(45)),
-    Column("enable_dhcp", Boolean, nullable=False, default=True), Column("allocation_pools", DOCUMENT, nullable=False),
-    Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False),
+    Column("enable_dhcp", Boolean, nullable=False, default=True),
+    *(Column(name, JsonColumn, nullable=False) for name in ("allocation_pools", "dns_nameservers", "host_routes")),
     # IPv6: how guests get their addresses, and what routers advertise (Neutron's words).
     Column("ipv6_address_mode", String(16)), Column("ipv6_ra_mode", String(16)),
     Column("subnetpool_id", UUID, ForeignKey("subnet_pools.id")), *timestamp_columns(),
@@ -135,7 +136,7 @@ security_group_hosts = Table(
     Column("due", Boolean), Index("security_group_hosts_due", "due", "host"))
 
 address_groups = Table(
-    "address_groups", API, *owned_columns(), Column("addresses", DOCUMENT, nullable=False, default="[]"),
+    "address_groups", API, *owned_columns(), Column("addresses", JsonColumn, nullable=False, default=list),
     *timestamp_columns(),
     *define_page_indexes("address_groups"))
 
@@ -168,7 +169,7 @@ beginnings = Table("network_beginnings", API, Column("name", NAME, primary_key=T
 routers = Table(
     "routers", API, *owned_columns(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("enable_snat", Boolean, nullable=False, default=True),
-    Column("routes", DOCUMENT, nullable=False, default="[]"), *timestamp_columns(),
+    Column("routes", JsonColumn, nullable=False, default=list), *timestamp_columns(),
     *define_page_indexes("routers"))
 
 #: The first network of a project, if it was created automatically.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import orjson
 from sqlalchemy import ColumnElement, Table, and_, false, not_, or_
 
 from magnetar_control.store.engine.conditions import has_word
@@ -22,7 +21,7 @@ FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 def tags_of(row: Mapping[Any, Any]) -> list[str]:
     """Return the tags of a resource; an empty list for resources that cannot have tags."""
-    tags: list[str] = orjson.loads(row.get("tags") or "[]")
+    tags: list[str] = row.get("tags") or []
     return tags
 
 

@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import context
 
+from magnetar_control.store.engine.json_column import JsonColumn
 from magnetar_control.store.engine.schema import add_services, is_compared
+
+
+def _render_type(kind: str, item: Any, _context: Any) -> str | bool:
+    """Return the text of a JSON column's type in a written migration, which keeps the type of the database."""
+    return "sa.Text()" if kind == "type" and isinstance(item, JsonColumn) else False
+
 
 add_services()
 given = context.config.attributes
 context.configure(connection=given["connection"], target_metadata=given["metadata"],
-                  version_table=given["version_table"], include_object=is_compared,
+                  version_table=given["version_table"], include_object=is_compared, render_item=_render_type,
                   render_as_batch=given["connection"].dialect.name == "sqlite")
 with context.begin_transaction():
     context.run_migrations()

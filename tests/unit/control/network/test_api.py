@@ -78,6 +78,22 @@ def test_the_owner_of_a_network_is_not_told_the_ports_of_others(ask):
     assert message(ask) == f"{in_use}, id for these ports is {own}; some are other projects'."
 
 
+def test_lists_compare_the_text_of_lists_in_a_row(ask):
+    """Few ask so; a page begins where the one before ended."""
+    for at in (3, 2):
+        subnet = _network(ask, f"10.{at}.0.0/24")["subnets"][0]
+        ask("PUT", f"/v2.0/subnets/{subnet}", {"subnet": {"dns_nameservers": [f"10.9.0.{at}"], "name": str(at)}})
+
+    def names(query: str) -> list[str]:
+        return [subnet["name"] for subnet in ask("GET", f"/v2.0/subnets?{query}")["subnets"]]
+
+    assert names("dns_nameservers=[]") == ["default"]
+    assert names('dns_nameservers=["10.9.0.2"]') == ["2"]
+    assert names("sort_key=dns_nameservers") == ["2", "3", "default"]
+    (first,) = ask("GET", "/v2.0/subnets?sort_key=dns_nameservers&limit=1")["subnets"]
+    assert names(f"sort_key=dns_nameservers&limit=1&marker={first['id']}") == ["3"]
+
+
 @pytest.mark.parametrize(("body", "word"), [
     ({"name": 5}, "name"), ({"name": "x" * 256}, "255"), ({"nmae": "x"}, "nmae"), ({"mtu": 10}, "mtu"),
     ({"admin_state_up": "perhaps"}, "admin_state_up"), ({"name": "a\0b"}, "name"), ("text", "network")])

@@ -50,7 +50,7 @@ def _network_rows(number):
     mac = "02:00:" + ":".join(f"{number >> shift & 255:02x}" for shift in (24, 16, 8, 0))
     yield network.networks, {**common, "type": "nat"}
     yield network.subnets, {**common, "id": _id(2, number), "network_id": net, "cidr": "10.0.0.0/24",
-                            "allocation_pools": "[]", "dns_nameservers": "[]", "host_routes": "[]"}
+                            "allocation_pools": [], "dns_nameservers": [], "host_routes": []}
     yield network.ports, {**common, "id": _id(3, number), "network_id": _id(1, 7 if number % 3 else number),
                           "mac_address": mac, "status": "ACTIVE"}
     yield network.addresses, {"subnet_id": _id(2, number), "number": number, "port_id": _id(3, number),

@@ -219,7 +219,7 @@ def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[Lo
     for every, some in _parts(ids):
         for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(
                 _some(address_groups.c.id, every)), some):
-            yield LogicalAddresses(row.id, tuple(sorted(orjson.loads(row.addresses))))
+            yield LogicalAddresses(row.id, tuple(sorted(row.addresses)))
 
 
 def _rule(row: Row[Any]) -> LogicalRule:
@@ -245,8 +245,8 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
             subnets_ = subnets_by_network.setdefault(rows_by_network.setdefault(row.network, row).network, [])
             if row.id:
                 subnets_.append(LogicalSubnet(
-                    row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
-                    tuple((route["destination"], route["nexthop"]) for route in orjson.loads(row.host_routes)),
+                    row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(row.dns_nameservers),
+                    tuple((route["destination"], route["nexthop"]) for route in row.host_routes),
                     row.ipv6_address_mode))
         for id, network in rows_by_network.items():
             yield LogicalNetwork(id, network.name, network.mtu, tuple(subnets_by_network[id]), network.bridge,
@@ -300,7 +300,7 @@ def _router(router: Row[Any], port_rows: Sequence[RowMapping], reached: Sequence
     for port_row in port_rows:
         rows_by_port.setdefault(port_row["id"], []).append(port_row)
     interfaces = [_interface(rows) for rows in rows_by_port.values()]
-    routes = [(route["destination"], route["nexthop"]) for route in orjson.loads(router.routes)]
+    routes = [(route["destination"], route["nexthop"]) for route in router.routes]
     routes += [("::/0" if ":" in port_row["cidr"] else "0.0.0.0/0", port_row["gateway_ip"]) for port_row in gateway
                if port_row["gateway_ip"]]
     outside = [port_row for port_row in gateway if ":" not in port_row["cidr"]]

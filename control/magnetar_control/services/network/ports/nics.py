@@ -274,12 +274,12 @@ def _guest_facts(rows: Sequence[RowMapping]) -> Document:
     row, six = rows[0], [address_row for address_row in rows if _is_six(address_row)]
     facts: Document = {"mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None}
     if not _is_six(row):
-        facts.update(gateway=row["gateway_ip"], dns_nameservers=orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
+        facts.update(gateway=row["gateway_ip"], dns_nameservers=(row["dns_nameservers"] or [])[:MOST],
                      host_routes=[{name: route[name] for name in ("destination", "nexthop")}
-                                  for route in orjson.loads(row["host_routes"] or "[]")[:MOST]])
+                                  for route in (row["host_routes"] or [])[:MOST]])
     facts["ipv6"] = [{
         "address": f"{address_row['ip_address']}/{address_row['cidr'].partition('/')[2]}",
         "mode": address_row["ipv6_address_mode"],
-        "gateway": address_row["gateway_ip"], "dns_nameservers": orjson.loads(address_row["dns_nameservers"])[:MOST]}
+        "gateway": address_row["gateway_ip"], "dns_nameservers": address_row["dns_nameservers"][:MOST]}
         for address_row in six[:MOST]]
     return {name: value for name, value in facts.items() if value}

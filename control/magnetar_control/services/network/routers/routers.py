@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
 from sqlalchemy import Connection, RowMapping, func, select, update
 
 from magnetar_control.services import Context
@@ -32,7 +31,7 @@ from magnetar_control.services.network.tables import (
     subnets,
 )
 from magnetar_control.store.engine.database import utc_now
-from magnetar_core.document import Document
+from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import router_ports, static_routes
@@ -43,7 +42,7 @@ MOST_ROUTES = 30
 
 
 def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their gateways and routes. ``inside``: the subnets of their interfaces."""
+    """Return the rows with their gateways. ``inside``: the subnets of their interfaces."""
     gateway_rows: dict[str, list[RowMapping]] = {}
     inside: dict[str, list[str]] = {}
     for port_row in router_ports.ports_of_routers(connection, [row["id"] for row in rows]):
@@ -51,7 +50,7 @@ def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list
             gateway_rows.setdefault(port_row["device_id"], []).append(port_row)
         else:
             inside.setdefault(port_row["device_id"], []).append(port_row["subnet_id"])
-    return [{**row, "inside": inside.get(row["id"], []), "routes": orjson.loads(row["routes"]), "gateway": {
+    return [{**row, "inside": inside.get(row["id"], []), "gateway": {
         "network_id": gateway_rows[row["id"]][0]["network_id"], "enable_snat": row["enable_snat"],
         "external_fixed_ips": router_ports.fixed_ips_of_rows(gateway_rows[row["id"]])} if row["id"] in gateway_rows
              else None} for row in rows]
@@ -68,7 +67,7 @@ def create_router_row(connection: Connection, context: Context, values: Document
     port_rows = router_ports.ports_of_routers(connection, [values["id"]])
     static_routes.check_static_routes(port_rows, routes)
     static_routes.check_loops(connection, context, values, port_rows, routes)
-    connection.execute(update(routers).where(routers.c.id == values["id"]).values(routes=orjson.dumps(routes).decode()))
+    connection.execute(update(routers).where(routers.c.id == values["id"]).values(routes=routes))
 
 
 def prepare_router_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -81,7 +80,7 @@ def prepare_router_update(connection: Connection, context: Context, row: RowMapp
         if gateway:
             _check_gateway(context, "update", gateway, router_documents(connection, [row])[0]["gateway"])
         _set_gateway(connection, context, row["id"], gateway)
-    routes = values["routes"] if "routes" in values else orjson.loads(row["routes"])
+    routes = values.get("routes", row["routes"])
     port_rows = router_ports.ports_of_routers(connection, [row["id"]])
     static_routes.check_static_routes(port_rows, routes)
     if moved or "routes" in values:
@@ -191,7 +190,7 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
         connection.execute(update(ports).where(ports.c.id == port).values(
             device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
             status="ACTIVE", updated_at=utc_now()))
-    if routes := orjson.loads(router["routes"]):  # the address may be another router's next hop already
+    if routes := router["routes"]:  # the address may be another router's next hop already
         port_rows = router_ports.ports_of_routers(connection, [id])
         new_address = next(port_row["ip_address"] for port_row in port_rows if port_row["id"] == port)
         static_routes.check_loops(connection, context, router, port_rows, routes, new_address=new_address)
@@ -241,8 +240,8 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
         raise NotFound(f"Router {id} does not have an interface with id {wish.get('port_id') or wish.get('subnet_id')}",
                        type="RouterInterfaceNotFound")
     _check_without_floating(connection, id, mine[0]["subnet_id"])
-    remaining_rows, routes = [port_row for port_row in port_rows
-                              if port_row["id"] != mine[0]["id"]], orjson.loads(router["routes"])
+    routes = router["routes"]
+    remaining_rows = [port_row for port_row in port_rows if port_row["id"] != mine[0]["id"]]
     if used := static_routes.stranded_route(remaining_rows, routes):
         raise Conflict(f"Router interface for subnet {mine[0]['subnet_id']} on router {id} cannot be deleted, as it is "
                        f"required by one or more routes: that to {used['destination']} by {used['nexthop']} leads "
@@ -280,7 +279,7 @@ class RouterStore(NetworkStore):
         self._check_writer(context, "add_extraroutes_to" if put else "remove_extraroutes_from")
 
         def act(connection: Connection) -> Document:
-            have = orjson.loads(find_resource_row(connection, context, ROUTER, id, lock=True)["routes"])
+            have: Documents = find_resource_row(connection, context, ROUTER, id, lock=True)["routes"]
             new_routes = [route for route in have if put or route not in routes]
             for route in routes if put else ():
                 if route not in new_routes:

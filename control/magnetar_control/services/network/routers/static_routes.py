@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from ipaddress import collapse_addresses, ip_address, ip_network
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.services import Context
@@ -185,7 +184,7 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
         for hop in hops.get((row["subnet_id"], row["number"]), ()):
             hop.router_id = row["id"]
             if row["id"] not in stations:
-                new[row["id"]] = stations[row["id"]] = _station(context, row, orjson.loads(row["routes"]))
+                new[row["id"]] = stations[row["id"]] = _station(context, row, row["routes"])
     # Routers without routes lead nowhere.
     leading = [station for station in new.values() if station.hops]
     for port_row in router_ports.ports_of_routers(connection, [station.id for station in leading]) if leading else ():

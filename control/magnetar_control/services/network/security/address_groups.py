@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
 from sqlalchemy import Connection, RowMapping, select, update
 
 from magnetar_control.services import Context
@@ -28,9 +27,9 @@ MOST = 1000
 
 
 def address_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their addresses as a list."""
+    """Return the rows with the projects that they are shared with."""
     shared = sharing.sharing_of_rows(connection, rows)
-    return [{**row, "addresses": orjson.loads(row["addresses"]), **shared[row["id"]]} for row in rows]
+    return [{**row, **shared[row["id"]]} for row in rows]
 
 
 def create_address_group_row(connection: Connection, context: Context, values: Document) -> None:
@@ -82,12 +81,12 @@ class AddressGroupStore(NetworkStore):
         """Make *parts* the addresses of the group *row*."""
         have = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         new_addresses = _distinct_addresses(parts)
-        if set(new_addresses) != set(orjson.loads(have["addresses"])):
+        if set(new_addresses) != set(have["addresses"]):
             self._write(connection, have, new_addresses)
 
     def _write(self, connection: Connection, row: RowMapping, new_addresses: Sequence[str]) -> None:
         connection.execute(update(address_groups).where(address_groups.c.id == row["id"]).values(
-            addresses=orjson.dumps(new_addresses).decode(), updated_at=utc_now()))
+            addresses=list(new_addresses), updated_at=utc_now()))
         self._note(connection, row, None)
 
     def move(self, context: Context, id: str, changed_addresses: Sequence[str], *, put: bool) -> Document:
@@ -96,7 +95,7 @@ class AddressGroupStore(NetworkStore):
 
         def act(connection: Connection) -> Document:
             row = self._owned(connection, context, id, "update", lock=True)
-            have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(changed_addresses)
+            have, moved = dict.fromkeys(row["addresses"]), dict.fromkeys(changed_addresses)
             if not put and (missing := [address for address in moved if address not in have]):
                 raise NotFound(f"Addresses {', '.join(missing)} not found in address group {id}.",
                                type="AddressesNotFound")

@@ -216,5 +216,5 @@ def _rules(row: RowMapping) -> list[Document]:
             "remote_ip_prefix": row["remote_ip_prefix"], "remote_group": row["remote_group_id"]}
     if row["remote_address_group_id"] is None:
         return [rule]
-    return [{**rule, "remote_ip_prefix": prefix} for prefix in orjson.loads(row["addresses"])
+    return [{**rule, "remote_ip_prefix": prefix} for prefix in row["addresses"]
             if (":" in prefix) == (row["ethertype"] == "IPv6")]

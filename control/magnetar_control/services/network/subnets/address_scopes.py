@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, RowMapping, or_, select
 
 from magnetar_control.services import Context
@@ -64,7 +63,7 @@ ADDRESS_SCOPE = NetworkResource(
 
 
 def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]) -> None:
-    """Check that a subnet *pool*, new or as it will be, with its prefixes as a list, may be in the scope that it names.
+    """Check that a subnet *pool*, new or as it will be, may be in the scope that it names.
     Locks the scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` when prefixes overlap."""
     id = pool["address_scope_id"]
     scope = find_resource_row(connection, context, ADDRESS_SCOPE, id, lock=True)
@@ -79,7 +78,7 @@ def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]
     nets: list[Any] = [ip_network(prefix) for prefix in pool["prefixes"]]
     for other in connection.execute(select(*column["id", "prefixes"]).where(
             column.address_scope_id == id, column.id != pool["id"])):
-        for prefix in map(ip_network, orjson.loads(other.prefixes)):
+        for prefix in map(ip_network, other.prefixes):
             if any(prefix.overlaps(net) for net in nets):
                 raise Conflict("Failed to associate address scope: subnetpools within an address scope must have "
                                f"unique prefixes, and {prefix} is another pool's.", type="AddressScopePrefixConflict")

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-import orjson
 from sqlalchemy import RowMapping, func, select, true
 
 from magnetar_control.services import Page
@@ -69,5 +68,5 @@ def _subnet(row: RowMapping) -> Document:
 
 
 def _sizes(row: RowMapping) -> Iterator[int]:
-    for pool in orjson.loads(row["allocation_pools"]):
+    for pool in row["allocation_pools"]:
         yield int(ip_address(pool["end"])) - int(ip_address(pool["start"])) + 1

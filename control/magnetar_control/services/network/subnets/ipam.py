@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.services.network.tables import addresses, ports
@@ -117,7 +116,7 @@ def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) 
     read = IPv6Address if is_six(subnet["cidr"]) else IPv4Address
     # The first address of each allocation pool, and its size.
     pools = [(first := int(read(pool["start"])), int(read(pool["end"])) - first + 1)
-             for pool in orjson.loads(subnet["allocation_pools"])]
+             for pool in subnet["allocation_pools"]]
     for _try in range(TRIES if pools else 0):
         ((first, size),) = _RANDOM.choices(pools, [size for _first, size in pools])
         if _note_address(connection, port_id, subnet, str(read(first + secrets.randbelow(size)))):

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
-import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, true
 
 from magnetar_control.services import Context
@@ -45,10 +44,9 @@ SHORTEST, BITS, COUNTED = {4: 8, 6: 64}, {4: 32, 6: 128}, {4: 32, 6: 64}
 
 
 def subnet_pool_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their prefixes as a list, and the projects that they are shared with."""
+    """Return the rows with the projects that they are shared with."""
     shared = sharing.sharing_of_rows(connection, rows)
-    return [{**row, "prefixes": orjson.loads(row["prefixes"]), "shared_with": shared[row["id"]]["shared_with"]}
-            for row in rows]
+    return [{**row, "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def create_subnet_pool_row(connection: Connection, context: Context, values: Document) -> None:
@@ -93,7 +91,7 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
         _check_default(connection, row["ip_version"], values)
     if "prefixes" in values:
         values["prefixes"] = _with_more(row, values)
-    final = {**row, "prefixes": orjson.loads(row["prefixes"]), **values}
+    final = {**row, **values}
     if final["address_scope_id"] != row["address_scope_id"]:
         _check_scope(connection, context, row)
     if final["address_scope_id"] is not None and values.keys() & {"prefixes", "address_scope_id"}:
@@ -103,7 +101,7 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
 def _with_more(row: RowMapping, values: Document) -> list[str]:
     """Return the new prefixes of the pool. Raises ``InvalidRequest`` when one would be removed."""
     nets = join_prefixes(values["prefixes"])
-    removed_nets = [net for net in map(ip_network, orjson.loads(row["prefixes"])) if not _inside(net, nets)]
+    removed_nets = [net for net in map(ip_network, row["prefixes"]) if not _inside(net, nets)]
     if removed_nets:
         raise InvalidRequest("Illegal update to prefixes: Existing prefixes must be a subset of the new prefixes, and "
                              f"{', '.join(map(str, removed_nets))} would go.", type="IllegalSubnetPoolPrefixUpdate")
@@ -255,7 +253,7 @@ def _allocate_prefix(connection: Connection, pool: RowMapping, project: str, cid
     rows = connection.execute(select(*subnets.c["cidr", "project_id"]).where(
         subnets.c.subnetpool_id == pool["id"])).all()
     _check_quota(pool, [ip_network(row.cidr) for row in rows if row.project_id == project], bits)
-    nets: list[Any] = list(map(ip_network, orjson.loads(pool["prefixes"])))
+    nets: list[Any] = list(map(ip_network, pool["prefixes"]))
     taken: list[Any] = [ip_network(row.cidr) for row in rows]
     if cidr:
         requested_net: Any = ip_network(cidr)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select, true
 from sqlalchemy import delete as deleting
 
@@ -40,12 +39,6 @@ from . import ipam, subnet_pools
 AnyNetwork = IPv4Network | IPv6Network
 #: IPv6 ranges that no guest may have: link-local, multicast, loopback.
 NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network("::/64"))
-
-
-def subnet_documents(_connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with lists instead of JSON."""
-    lists = ("allocation_pools", "dns_nameservers", "host_routes")
-    return [{**row, **{name: orjson.loads(row[name]) for name in lists}} for row in rows]
 
 
 def visible_subnets(context: Context) -> ColumnElement[bool]:
@@ -248,7 +241,7 @@ def prepare_subnet_update(connection: Connection, context: Context, row: RowMapp
     if row["ipv6_address_mode"] and values.get("enable_dhcp") is False:
         raise InvalidField("enable_dhcp", "must be true for a subnet with ipv6_address_mode", False)
     pools = values.get("allocation_pools")
-    check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if pools is None else pools)
+    check_pools(net, gateway, row["allocation_pools"] if pools is None else pools)
     if gateway != row["gateway_ip"] and gateway is not None and ipam.is_given(connection, row["id"], gateway):
         raise Conflict(f"Gateway IP {gateway} is in use by a port.", type="GatewayIpInUse")
 
@@ -286,7 +279,7 @@ def changed_subnet_units(connection: Connection, row: RowMapping, changed: Docum
 def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
     """Return the resource of subnets. *ranges*: see ``check_range``."""
     return NetworkResource(
-        name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets, documents=subnet_documents,
+        name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets,
         create=partial(create_subnet_row, ranges),
         update=prepare_subnet_update, delete=prepare_subnet_delete, units=changed_subnet_units,
         defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": [],
