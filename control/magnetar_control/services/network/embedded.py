@@ -9,7 +9,6 @@ from ipaddress import IPv4Network
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -98,7 +97,7 @@ _MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAK
 #: number of the engine's last change. In RETURNING, SQLite knows no table names.
 _own = ports.alias("own")
 _OWN = (_own.c.device_id == bindparam("server")) & taken_by_server(_own)
-_BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE", device="{}").returning(
+_BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE", device={}).returning(
     ports.c.id, exists().where(noted.c.unit.in_(select(literal("port/") + _own.c.id).where(_OWN))).label("noted"),
     select(engines.c.number).scalar_subquery().label("number"))
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
@@ -332,10 +331,10 @@ class EmbeddedNetworks:
                 self.log.note(connection, *changes.port_unit_keys(connection.execute(
                     _MOVING, {"server": server_id, "there": host}).scalars()))
             connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
-                                        "arriving": False, "updated_at": utc_now(), "status": status, "device": "{}"})
+                                        "arriving": False, "updated_at": utc_now(), "status": status, "device": {}})
             for mac, device in devices.items():
-                connection.execute(_BIND.where(ports.c.mac_address == mac).values(
-                    device=orjson.dumps(dict(device)).decode()), {"server": server_id})
+                connection.execute(_BIND.where(ports.c.mac_address == mac).values(device=dict(device)),
+                                   {"server": server_id})
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
@@ -392,8 +391,8 @@ class EmbeddedNetworks:
             return [{"name": "default"}]
         with self.database.read() as connection:
             ids = list(dict.fromkeys(find_group_ids(connection, context.project_id or "", names)))
-            names_by_id = {row.id: row.name for row in connection.execute(select(security_groups).where(
-                security_groups.c.id.in_(ids)))}
+            names_by_id = {row.id: row.name for row in connection.execute(select(
+                *security_groups.c["id", "name"]).where(security_groups.c.id.in_(ids)))}
         return [{"name": names_by_id[id], "id": id} if id in names_by_id else {"name": "default"} for id in ids]
 
     def groups_of(self, server_id: str) -> Documents:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -124,10 +123,8 @@ def find_resource_row(connection: Connection, context: Context, resource: Networ
 
 
 def column_values(table: Table, values: Document) -> Document:
-    """Return *values* as columns of the table: lists and objects as JSON text."""
-    return {name: orjson.dumps(value).decode() if isinstance(value, list | dict)
-            and not isinstance(table.c[name].type, JsonColumn) else value
-            for name, value in values.items() if name in table.c}
+    """Return the *values* that are columns of the table."""
+    return {name: value for name, value in values.items() if name in table.c}
 
 
 def insert_resource_row(connection: Connection, table: Table, values: Document) -> None:

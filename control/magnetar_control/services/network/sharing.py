@@ -36,6 +36,7 @@ from .tables import (
     address_scopes,
     default_security_group_rules,
     floating_ips,
+    has_group,
     networks,
     ports,
     qos_policies,
@@ -74,7 +75,7 @@ def _outside(id: str) -> Sequence[Select[Any]]:
 
 
 def _in_group(id: str) -> Sequence[Select[Any]]:
-    return (select(ports.c.project_id).where(ports.c.security_groups.contains(f'"{id}"', autoescape=True)),
+    return (select(ports.c.project_id).where(has_group(id)),
             select(security_group_rules.c.project_id).where(security_group_rules.c.remote_group_id == id),
             _by_default(default_security_group_rules.c.remote_group_id == id))
 

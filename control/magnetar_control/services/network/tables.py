@@ -18,10 +18,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    type_coerce,
 )
 
 from magnetar_control.store.engine.json_column import JsonColumn
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, UUID, timestamp_columns
+from magnetar_control.store.engine.tables import API, NAME, UUID, timestamp_columns
 
 
 def owned_columns() -> tuple[Column[Any], ...]:
@@ -96,8 +97,8 @@ ports = Table(
     Column("admin_state_up", Boolean, nullable=False, default=True), Column("status", String(16), nullable=False),
     Column("device_id", NAME, nullable=False, default=""), Column("device_owner", NAME, nullable=False, default=""),
     Column("host", NAME, nullable=False, default=""), Column("vnic_type", String(32), nullable=False, default="normal"),
-    Column("profile", DOCUMENT, nullable=False, default="{}"),
-    Column("security_groups", DOCUMENT, nullable=False, default="[]"),
+    Column("profile", JsonColumn, nullable=False, default=dict),
+    Column("security_groups", JsonColumn, nullable=False, default=list),
     Column("port_security_enabled", Boolean, nullable=False, default=True),
     # Of a server's NIC: whether the port is deleted with the server, its position among the NICs, and Nova's device
     # tag.
@@ -105,12 +106,12 @@ ports = Table(
     Column("tag", String(60)),
     # Of an engine's port: further addresses that it may send from, the host it is moving to, and whether its guest runs
     # meanwhile.
-    Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
+    Column("pairs", JsonColumn, nullable=False, default=list), Column("next_host", NAME, nullable=False, default=""),
     Column("arriving", Boolean, nullable=False, default=False),
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     Column("dns_name", String(63), nullable=False, default=""),
     # The port on its host: pci_slot and so on of a device.
-    Column("device", DOCUMENT, nullable=False, default="{}"),
+    Column("device", JsonColumn, nullable=False, default=dict),
     # Whether the host must be told of the port's security groups.
     Column("groups_due", Boolean), *timestamp_columns(), Index("ports_groups_due", "groups_due", "host"),
     Index("ports_network", "network_id", "created_at", "id"),
@@ -209,6 +210,14 @@ def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
 
 
 TAKEN = taken_by_server()
+
+
+def has_group(group_id: str) -> ColumnElement[bool]:
+    """Return the condition that a port has a security group. The text of the JSON is searched: the value that LIKE
+    compares with the column is a part of it, and no document."""
+    return type_coerce(ports.c.security_groups, Text).contains(f'"{group_id}"', autoescape=True)
+
+
 #: The place of a port that is reserved for a server which will be built. No other server takes the port; it is no NIC
 #: yet.
 RESERVED = -1

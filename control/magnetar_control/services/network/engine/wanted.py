@@ -8,7 +8,6 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -128,16 +127,17 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
     return sorted(subport_ids.union(ids))
 
 
-def _columns_without_tags(table: Table) -> list[Column[Any]]:
-    """Return the columns of *table* without the tags: users may make them long, and no engine reads them."""
-    return [column for column in table.c if column.name != "tags"]
+def _columns_of_engine(table: Table) -> list[Column[Any]]:
+    """Return the columns of *table* without the documents that no engine reads: they may be long, and are decoded in
+    each row."""
+    return [column for column in table.c if column.name not in ("tags", "profile")]
 
 
 @cache
 def _on_engine(every: bool) -> Select[Any]:
     """Return the statement about the engine's ports: one row for each address."""
     return select(
-        *_columns_without_tags(ports), *addresses.c["subnet_id", "ip_address"],
+        *_columns_of_engine(ports), *addresses.c["subnet_id", "ip_address"],
         networks.c.admin_state_up.label("network_up"),
         networks.c.qos_policy_id.label("network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
         *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
@@ -180,11 +180,11 @@ def _port(row: RowMapping, port_addresses: Sequence[tuple[str, str]], rules: Seq
     function = None if parent or not remote else LogicalFunction(
         remote["pf_mac_address"], remote["vf_num"], row["mtu"])
     secure = row["port_security_enabled"]
-    pairs = [(pair.get("mac_address") or row["mac_address"], pair["ip_address"]) for pair in orjson.loads(row["pairs"])]
+    pairs = [(pair.get("mac_address") or row["mac_address"], pair["ip_address"]) for pair in row["pairs"]]
     return LogicalPort(
         row["id"], row["network_id"], row["mac_address"], tuple(port_addresses),
         row["admin_state_up"] and row["network_up"],
-        secure, tuple(pairs), tuple(sorted(orjson.loads(row["security_groups"]))) if secure else (), places,
+        secure, tuple(pairs), tuple(sorted(row["security_groups"])) if secure else (), places,
         row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None,
         tuple(LogicalLimit(rule["direction"], rule["max_kbps"], rule["max_burst_kbps"]) for rule in rules
               if rule["kind"] == "bandwidth_limit"),
@@ -255,14 +255,14 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:
     for every, some in _parts(ids):
-        router_rows = connection.execute(select(*_columns_without_tags(routers)).where(_some(routers.c.id, every)),
+        router_rows = connection.execute(select(*_columns_of_engine(routers)).where(_some(routers.c.id, every)),
                                          some).all()
         router_ids = [row.id for row in router_rows]
         ports_by_router: dict[str, list[RowMapping]] = {id: [] for id in router_ids}
         for port in router_ports.ports_of_routers(connection, router_ids) if router_ids else ():
             ports_by_router[port["device_id"]].append(port)
         reached: dict[str, list[LogicalTranslation]] = {id: [] for id in router_ids}
-        for row in connection.execute(select(*_columns_without_tags(floating_ips), ports.c.mac_address).join(
+        for row in connection.execute(select(*_columns_of_engine(floating_ips), ports.c.mac_address).join(
                 ports, ports.c.id == floating_ips.c.own_port_id).where(
                 floating_ips.c.router_id.in_(router_ids), floating_ips.c.port_id.is_not(None)).order_by(
                 floating_ips.c.id)) if router_ids else ():

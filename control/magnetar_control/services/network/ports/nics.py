@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
 
-import orjson
 from sqlalchemy import Connection, RowMapping, bindparam, exists, func, select, update
 
 from magnetar_control.documents import PortOfServer, PortRequest, ServerNic
@@ -99,7 +98,7 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
             secure = network["port_security_enabled"]
             _make_port(connection, context, id, request, choices,
                        {**values, "port_security_enabled": secure,
-                        "security_groups": orjson.dumps(list(groups) if secure else []).decode()})
+                        "security_groups": list(groups) if secure else []})
     nics_by_port = {nic["port_id"]: nic for nic in nics_of_server(connection, server_id, lock=True)}
     for id, request in zip(ids, requested, strict=True):
         if id not in have and request.get("devices", {}) != nics_by_port[id].get("devices", {}):

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 from sqlalchemy import delete as deleting
 
@@ -34,6 +33,7 @@ from magnetar_control.services.network.tables import (
     addresses,
     floating_ips,
     forwardings,
+    has_group,
     networks,
     ports,
     security_groups,
@@ -57,8 +57,7 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
     return [_with_request({**row, **details[row["id"]], "fixed_ips": addresses_by_port.get(
         row["id"], []), "dns_assignment": dns.dns_assignment(
              row["dns_name"], addresses_by_port.get(row["id"], []), domains[row["network_id"]]),
-             **{name: orjson.loads(row[name]) for name in ("security_groups", "pairs")},
-             "profile": orjson.loads(row["profile"]) | orjson.loads(row["device"])},
+             "profile": row["profile"] | row["device"]},
              asking.get(row["id"])) for row in rows]
 
 
@@ -116,8 +115,7 @@ def changed_port_units(connection: Connection, row: RowMapping, changed: Documen
     """Return the port; its groups, if they change; and the routers of its floating IPs, if these may lose it."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
-        unit_keys += [f"group/{id}" for id in {*orjson.loads(row["security_groups"]),
-                                               *(changed["security_groups"] or ())}]
+        unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]
     if changed is None or "fixed_ips" in changed:
         unit_keys += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
             _leads_to(row))).scalars()]
@@ -275,9 +273,8 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
     network = find_resource_row(connection, context, NETWORK, row["network_id"])
     check_admin_state(network, not down)
     if pairs:
-        have = orjson.loads(row["pairs"])
-        _may_pair(context, network, "update", {**row, "pairs": have, **values}, have)
-        _check_pairs(network, {**row, "pairs": have, **values})
+        _may_pair(context, network, "update", {**row, **values}, row["pairs"])
+        _check_pairs(network, {**row, **values})
     if name:
         dns.check_dns_name(network, name)
     if "qos_policy_id" in values:
@@ -378,8 +375,7 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
-    return any_of("security_groups", values, lambda group_id: ports.c.security_groups.contains(
-        f'"{group_id}"', autoescape=True))
+    return any_of("security_groups", values, has_group)
 
 
 PORT = NetworkResource(

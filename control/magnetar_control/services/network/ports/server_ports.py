@@ -23,7 +23,7 @@ _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
 #: Frees ports. A reserved port keeps the name that its owner gave it: the server has not taken it yet.
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
-    dns_name=case((ports.c.place == RESERVED, ports.c.dns_name), else_=""), device="{}")
+    dns_name=case((ports.c.place == RESERVED, ports.c.dns_name), else_=""), device={})
 
 
 def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str]) -> None:
@@ -54,6 +54,6 @@ def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_i
         log.note(connection, *changes.port_unit_keys(row.id for row in rows),
                  *release_floating_ips(connection, [row.id for row in rows if row.made_for_server]))
     host_groups.note_changed_units(connection, [
-        f"group/{id}" for id in host_groups.group_ids_in_texts(connection.execute(_ON_BRIDGES, which).scalars())])
+        f"group/{id}" for id in host_groups.groups_of_rows(connection.execute(_ON_BRIDGES, which))])
     connection.execute(_MADE_RELEASED, which)
     connection.execute(_LET_GO, {**which, "updated_at": utc_now()})

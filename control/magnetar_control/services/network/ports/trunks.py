@@ -138,9 +138,10 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
     """Return the caller's ports *ids*, locked until the transaction ends; with their network, whose MTU is locked too,
     the trunk of a parent (``trunk``), and the trunk of a subport (``inside``). Raises ``NotFound``."""
-    rows = connection.execute(select(ports).where(ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
-        ports.c.id).with_for_update()).mappings().all()
-    if missing := set(ids) - {row["id"] for row in rows}:
+    own_ids = connection.execute(select(ports.c.id).where(
+        ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
+        ports.c.id).with_for_update()).scalars().all()
+    if missing := set(ids).difference(own_ids):
         raise NotFound(f"Port {min(missing)} could not be found.", type="PortNotFound")
     return {row["id"]: row for row in connection.execute(select(
         *ports.c["id", "network_id", "device_id", "device_owner", "vnic_type"], networks.c.by_engine, networks.c.type,

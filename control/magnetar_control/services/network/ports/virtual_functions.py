@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, select
 
 from magnetar_control.services.network.tables import TAKEN, ports, qos_rules
@@ -50,7 +49,8 @@ def is_plugged_in(wish: Mapping[str, Any]) -> bool:
 def smartnic_device(row: Mapping[Any, Any]) -> Document:
     """Return the data of a SmartNIC's virtual function that identify the port to OVN, as the host reported them
     (``device``); empty for other ports, and before the report."""
-    return orjson.loads(row["device"]) if row["vnic_type"] == REMOTE else {}
+    device: Document = row["device"]
+    return device if row["vnic_type"] == REMOTE else {}
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
@@ -70,13 +70,7 @@ def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
 
 def is_trusted(row: Mapping[Any, Any]) -> bool:
     """Return whether a port's ``profile`` asks its card to trust it."""
-    return is_host_device(row) and _truth(_profile(row).get(TRUST)) is True
-
-
-def _profile(row: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """Return a port's profile, from the database or from a request."""
-    profile = row["profile"]
-    return profile if isinstance(profile, Mapping) else orjson.loads(profile)
+    return is_host_device(row) and _truth(row["profile"].get(TRUST)) is True
 
 
 def _truth(value: Any) -> bool | None:
@@ -122,7 +116,7 @@ def set_default_port_security(values: Document) -> None:
 
 def check_trust(port: Mapping[Any, Any]) -> None:
     """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, asks for trust that no card gives."""
-    profile = _profile(port)
+    profile: Document = port["profile"]
     if TRUST not in profile:
         return
     asks_trust = _truth(profile[TRUST])

@@ -103,8 +103,8 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
                                  type="BadRequest")
         return {"port_id": None, "fixed_ip_address": None, "router_id": None}
-    port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], rows_of_caller(ports)(
-        context)).with_for_update()).mappings().first()
+    port = connection.execute(select(*ports.c["id", "device_owner", "vnic_type"]).where(
+        ports.c.id == wish["port_id"], rows_of_caller(ports)(context)).with_for_update()).mappings().first()
     if port is None:
         raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
     if port["device_owner"].startswith(OWN):

@@ -188,7 +188,7 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
         router_ports.give_gateway_address(connection, port, subnet)
     else:
         connection.execute(update(ports).where(ports.c.id == port).values(
-            device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
+            device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups=[], pairs=[],
             status="ACTIVE", updated_at=utc_now()))
     if routes := router["routes"]:  # the address may be another router's next hop already
         port_rows = router_ports.ports_of_routers(connection, [id])

@@ -16,14 +16,14 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, bindparam, exists, select, union, update
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, bindparam, exists, select, union, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services.network.tables import (
     TAKEN,
     address_groups,
     addresses,
+    has_group,
     networks,
     ports,
     security_group_hosts,
@@ -56,14 +56,14 @@ _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "f
 
 
 class DuePort(NamedTuple):
-    """A server's port, whose host must be told its *groups* (``None``: no port security). *text*: the groups in its
-    row."""
+    """A server's port, whose host must be told its *groups* (``None``: no port security). *in_row*: the groups in its
+    row, in their order there."""
 
     id: str
     server: str
     mac: str
     groups: list[str] | None
-    text: str
+    in_row: list[str]
 
 
 def _due_port(row: RowMapping) -> DuePort:
@@ -72,7 +72,7 @@ def _due_port(row: RowMapping) -> DuePort:
 
 def groups_of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
     """Return the groups that a port's host filters by; ``None`` without port security."""
-    return sorted(orjson.loads(row["security_groups"])) if row["port_security_enabled"] else None
+    return sorted(row["security_groups"]) if row["port_security_enabled"] else None
 
 
 def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
@@ -84,7 +84,7 @@ def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
         kinds.get(kind, set()).add(id)
     if kinds["port"]:
         connection.execute(update(ports).where(ports.c.id.in_(kinds["port"]), TAKEN, OURS).values(groups_due=True))
-        kinds["group"] |= group_ids_in_texts(connection.execute(on_bridges(ports.c.id.in_(kinds["port"]))).scalars())
+        kinds["group"] |= groups_of_rows(connection.execute(on_bridges(ports.c.id.in_(kinds["port"]))))
     if kinds["addresses"]:
         kinds["group"] |= set(connection.execute(select(security_group_rules.c.security_group_id).where(
             security_group_rules.c.remote_address_group_id.in_(kinds["addresses"]))).scalars())
@@ -93,14 +93,14 @@ def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
         connection.execute(update(security_group_hosts).where(_HELD.group_id.in_(kinds["group"])).values(due=True))
 
 
-def on_bridges(which: ColumnElement[bool]) -> Select[str]:
+def on_bridges(which: ColumnElement[bool]) -> Select[list[str]]:
     """Return the statement that selects the groups of the ports *which* that are on bridges of hosts."""
     return select(ports.c.security_groups).where(which, _FLAT)
 
 
-def group_ids_in_texts(texts: Iterable[str]) -> set[str]:
-    """Return the groups in the texts of ports' rows."""
-    return {id for text in texts for id in orjson.loads(text)}
+def groups_of_rows(rows: Iterable[Row[Any]]) -> set[str]:
+    """Return the groups of ports. *rows*: with the column ``security_groups`` alone."""
+    return {id for (group_ids,) in rows for id in group_ids}
 
 
 def forget_host_groups(connection: Connection, host: str) -> None:
@@ -144,7 +144,7 @@ class HostGroups:
                 security_group_rules.c.security_group_id == id).order_by(security_group_rules.c.id)).mappings().all()
             members = connection.execute(select(addresses.c.ip_address).join(
                 ports, ports.c.id == addresses.c.port_id).where(
-                _FLAT, TAKEN, ports.c.security_groups.contains(f'"{id}"'))).scalars().all()
+                _FLAT, TAKEN, has_group(id))).scalars().all()
         return {"name": id, "revision": revision, "rules": [rule for row in rules for rule in _rules(row)],
                 "members": sorted(members)}
 
@@ -172,7 +172,7 @@ class HostGroups:
         """Note that *host* knows the groups of the port."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
-                ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.text,
+                ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.in_row,
                 ports.c.port_security_enabled.is_(port.groups is not None)).values(groups_due=None))
 
     def compare(self, host: str, reported: Mapping[str, int]) -> None:

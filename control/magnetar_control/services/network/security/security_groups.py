@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import orjson
 from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
@@ -27,6 +26,7 @@ from magnetar_control.services.network.tables import (
     TAKEN,
     address_groups,
     addresses,
+    has_group,
     ports,
     security_group_rules,
     security_groups,
@@ -118,7 +118,7 @@ def security_group_documents(connection: Connection, rows: Sequence[RowMapping])
 
 def server_security_groups(connection: Connection, server_id: str) -> list[Document]:
     """Return the groups of the server's ports, each once, with their rules."""
-    ids = host_groups.group_ids_in_texts(connection.execute(_HELD, {"server": server_id}).scalars())
+    ids = host_groups.groups_of_rows(connection.execute(_HELD, {"server": server_id}))
     return security_group_documents(connection, connection.execute(select(security_groups).where(
         security_groups.c.id.in_(ids))).mappings().all())
 
@@ -136,14 +136,14 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
                              "groups.")
     changed = []
     for port in port_rows:
-        groups = orjson.loads(port.security_groups)
+        groups: list[str] = port.security_groups
         if add == (id in groups):
             continue
         new_groups = [*groups, id] if add else [group_id for group_id in groups if group_id != id]
         if add:
             check_number(new_groups)
         connection.execute(update(ports).where(ports.c.id == port.id).values(
-            security_groups=orjson.dumps(new_groups).decode(), updated_at=utc_now()))
+            security_groups=new_groups, updated_at=utc_now()))
         changed.append(f"port/{port.id}")
     if not changed and not add:
         raise NotFound(f"Security group {name} is not associated with instance {server_id}.")
@@ -174,8 +174,7 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
-    is_used = ports.c.security_groups.contains(f'"{row["id"]}"')
-    if connection.execute(select(ports.c.id).where(is_used).limit(1)).first():
+    if connection.execute(select(ports.c.id).where(has_group(row["id"])).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
     # Locked: a new default rule that names it waits, or is seen.
     connection.execute(select(security_groups.c.id).where(security_groups.c.id == row["id"]).with_for_update())

@@ -8,7 +8,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import orjson
 import pytest
 from sqlalchemy import insert
 
@@ -259,7 +258,7 @@ def _on_a_card(database, *ids):
     device = {"card_serial_number": "AB12", "pf_mac_address": "02:00:00:00:00:0a", "vf_num": 3}
     with database.write() as connection:
         connection.execute(ports.update().where(ports.c.id.in_(ids)).values(
-            vnic_type="remote-managed", device=orjson.dumps(device).decode()))
+            vnic_type="remote-managed", device=device))
 
 
 def test_ports_on_cards_wait_for_their_chassis_alone(ask, service, engine, sqlite):
