@@ -15,7 +15,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
-from .rows import metadata_text, parse_json_column, queue_volume_task, set_columns, wrong_status
+from .rows import checked_metadata, queue_volume_task, set_columns, wrong_status
 from .tables import attachments as held
 from .tables import volumes
 from .volumes import begin_delete, follow_attachments
@@ -35,16 +35,19 @@ def extend_volume(connection: Connection, context: Context, row: RowMapping, *, 
                       previous_status=row["status"])
 
 
-def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str, image_metadata: str,
-                   reimage_reserved: bool = False, request: str | None = None, **_of_image: object) -> None:
+def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str,
+                   image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
+                   **_of_image: object) -> None:
     """Replace the content of the volume, which is lost, with an image. *reimage_reserved*: also while it is reserved
     for a server. Does nothing when the same *request* was queued before."""
-    if request and parse_json_column(row["reimage"]).get("request") == request:
+    if request and (row["reimage"] or {}).get("request") == request:
         return
-    reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id, "image_metadata": image_metadata}
+    # The metadata as text: the worker that takes the task may be of an earlier release.
+    reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
+                    "image_metadata": orjson.dumps(image_metadata).decode()}
     statuses = ("available", "error", *(("reserved",) if reimage_reserved else ()))
     queue_volume_task(connection, volumes, row, "reimage", statuses, status="downloading",
-                      reimage=orjson.dumps(reimage_task).decode())
+                      reimage=reimage_task)
     follow_attachments(connection, row["id"])
 
 
@@ -52,7 +55,7 @@ def upload_image(connection: Connection, context: Context, row: RowMapping, *, i
     """Queue the copy of the volume into an existing image. As in Cinder with its default ``enable_force_upload =
     False``, a volume in use is refused, even with ``force``."""
     queue_volume_task(connection, volumes, row, "upload", ("available",), status="uploading",
-                      previous_status=row["status"], upload=orjson.dumps({"image_id": image_id}).decode())
+                      previous_status=row["status"], upload={"image_id": image_id})
 
 
 def set_bootable(connection: Connection, context: Context, row: RowMapping, *, bootable: bool) -> None:
@@ -147,24 +150,24 @@ def terminate_connection(connection: Connection, context: Context, row: RowMappi
 
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
     """Return the volume's metadata from the image that it was made from."""
-    return {"metadata": parse_json_column(row["image_metadata"])}
+    return {"metadata": row["image_metadata"]}
 
 
 def set_image_metadata(connection: Connection, context: Context, row: RowMapping, *,
                        metadata: Document | None = None) -> Document:
     """Add to the volume's image metadata, and return all of it."""
-    image_metadata = {**parse_json_column(row["image_metadata"]), **(metadata or {})}
-    set_columns(connection, volumes, row["id"], image_metadata=metadata_text(image_metadata))
+    image_metadata = {**row["image_metadata"], **(metadata or {})}
+    set_columns(connection, volumes, row["id"], image_metadata=checked_metadata(image_metadata))
     return {"metadata": image_metadata}
 
 
 def unset_image_metadata(connection: Connection, context: Context, row: RowMapping, *, key: str | None = None) -> None:
     """Remove a key from the volume's image metadata."""
-    image_metadata = parse_json_column(row["image_metadata"])
+    image_metadata = row["image_metadata"]
     if key not in image_metadata:
         raise NotFound(f"Metadata key {key} is not found.")
-    del image_metadata[key]
-    set_columns(connection, volumes, row["id"], image_metadata=orjson.dumps(image_metadata).decode())
+    set_columns(connection, volumes, row["id"], image_metadata={
+        name: value for name, value in image_metadata.items() if name != key})
 
 
 #: Actions that take the volume from servers.

@@ -8,7 +8,6 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
-import orjson
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from magnetar_control.services import Context
@@ -68,7 +67,7 @@ def _connected(connector: Document | None) -> Document:
     """Return the columns from a connector: the host that will attach the volume, and the device."""
     if not connector:
         return {"status": "reserved"}
-    return {"status": "attaching", "host": connector.get("host"), "connector": orjson.dumps(connector).decode(),
+    return {"status": "attaching", "host": connector.get("host"), "connector": connector,
             "device": connector.get("mountpoint")}
 
 

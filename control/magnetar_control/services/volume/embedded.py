@@ -29,7 +29,6 @@ from .rows import (
     find_visible_row,
     get_visible_row,
     listing_condition,
-    parse_json_column,
     queue_volume_task,
     visible_to_caller,
     wrong_status,
@@ -84,7 +83,7 @@ class EmbeddedVolumes:
                 raise wrong_status(table, row, statuses)
             self.quota.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
             begin_snapshot(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
-                           metadata=orjson.dumps(fields.get("metadata") or {}).decode())
+                           metadata=fields.get("metadata") or {})
             self.database.ring(connection, BELL)
         return self.snapshots.show(context, id)
 
@@ -122,14 +121,14 @@ class EmbeddedVolumes:
         values: Document = {
             "id": id, "project_id": context.project_id or "", "user_id": context.user_id, "size": size,
             "name": fields.get("name"), "description": fields.get("description"), "host": fields.get("host"),
-            "metadata": orjson.dumps(fields.get("metadata") or {}).decode(),
+            "metadata": fields.get("metadata") or {},
             "multiattach": bool(fields.get("multiattach")), "image_id": fields.get("image_id"),
             "snapshot_id": fields.get("snapshot_id"), "source_volid": fields.get("source_volume_id"),
             "availability_zone": self.zone}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
             by_image = fields.get("image_names_type", True)
-            if not type_name and by_image and (named := parse_json_column(values["image_metadata"]).get(TYPE)):
+            if not type_name and by_image and (named := values["image_metadata"].get(TYPE)):
                 if not self.types.has(context, named):
                     raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
                                          f"names the volume type {named[:80]}, which could not be found. Give another "
@@ -199,7 +198,7 @@ class EmbeddedVolumes:
         least = max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))
         if size < least:
             raise InvalidRequest(f"Invalid input received: Image {id} needs {least} GiB; the volume is to have {size}.")
-        return {"bootable": True, "image_metadata": orjson.dumps(volumes.volume_image_metadata(image)).decode()}
+        return {"bootable": True, "image_metadata": volumes.volume_image_metadata(image)}
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:
@@ -249,7 +248,7 @@ class EmbeddedVolumes:
     def is_uploading(self, image_id: str) -> bool:
         with self.database.read() as connection:
             return connection.execute(select(table.c.id).where(
-                table.c.task == "upload", table.c.upload.contains(image_id, autoescape=True)).limit(1)).first() \
+                table.c.task == "upload", table.c.upload == {"image_id": image_id}).limit(1)).first() \
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
@@ -275,8 +274,7 @@ class EmbeddedVolumes:
 
     def reimaged(self, id: str, request: str) -> bool:
         with self.database.read() as connection:
-            reimage_task = parse_json_column(connection.execute(select(table.c.reimage).where(table.c.id
-                                                                                              == id)).scalar())
+            reimage_task = connection.execute(select(table.c.reimage).where(table.c.id == id)).scalar() or {}
         return bool(reimage_task.get("request") == request and reimage_task.get("done"))
 
     def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,

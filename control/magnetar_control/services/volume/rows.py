@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, true, update
 
 from magnetar_control.services import Context
@@ -82,17 +81,12 @@ def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[st
                           f"current status is: {row['status']}.")
 
 
-def parse_json_column(text: str | None) -> Any:
-    """Return a JSON column as an object; ``{}`` when it is empty."""
-    return orjson.loads(text) if text else {}
-
-
-def metadata_text(metadata: Document) -> str:
-    """Return metadata as the text of a column. Raises ``InvalidRequest`` for too many keys."""
+def checked_metadata(metadata: Document) -> Document:
+    """Return metadata that a volume or snapshot may have. Raises ``InvalidRequest`` for too many keys."""
     if len(metadata) > KEYS:
         raise InvalidRequest(
             f"Invalid input received: metadata has {KEYS} keys at most, and would have {len(metadata)}.")
-    return orjson.dumps(metadata).decode()
+    return metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,13 +194,13 @@ class NamedStore(Reading):
         check_volume_writer(context)
         with self.database.write() as connection:
             get_visible_row(connection, self.table, context, id)
-            set_columns(connection, self.table, id, **{name: metadata_text(value) if name == "metadata" else value
+            set_columns(connection, self.table, id, **{name: checked_metadata(value) if name == "metadata" else value
                                                        for name, value in values.items()})
 
     def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
         """Set the metadata to what *change* returns for the present metadata, and return it."""
         check_volume_writer(context)
         with self.database.write() as connection:
-            new = change(parse_json_column(get_visible_row(connection, self.table, context, id)["metadata"]))
-            set_columns(connection, self.table, id, metadata=metadata_text(new))
+            new = change(get_visible_row(connection, self.table, context, id)["metadata"])
+            set_columns(connection, self.table, id, metadata=checked_metadata(new))
         return new

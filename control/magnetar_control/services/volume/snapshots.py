@@ -17,7 +17,6 @@ from .rows import (
     check_admin,
     check_volume_writer,
     get_visible_row,
-    parse_json_column,
     queue_volume_task,
     set_columns,
 )
@@ -39,7 +38,7 @@ def begin_snapshot(connection: Connection, context: Context, volume: RowMapping,
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
     """Return snapshots as ``services.Volumes`` has them."""
-    return [{**{name: row[name] for name in SHOWN}, "metadata": parse_json_column(row["metadata"])} for row in rows]
+    return [{**{name: row[name] for name in SHOWN}, "metadata": row["metadata"]} for row in rows]
 
 
 class SnapshotStore(NamedStore):

@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, timestamp_columns
+from magnetar_control.store.engine.json_column import JsonColumn
+from magnetar_control.store.engine.tables import API, NAME, TIME, UUID, timestamp_columns
 
 
 def _thing() -> tuple[Column[Any], ...]:
@@ -19,7 +20,7 @@ def _thing() -> tuple[Column[Any], ...]:
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("user_id", NAME, nullable=False), Column("name", NAME), Column("description", NAME),
             Column("size", Integer, nullable=False), Column("status", String(32), nullable=False),
-            Column("host", NAME), Column("metadata", DOCUMENT, nullable=False, default="{}"),
+            Column("host", NAME), Column("metadata", JsonColumn, nullable=False, default=dict),
             Column("task", String(16)), Column("holder", String(36)), Column("lease_until", TIME),
             Column("not_before", TIME), Column("attempts", Integer, nullable=False, default=0), Column("fault", Text),
             *timestamp_columns())
@@ -29,9 +30,9 @@ def _thing() -> tuple[Column[Any], ...]:
 types = Table(
     "volume_types", API, Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False, unique=True),
     Column("description", NAME), Column("is_public", Boolean, nullable=False, default=True),
-    Column("extra_specs", DOCUMENT, nullable=False, default="{}"),
+    Column("extra_specs", JsonColumn, nullable=False, default=dict),
     # {encryption_id, provider, cipher, key_size, control_location}.
-    Column("encryption", DOCUMENT), *timestamp_columns())
+    Column("encryption", JsonColumn), *timestamp_columns())
 
 #: The projects that may use a private type.
 type_projects = Table(
@@ -48,14 +49,14 @@ volumes = Table(
     Column("availability_zone", NAME, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
     Column("multiattach", Boolean, nullable=False, default=False),
     Column("readonly", Boolean, nullable=False, default=False),
-    Column("image_metadata", DOCUMENT, nullable=False, default="{}"), Column("image_id", UUID),
+    Column("image_metadata", JsonColumn, nullable=False, default=dict), Column("image_id", UUID),
     Column("snapshot_id", UUID), Column("source_volid", UUID),
     # While the volume is extended or reimaged: the new size, and the status afterwards.
     Column("new_size", Integer), Column("previous_status", String(32)),
     # The present or last reimage: {request, image_id, image_metadata, done}.
-    Column("reimage", DOCUMENT),
+    Column("reimage", JsonColumn),
     # While an image is made from the volume: {image_id}.
-    Column("upload", DOCUMENT),
+    Column("upload", JsonColumn),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),
     Index("volumes_task", "task"))
 
@@ -71,6 +72,7 @@ attachments = Table(
     Column("volume_id", UUID, ForeignKey("volumes.id", ondelete="CASCADE"), nullable=False),
     Column("project_id", NAME, nullable=False), Column("server_id", UUID), Column("host", NAME),
     Column("device", NAME), Column("status", String(16), nullable=False),  # reserved, attaching, attached, detaching
-    Column("mode", String(4), nullable=False, default="rw"), Column("connector", DOCUMENT), Column("attached_at", TIME),
+    Column("mode", String(4), nullable=False, default="rw"), Column("connector", JsonColumn),
+    Column("attached_at", TIME),
     *timestamp_columns(), Index("volume_attachments_volume", "volume_id"),
     Index("volume_attachments_server", "server_id"))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -22,7 +21,6 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from magnetar_core.matching import matches_extra_spec
 
-from .rows import parse_json_column
 from .tables import snapshots, type_projects, types, volumes
 from .type_specs import MULTIATTACH, POOL, TRUTH, check_volume
 
@@ -116,7 +114,7 @@ class TypeStore:
             self._check_free(connection, name)
             id = str(uuid.uuid4())
             if not insert_if_absent(connection, types, id=id, name=name, description=description, is_public=is_public,
-                                    created_at=utc_now(), extra_specs=orjson.dumps(specs).decode()):
+                                    created_at=utc_now(), extra_specs=specs):
                 raise _exists(name)  # created meanwhile
             return self._seen(connection, context, id)
 
@@ -149,7 +147,7 @@ class TypeStore:
             volume_type = self._unused(connection, context, name_or_id)
             specs = change({**volume_type.extra_specs})
             connection.execute(update(types).where(types.c.id == volume_type.id).values(
-                extra_specs=orjson.dumps(specs).decode(), updated_at=utc_now()))
+                extra_specs=specs, updated_at=utc_now()))
             return specs
 
     def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
@@ -162,7 +160,7 @@ class TypeStore:
             encryption = None if values is None else {
                 "encryption_id": (volume_type.encryption or {}).get("encryption_id") or str(uuid.uuid4()), **values}
             connection.execute(update(types).where(types.c.id == volume_type.id).values(
-                encryption=encryption and orjson.dumps(encryption).decode(), updated_at=utc_now()))
+                encryption=encryption, updated_at=utc_now()))
             return self._seen(connection, context, volume_type.id)
 
     def projects(self, context: Context, name_or_id: str) -> list[str]:
@@ -200,11 +198,11 @@ class TypeStore:
         return VolumeType(_id(name), name, name, f"Volumes in the pool {name} of a compute host.")
 
     def _of(self, row: Mapping[Any, Any]) -> VolumeType:
-        specs = parse_json_column(row["extra_specs"])
+        specs = row["extra_specs"]
         pool = next((pool for pool in self.pools if POOL not in specs or matches_extra_spec(pool, specs[POOL])),
                     self.pools[0])
         return VolumeType(row["id"], row["name"], pool, row["description"], row["is_public"], False, specs,
-                          parse_json_column(row["encryption"]) or None)
+                          row["encryption"])
 
     def _seen(self, connection: Connection, context: Context, name_or_id: str | None) -> VolumeType:
         volume_types = self._all(connection, context)

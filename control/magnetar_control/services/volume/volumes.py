@@ -21,7 +21,6 @@ from .rows import (
     check_volume_writer,
     get_visible_row,
     listing_condition,
-    parse_json_column,
     queue_volume_task,
     wrong_status,
 )
@@ -139,11 +138,10 @@ def volume_image_metadata(image: Document) -> Document:
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Return the attachments of each volume, oldest first."""
+    """Return the attachments of each volume, oldest first, with the columns ``HELD``."""
     attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
-    for row in connection.execute(select(attachments).where(attachments.c.volume_id.in_(
-        attachments_by_volume)).order_by(
-            attachments.c.created_at, attachments.c.id)).mappings():
+    query = select(*(attachments.c[name] for name in HELD)).where(attachments.c.volume_id.in_(attachments_by_volume))
+    for row in connection.execute(query.order_by(attachments.c.created_at, attachments.c.id)).mappings():
         attachments_by_volume[row["volume_id"]].append(row)
     return attachments_by_volume
 
@@ -153,8 +151,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool
     attachments_by_volume = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
     type_ids = type_ids_of_names(connection, (row["volume_type"] for row in rows))
     return [{**{name: row[name] for name in SHOWN}, "volume_type_id": type_ids[row["volume_type"]],
-             "pool": row["pool"] or row["volume_type"], "metadata": parse_json_column(row["metadata"]),
-             "volume_image_metadata": parse_json_column(row["image_metadata"]),
+             "pool": row["pool"] or row["volume_type"], "metadata": row["metadata"],
+             "volume_image_metadata": row["image_metadata"],
              "attachments": [{name: attachment[name] for name in HELD}
                              for attachment in attachments_by_volume.get(row["id"], ())]} for row in rows]
 
@@ -168,10 +166,10 @@ class VolumeStore(NamedStore):
         with self.database.read() as connection:
             count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))
                                              .select_from(volumes).where(where)).one()
-            texts = connection.execute(select(volumes.c.metadata).where(where, volumes.c.metadata != "{}")).scalars()
             values: dict[str, set[str]] = {}
-            for text in texts:
-                for key, value in parse_json_column(text).items():
+            has_metadata = volumes.c.metadata != {}
+            for metadata in connection.execute(select(volumes.c.metadata).where(where, has_metadata)).scalars():
+                for key, value in metadata.items():
                     values.setdefault(key, set()).add(value)
         return count, size, values
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Delete,
     RowMapping,
     Select,
     Table,
+    Text,
     Update,
     and_,
     bindparam,
@@ -31,6 +31,7 @@ from sqlalchemy import (
     exists,
     or_,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.exc import DBAPIError
@@ -41,7 +42,6 @@ from magnetar_control.store.engine.database import ChangeCheck, Database, utc_no
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unavailable, Unreachable
 
-from .rows import parse_json_column
 from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class Worker:
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
         """Mark the image of a volume as failed. The host's copy is deleted now, or by the conductors later."""
-        id = parse_json_column(row["upload"])["image_id"]
+        id = row["upload"]["image_id"]
         try:
             if self.reach.images:
                 self.reach.images.fail(id, user_message(error))
@@ -333,18 +333,18 @@ def _extend_volume(worker: Worker, row: Row) -> Document:
 
 
 def _reimage_volume(worker: Worker, row: Row) -> Document:
-    reimage_task = parse_json_column(row["reimage"])
+    reimage_task = row["reimage"]
     worker.reach.ensure_image(row["host"], reimage_task["image_id"])
     worker.ensure(row, "volume", {"reimage": {"image": reimage_task["image_id"], "request": reimage_task["request"]}})
-    # The column as it is by then, as above.
+    # The status as it is by then, as above. The task has the metadata as text, as the column stores it.
     return {"status": volumes.c.previous_status, "previous_status": None, "bootable": True,
-            "image_id": reimage_task["image_id"], "image_metadata": reimage_task["image_metadata"],
-            "reimage": orjson.dumps({**reimage_task, "done": True}).decode()}
+            "image_id": reimage_task["image_id"], "image_metadata": type_coerce(reimage_task["image_metadata"], Text),
+            "reimage": {**reimage_task, "done": True}}
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
     """Make the host create an image of its own from the volume, and upload the content to the image service."""
-    images, id = worker.reach.images, parse_json_column(row["upload"])["image_id"]
+    images, id = worker.reach.images, row["upload"]["image_id"]
     image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
     if images is None or image is None:
         raise Conflict(f"Image {id} was deleted before it had its content.")
