@@ -95,7 +95,7 @@ class EmbeddedImages:
         check_fields(context, values)
         names = values.pop("tags", [])
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
-               "properties": fields.properties_json(more)}
+               "properties": fields.sorted_properties(more)}
         fields.check_formats(row)
         with self.database.write() as connection:
             if row["owner"] is not None:
@@ -279,6 +279,6 @@ def _changed(context: Context, image: Document, changes: Document) -> Document:
     if "disk_format" in values or "container_format" in values:
         fields.check_formats({**image, **values})
     properties = {**image["properties"], **more}
-    values["properties"] = fields.properties_json({name: value for name,
-                                                   value in properties.items() if name not in removed})
+    values["properties"] = fields.sorted_properties({
+        name: value for name, value in properties.items() if name not in removed})
     return values

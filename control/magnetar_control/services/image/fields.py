@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidField, TooLarge
 from magnetar_core.kinds.image import BOOT, FORMATS
@@ -83,15 +81,14 @@ def check_formats(image: Mapping[str, Any]) -> None:
         raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)
 
 
-def properties_json(properties: Mapping[str, str]) -> str:
-    """Return properties as the table stores them. Raises ``TooLarge`` when there are too many."""
+def sorted_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties as the table stores them, by name. Raises ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
         raise TooLarge(f"An image may have {MOST} properties, and this would be {len(properties)}.")
-    return orjson.dumps(properties, option=orjson.OPT_SORT_KEYS).decode()
+    return dict(sorted(properties.items()))
 
 
 def image_document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
     """Return a row with its tags in the form of ``services.Images``."""
     columns = {str(key): value for key, value in row.items()}
-    return {**columns, "properties": orjson.loads(row["properties"]), "tags": list(names),
-            "os_hash_algo": HASH if row["os_hash_value"] else None}
+    return {**columns, "tags": list(names), "os_hash_algo": HASH if row["os_hash_value"] else None}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, UUID, timestamp_columns
+from magnetar_control.store.engine.json_column import JsonColumn
+from magnetar_control.store.engine.tables import API, NAME, TIME, UUID, timestamp_columns
 
 images = Table(
     "images", API,
@@ -16,7 +17,7 @@ images = Table(
     Column("checksum", String(32)), Column("os_hash_value", String(128)),
     Column("protected", Boolean, nullable=False, default=False),
     Column("os_hidden", Boolean, nullable=False, default=False),
-    Column("properties", DOCUMENT, nullable=False, default="{}"), Column("why", Text),  # why the status is killed
+    Column("properties", JsonColumn, nullable=False, default=dict), Column("why", Text),  # why the status is killed
     *timestamp_columns(), Index("images_owner", "owner", "created_at"), Index("images_created", "created_at", "id"))
 
 #: The projects that a shared image is shared with; ``status``: pending, accepted, rejected.

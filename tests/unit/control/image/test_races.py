@@ -46,7 +46,7 @@ def test_no_more_projects_share_an_image_than_may(postgres: Database, tmp_path: 
 def test_what_collides_is_no_internal_error(postgres: Database) -> None:
     """A row went to which one refers, or there is the same already; what is wrong with a row is."""
     image = {"id": "0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10", "status": "queued", "visibility": "shared",
-             "properties": "{}", "created_at": utc_now()}
+             "properties": {}, "created_at": utc_now()}
     for table, row, status in ((rows, {"image_id": image["id"], "member": "red", "status": "pending"}, 409),
                                (images, image, None), (images, image, 409), (images, {**image, "status": None}, 500)):
         try:
