@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
@@ -38,8 +37,8 @@ def list_application_credentials(tokens: Tokens, user_id: str, name: str | None)
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
         credentials = CREDENTIALS.documents(connection, user_id=user_id, **({} if name is None else {"name": name}))
-        roles = assignments.fetch_role_names(connection, {id for credential in credentials
-                                                          for id in orjson.loads(credential["roles"])})
+        roles = assignments.fetch_role_names(connection, {
+            id for credential in credentials for id in credential["roles"]})
     return [_with_roles(credential, roles) for credential in credentials]
 
 
@@ -47,8 +46,7 @@ def show_application_credential(tokens: Tokens, user_id: str, id: str) -> Docume
     """Return an application credential. Raises ``NotFound``."""
     with tokens.database.read() as connection:
         row = CREDENTIALS.row(connection, id, user_id=user_id)
-        return _with_roles(CREDENTIALS.document(row), assignments.fetch_role_names(connection,
-                                                                                   orjson.loads(row["roles"])))
+        return _with_roles(CREDENTIALS.document(row), assignments.fetch_role_names(connection, row["roles"]))
 
 
 def create_application_credential(tokens: Tokens, token: Token, user_id: str, body: Mapping[str, Any]) -> Document:
@@ -75,8 +73,8 @@ def create_application_credential(tokens: Tokens, token: Token, user_id: str, bo
         "user_id": user_id, "project_id": token.context.project_id, "name": checked["name"],
         "description": checked["description"],
         "secret": passwords.hash_password(chosen_secret) if chosen_secret else passwords.hash_secret(secret),
-        "unrestricted": bool(checked["unrestricted"]), "roles": orjson.dumps(list(roles_by_id)).decode(),
-        "expires_at": parse_expiry(body.get("expires_at"), "nobody could log in with the credential"), "extra": "{}"})
+        "unrestricted": bool(checked["unrestricted"]), "roles": list(roles_by_id),
+        "expires_at": parse_expiry(body.get("expires_at"), "nobody could log in with the credential"), "extra": {}})
     try:
         with tokens.change() as connection:
             _check_room(connection, user_id)
@@ -110,7 +108,7 @@ def _check_unrestricted(token: Token) -> None:
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
     """Return the credential with its roles, taken from *roles*."""
     roles_by_id = {role["id"]: role for role in roles}
-    return {**document, "roles": [roles_by_id[id] for id in orjson.loads(document["roles"]) if id in roles_by_id]}
+    return {**document, "roles": [roles_by_id[id] for id in document["roles"] if id in roles_by_id]}
 
 
 def _roles(requested: list[dict[str, str]] | None, token_roles: tuple[dict[str, str], ...]) -> list[dict[str, str]]:

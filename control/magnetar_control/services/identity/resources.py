@@ -126,8 +126,8 @@ class IdentityResource:
     only: Mapping[str, Lacking] = field(default_factory=dict)
 
     def values(self, body: Mapping[str, Any], making: bool) -> dict[str, Any]:
-        """Return the checked columns for a request: lists and objects as JSON text. *making*: add defaults, and demand
-        required fields. Raises ``InvalidField``."""
+        """Return the checked columns for a request. *making*: add defaults, and demand required fields. Raises
+        ``InvalidField``."""
         columns: dict[str, Any] = {}
         body = {**{self.aliases[name]: value for name, value in body.items() if name in self.aliases}, **body}
         for name, one_value in self.only.items():
@@ -147,23 +147,18 @@ class IdentityResource:
         names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant) | set(self.only) | set(self.aliases)
         extra = {key: value for key, value in body.items() if key not in names}
         extra |= {name: columns.pop(name) for name in [*columns] if name not in self.table.c}
-        columns = {name: orjson.dumps(value).decode() if isinstance(value, list | dict) else value
-                   for name, value in columns.items()}
-        if "\\u0000" in (text := orjson.dumps(extra).decode()):
+        if b"\\u0000" in orjson.dumps(extra):
             raise InvalidRequest("No text may hold a NUL character.")
-        return {**columns, "extra": text}
+        return {**columns, "extra": extra}
 
     def document(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         """Return a row in the form that callers get."""
         # orjson does not accept SQLAlchemy's column names as keys, because they are a subclass of str.
         shown = {str(key): value for key, value in row.items()
                  if key not in HIDDEN and not (value is None and key in self.unset)}
-        for name, declared in self.fields.items():
-            if isinstance(declared.default, list | dict) and isinstance(shown.get(name), str):
-                shown[name] = orjson.loads(shown[name])
         shown.update((alias, row[name]) for alias, name in self.aliases.items())
         without = {name: declared.default for name, declared in self.fields.items() if name not in self.table.c}
-        return {**without, **orjson.loads(row["extra"]), **self.constant, **shown}
+        return {**without, **row["extra"], **self.constant, **shown}
 
     def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
         """Return the resources that match all *conditions* and *filters* (by column), by name."""

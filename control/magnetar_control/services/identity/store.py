@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -96,8 +95,8 @@ class IdentityStore:
         _make_region(connection, self.resource, body)
         complete_identity_values(connection, self.resource, values, row)
         self._merge_options(row, values, body)
-        extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
-        values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
+        extra = {**row["extra"], **values["extra"]}
+        values["extra"] = {key: value for key, value in extra.items() if value is not None}
         connection.execute(update(self.resource.table).filter_by(id=row["id"]).values(**values, updated_at=utc_now()))
         return self.resource.document(self.resource.row(connection, row["id"]))
 
@@ -140,9 +139,9 @@ class IdentityStore:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
             remaining = {name: value for name, value in both.items() if value is not None}
             if "options" in self.resource.table.c:
-                values["options"] = orjson.dumps(remaining).decode()
+                values["options"] = remaining
             else:
-                values["extra"] = orjson.dumps({**orjson.loads(values["extra"]), "options": remaining}).decode()
+                values["extra"] = {**values["extra"], "options": remaining}
 
     @contextlib.contextmanager
     def _change(self, values: Mapping[str, Any]) -> Iterator[Connection]:

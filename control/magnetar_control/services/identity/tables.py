@@ -7,15 +7,16 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
-from magnetar_control.store.engine.tables import API, DOCUMENT, NAME, TIME, timestamp_columns
+from magnetar_control.store.engine.json_column import JsonColumn
+from magnetar_control.store.engine.tables import API, NAME, TIME, timestamp_columns
 
 ID = String(64)
 
 
 def resource_columns() -> tuple[Column[Any], ...]:
     """Return the columns of all resources: an id, the keys outside the known fields (``extra``), and times."""
-    return Column("id", ID, primary_key=True), Column("extra", DOCUMENT, nullable=False,
-                                                      default="{}"), *timestamp_columns()
+    return (Column("id", ID, primary_key=True), Column("extra", JsonColumn, nullable=False, default=dict),
+            *timestamp_columns())
 
 
 def enabled_columns() -> tuple[Column[Any], ...]:
@@ -32,14 +33,15 @@ projects = Table(
     "identity_projects", API, *resource_columns(), *enabled_columns(),
     Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("description", Text), Column("parent_id", ID),
-    Column("tags", DOCUMENT, nullable=False, default="[]"), Column("options", DOCUMENT, nullable=False, default="{}"),
+    Column("tags", JsonColumn, nullable=False, default=list),
+    Column("options", JsonColumn, nullable=False, default=dict),
     UniqueConstraint("domain_id", "name"))
 
 users = Table(
     "identity_users", API, *resource_columns(), *enabled_columns(),
     Column("domain_id", ID, ForeignKey("identity_domains.id"), nullable=False),
     Column("name", NAME, nullable=False), Column("password", Text), Column("description", Text), Column("email", Text),
-    Column("default_project_id", ID), Column("options", DOCUMENT, nullable=False, default="{}"),
+    Column("default_project_id", ID), Column("options", JsonColumn, nullable=False, default=dict),
     UniqueConstraint("domain_id", "name"))
 
 groups = Table(
@@ -56,7 +58,7 @@ members = Table(
 roles = Table(
     "identity_roles", API, *resource_columns(), Column("name", NAME, unique=True, nullable=False),
     Column("domain_id", ID),
-    Column("description", Text), Column("options", DOCUMENT, nullable=False, default="{}"))
+    Column("description", Text), Column("options", JsonColumn, nullable=False, default=dict))
 
 #: Implied roles: a user with the role ``prior_id`` also has ``implied_id``.
 implications = Table(
@@ -97,7 +99,7 @@ credentials = Table(
     Column("user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False),
     Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), nullable=False),
     Column("name", NAME, nullable=False), Column("secret", Text, nullable=False), Column("description", Text),
-    Column("roles", DOCUMENT, nullable=False), Column("unrestricted", Boolean, nullable=False, default=False),
+    Column("roles", JsonColumn, nullable=False), Column("unrestricted", Boolean, nullable=False, default=False),
     Column("expires_at", TIME), UniqueConstraint("user_id", "name"))
 
 #: ``remaining_uses``: null without a limit. ``redelegation_count``: how often the trust can still be redelegated.
@@ -107,7 +109,7 @@ trusts = Table(
     Column("trustee_user_id", ID, ForeignKey("identity_users.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("project_id", ID, ForeignKey("identity_projects.id", ondelete="CASCADE"), index=True),
     Column("redelegated_trust_id", ID, ForeignKey("identity_trusts.id", ondelete="CASCADE"), index=True),
-    Column("impersonation", Boolean, nullable=False), Column("roles", DOCUMENT, nullable=False),
+    Column("impersonation", Boolean, nullable=False), Column("roles", JsonColumn, nullable=False),
     Column("expires_at", TIME), Column("remaining_uses", Integer),
     Column("redelegation_count", Integer, nullable=False),
     UniqueConstraint("trustor_user_id", "trustee_user_id", "project_id", "impersonation", "expires_at"))

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select, update
 
 from magnetar_control.services import Context
 from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
+from magnetar_control.store.engine.json_column import JsonColumn
 from magnetar_core.errors import Unauthenticated
 
 from . import assignments, tables
@@ -39,10 +40,24 @@ from .trust_rows import delegated_roles, trust_chain, use_trust
 REMEMBERED = 20_000
 #: Seconds after which the number of changes is checked again.
 LOOK_AGAIN = 1.0
-SCOPES = {"user": tables.users, "project": tables.projects, "domain": tables.domains}
 PREFIX = "mt"
 #: Longest token that is accepted, in characters.
 LONGEST = 2048
+
+
+def _target_query(table: Table) -> Select[Any]:
+    """Return the query for the row *target* with its domain, without documents, which no token needs."""
+    domain = tables.domains.c
+    columns = (column for column in table.c if not isinstance(column.type, JsonColumn))
+    query = select(*columns, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
+    if table is not tables.domains:
+        query = query.join_from(table, tables.domains, domain.id == table.c.domain_id)
+    return query.where(table.c.id == bindparam("target"))
+
+
+#: The queries for users and targets, built once.
+_TARGETS = {"user": _target_query(tables.users), "project": _target_query(tables.projects),
+            "domain": _target_query(tables.domains)}
 
 
 class Claims(NamedTuple):
@@ -240,11 +255,7 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
     """Return the target of a token's *scope* with domain_name and domain_enabled; ``None`` when there is none."""
     if scope == "system":
         return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == assignments.ALL else None
-    table, domain = SCOPES[scope], tables.domains.c
-    query = select(table, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
-    if table is not tables.domains:
-        query = query.join(tables.domains, domain.id == table.c.domain_id)
-    row = connection.execute(query.where(table.c.id == id)).mappings().first()
+    row = connection.execute(_TARGETS[scope], {"target": id}).mappings().first()
     return dict(row) if row else None
 
 
@@ -258,7 +269,7 @@ def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]]
     row = connection.execute(query).first()
     if row is None or (row.expires_at is not None and is_past(row.expires_at, moment)):
         return [], None
-    credential_roles = set(orjson.loads(row.roles))
+    credential_roles = set(row.roles)
     remaining_roles = [role for role in roles if role["id"] in credential_roles]
     credential = {"id": claims.credential_id, "name": row.name, "restricted": not row.unrestricted}
     return (remaining_roles if len(remaining_roles) == len(credential_roles) else []), credential

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import orjson
 from sqlalchemy import Connection, update
 
 from magnetar_core.errors import Unauthenticated
@@ -34,7 +33,7 @@ def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, 
     """
     trust, first = chain[0], chain[-1]
     below = assignments.implied_role_closure(connection)
-    trust_role_ids: set[str] = set().union(*(below.get(id, {id}) for id in orjson.loads(trust["roles"])))
+    trust_role_ids: set[str] = set().union(*(below.get(id, {id}) for id in trust["roles"]))
     trustor_roles = assignments.effective_roles(connection, first["trustor_user_id"], "project", trust["project_id"])
     roles = [role for role in trustor_roles if role["id"] in trust_role_ids]
     return roles if len(roles) == len(trust_role_ids) else []

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
@@ -61,8 +60,7 @@ def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Docum
             roles = _roles(connection, request, chain[-1]["trustor_user_id"] if chain else row["trustor_user_id"])
             if chain:
                 _redelegate(row, request, roles, chain)
-            row |= {"roles": orjson.dumps(roles).decode(), "extra": orjson.dumps(
-                {name: value for name, value in body.items() if name not in UNKEPT}).decode()}
+            row |= {"roles": roles, "extra": {name: value for name, value in body.items() if name not in UNKEPT}}
             _check_room(connection, row["trustor_user_id"], tokens.clock())
             connection.execute(insert(tables.trusts).values(row))
             return _document(connection, fetch_identity_row(connection, tables.trusts, id=row["id"]) or row)
@@ -195,7 +193,7 @@ def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable
             raise Forbidden('Field "remaining_uses" must not be set in order to redelegate a trust.')
         if trust["expires_at"] is not None and (row["expires_at"] or trust["expires_at"]) > trust["expires_at"]:
             raise Forbidden("Requested expiration time is more than redelegated trust can provide.")
-        if not set(roles) <= set(orjson.loads(trust["roles"])) or row["project_id"] != trust["project_id"]:
+        if not set(roles) <= set(trust["roles"]) or row["project_id"] != trust["project_id"]:
             raise Forbidden("Some of requested roles are not in redelegated trust.")
         if row["impersonation"] and not trust["impersonation"]:
             raise Forbidden("Impersonation is not allowed because redelegated trust does not specify impersonation. "
@@ -209,8 +207,7 @@ def _shown(row: Document) -> Document:
 
 def _document(connection: Connection, row: Row) -> Document:
     """Return a trust with its roles as documents."""
-    ids = orjson.loads(row["roles"])
-    return {**_shown(TRUSTS.document(row)), "roles": ROLES.documents(connection, tables.roles.c.id.in_(ids))}
+    return {**_shown(TRUSTS.document(row)), "roles": ROLES.documents(connection, tables.roles.c.id.in_(row["roles"]))}
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:

@@ -143,7 +143,7 @@ class World(Things):
         self.personas["nobody"] = Persona("nobody", None, "", None, frozenset(), "")
         for project, name in (("red", "member"), ("blue", "other member")):
             self.things[project]["user"] = self.personas[name].user
-            roles = orjson.dumps([self.roles["member"]]).decode()
+            roles = [self.roles["member"]]
             self.things[project]["credential"] = self._noun(
                 identity.credentials, user_id=self.personas[name].user, project_id=self.projects[project], secret="",
                 name=MARK.format(project) + "credential", roles=roles)
