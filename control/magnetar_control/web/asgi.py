@@ -22,7 +22,7 @@ from .protocol import WHOLE, SendWhole
 from .quick import Together, Way
 from .request import Request
 from .secret_paths import without_secrets
-from .transfers import Clock, Pace, Transfers
+from .transfers import LATER, Clock, Pace, Transfers
 from .websocket import WebSocket, cut_connection
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,9 @@ WAITING = 64
 HEALTH, HEALTH_SHARE, HEALTH_WAITING = 2, 1, 64
 #: Threads of logins, which compute; the share of one address or user, and the number of its logins that may wait.
 LOGINS, LOGIN_SHARE, LOGINS_WAITING = 4, 3, 64
+#: The answer to a request that is in progress when the server stops.
+STOPPING = ("The API is stopping and has not waited for the result of this request. Try again in a few seconds; a "
+            "request that changes something may have taken effect.")
 Observe = Callable[[str, str, str, int, float], None]
 
 
@@ -167,6 +170,8 @@ class AsgiServer:
             return answer
         except Fault as fault:  # the body or the query is too large
             return application.refused(request, fault)
+        except asyncio.CancelledError:  # only a server that stops cancels requests; it waits no longer
+            return application.refused(request, Fault(503, STOPPING, LATER))
         except Exception:
             log.exception("%s %s failed", request.method, without_secrets(request.path),
                           extra={"request_id": request.id})
