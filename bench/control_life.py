@@ -19,6 +19,7 @@ from figures import Figure, spread, timed
 from sqlalchemy import insert, select
 
 from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import CELL, actions, servers
 from magnetar_core.http.client import Client
 
@@ -130,7 +131,8 @@ def floor_of_writing(cloud: Cloud, rounds: int) -> float:
         action = dict(connection.execute(select(actions).limit(1)).mappings().one())
     action.pop("id")
     with contextlib.closing(Database(cloud.spare_url(), "spare")) as database:
-        CELL.create_all(database.engine)
+        with database.write() as connection:
+            create_tables(connection, CELL)
 
         def once() -> None:
             id = str(uuid.uuid4())

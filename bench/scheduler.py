@@ -34,6 +34,7 @@ from magnetar_control.scheduler.request_spec import RequestSpec, claimed_amounts
 from magnetar_control.store.claims import host_counters
 from magnetar_control.store.claims.allocations import RESOURCES, Amounts, claimable_amounts
 from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import API, cells
 from magnetar_control.store.engine.tables import allocations as claimed
 from magnetar_control.store.engine.tables import hosts as host_table
@@ -268,7 +269,7 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
     database = Database(postgres.postgres_url(folder, "postgres"))
     with database.write() as connection:
         API.drop_all(connection)
-        API.create_all(connection)
+        create_tables(connection, API)
         connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
                                             "created_at": utc_now()} for name in ("cell0", "cell1")])
         connection.execute(insert(host_table), rows)

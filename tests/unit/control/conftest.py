@@ -6,11 +6,13 @@ copy in turn, emptied in between: to make one takes PostgreSQL a fifth of a seco
 """
 
 import itertools
+import shutil
 
 import psycopg
 import pytest
 
 from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import API, CELL
 from tests.conftest import is_slow
 from tools import postgres as server
@@ -28,8 +30,8 @@ def pytest_collection_modifyitems(items):
 def tables(database):
     """Make the tables of both kinds."""
     with database.write() as connection:
-        API.create_all(connection)
-        CELL.create_all(connection)
+        for metadata in (API, CELL):
+            create_tables(connection, metadata)
 
 
 @pytest.fixture(scope="session")
@@ -92,11 +94,21 @@ def columns(inside):
     return inside.execute("SELECT sum(hashtext(attrelid || attname)::bigint) FROM pg_attribute").fetchone()[0]
 
 
+@pytest.fixture(scope="session")
+def file_with_tables(tmp_path_factory):
+    """The file of a SQLite database with the tables of both kinds, which tests copy."""
+    file = tmp_path_factory.mktemp("tables") / "api.db"
+    made = Database(f"sqlite:///{file}")
+    tables(made)
+    made.close()
+    return file
+
+
 @pytest.fixture
-def sqlite(tmp_path):
+def sqlite(tmp_path, file_with_tables):
     """A SQLite database with the tables of both kinds."""
+    shutil.copy(file_with_tables, tmp_path)
     database = Database(f"sqlite:///{tmp_path}/api.db")
-    tables(database)
     yield database
     database.close()
 

@@ -15,6 +15,7 @@ from sqlalchemy import insert
 
 from magnetar_control.scheduler.place import place_server
 from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import API, cells
 from magnetar_control.store.engine.tables import hosts as host_table
 from magnetar_control.store.hosts import hosts
@@ -40,7 +41,7 @@ def test_hosts_with_cells_take_mixed_servers_and_no_more_than_they_have(schedule
     chance, database = Random(1), Database(f"sqlite:///{tmp_path}/api")
     rows = scheduler.give_cells(chance, scheduler.fleet(chance, 40, 0.5))
     with database.write() as connection:
-        API.create_all(connection)
+        create_tables(connection, API)
         connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
                                             "created_at": utc_now()} for name in ("cell0", "cell1")])
         connection.execute(insert(host_table), rows)

@@ -30,7 +30,8 @@ from sqlalchemy import (
 )
 
 from .database import Database
-from .tables import API, CELL, OPTIONAL_INDEXES, create_usage_triggers
+from .quota_triggers import usage_triggers
+from .tables import API, CELL, OPTIONAL_INDEXES
 from .timeouts import statement_timeout
 
 if TYPE_CHECKING:
@@ -69,10 +70,11 @@ def upgrade_schema(database: Database, metadata: MetaData) -> bool:
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
-    """Create all tables of *metadata* from a copy, because SQLAlchemy's tables keep the data that it computes for
-    this."""
+    """Create all tables of *metadata* with their triggers. A copy creates them, because SQLAlchemy's tables keep the
+    data that it computes for this."""
     add_services()
     copy.deepcopy(metadata).create_all(connection, checkfirst=False)
+    create_triggers(connection, metadata)
 
 
 def add_services() -> None:
@@ -93,7 +95,6 @@ def create_schema(connection: Connection, metadata: MetaData) -> None:
     kind = database_kind(metadata)
     name = version_table(kind)
     create_tables(connection, metadata)
-    create_triggers(connection, metadata)
     made = Table(name, MetaData(), Column("version_num", String(32), nullable=False),
                  PrimaryKeyConstraint("version_num", name=f"{name}_pkc"))
     made.create(connection)
@@ -109,10 +110,10 @@ def run_schema_migrations(connection: Connection, metadata: MetaData) -> None:
 
 
 def create_triggers(connection: Connection, metadata: MetaData) -> None:
-    """Create or replace the triggers of the tables of *metadata*. The copied tables of ``create_tables`` do not do
-    it."""
+    """Create or replace the triggers of the tables of *metadata*."""
     if metadata is CELL:
-        create_usage_triggers(connection)
+        for statement in usage_triggers(connection.dialect.name):
+            connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def database_kind(metadata: MetaData) -> str:

@@ -14,20 +14,16 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
     Float,
     Integer,
     MetaData,
     String,
     Table,
     Text,
-    event,
     text,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import ForeignKey, Index, UniqueConstraint
-
-from .quota_triggers import usage_triggers
 
 log = logging.getLogger(__name__)
 #: Indexes that a database has if it can, see ``create_trigrams``.
@@ -328,18 +324,6 @@ quota_usage = Table(
     Column("instances", BigInteger, nullable=False), Column("cores", BigInteger, nullable=False),
     Column("ram", BigInteger, nullable=False))
 servers.add_is_dependent_on(quota_usage)  # its triggers write there
-
-
-def create_usage_triggers(connection: Connection) -> None:
-    """Create the triggers that keep ``quota_usage``, or replace them."""
-    for statement in usage_triggers(connection.dialect.name):
-        connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-
-
-@event.listens_for(servers, "after_create")
-def _create_servers(_table: Table, connection: Connection, **_how: Any) -> None:
-    create_usage_triggers(connection)
-
 
 #: The condition of the actions that are in the queue. Its text stands in statements, as indexes of a part require.
 OPEN_ACTION = "state IN ('queued', 'running')"

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.store.actions import actions, stopped_actions
-from magnetar_control.store.engine import tables
+from magnetar_control.store.engine import schema, tables
 from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.servers import servers
 from tests.support.control.cloud import Cloud
@@ -36,7 +36,7 @@ def database_pair(tmp_path):
     pair = [Database(f"sqlite:///{tmp_path}/{name}.db", name) for name in ("cell0", "cell1")]
     for one in pair:
         with one.write() as connection:
-            tables.CELL.create_all(connection)
+            schema.create_tables(connection, tables.CELL)
     yield pair
     for one in pair:
         one.close()

@@ -16,6 +16,7 @@ from sqlalchemy import delete, select
 
 from magnetar_control.store.actions import outbox
 from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import CELL
 from tests.unit.control.api.compute import Compute
 
@@ -30,7 +31,7 @@ def compute(database: Database, folder: Path, **settings: Any) -> Iterator[Any]:
     cells = {name: Database(f"sqlite:///{folder}/{name}.db", name) for name in ("cell0", "cell1")}
     for cell in cells.values():
         with cell.write() as connection:
-            CELL.create_all(connection)
+            create_tables(connection, CELL)
     try:
         yield Compute({"api": database, **cells}, folder, **settings)
     finally:
