@@ -122,7 +122,8 @@ addresses = Table(
     "port_addresses", API, Column("subnet_id", UUID, ForeignKey("subnets.id"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("port_id", UUID, ForeignKey("ports.id", ondelete="CASCADE"), nullable=False),
-    Column("ip_address", String(45), nullable=False), Index("port_addresses_port", "port_id"))
+    Column("ip_address", String(45), nullable=False), Index("port_addresses_port", "port_id"),
+    Index("port_addresses_ip", "ip_address"))
 
 security_groups = Table(
     "security_groups", API, *owned_columns(), Column("stateful", Boolean, nullable=False, default=True),
