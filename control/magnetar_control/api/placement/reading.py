@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from magnetar_control.compute.placement.placement import Placement
-from magnetar_control.compute.placement.provider_tree import Provider
+from magnetar_control.compute.placement.provider_tree import CLASSES, Provider
 from magnetar_control.services import Context
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, guarded_route
@@ -26,6 +26,8 @@ LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), (
 SINCE = {"aggregates": 1, "traits": 6, "allocations": 11}
 #: Parameters of the list of providers, with their first microversion.
 PARAMETERS = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
+#: Those that all providers of a host fulfil, or none.
+OF_HOSTS = frozenset({"member_of"})
 
 
 class PlacementRoutes:
@@ -53,24 +55,31 @@ class PlacementRoutes:
 
     def providers(self, request: Request) -> Document:
         """Return the providers that match all parameters."""
-        tests = [_test(name, value, views.minor_version(request)) for name, value in request.query]
-        self.placement.check_classes(kind for name, value in request.query if name == "resources"
-                                     for kind in query.parse_resources(value))
+        minor = views.minor_version(request)
+        tests = [_test(name, value, minor) for name, value in request.query]
+        of_hosts = [_test(name, value, minor) for name, value in request.query if name in OF_HOSTS]
+        classes = {kind for name, value in request.query if name == "resources"
+                   for kind in query.parse_resources(value)}
+        self.placement.check_classes(classes)
         roots = self._roots(dict(request.query))
         self.placement.check_traits({trait for name, value in request.query if name == "required"
-                                     for trait in query.parse_required_traits(value, views.minor_version(request))[1]},
-                                    roots)
-        matching = (provider for root in roots for provider in root.tree if all(test(provider) for test in tests))
-        return {"resource_providers": [_provider(request, provider) for provider in matching]}
+                                     for trait in query.parse_required_traits(value, minor)[1]}, roots)
+        # No part of a host gives a class of hosts (``pci.NOT_DEVICES``). Only the parts need the report of a host.
+        whole = classes.isdisjoint(CLASSES)
+        matching = (provider for root in roots if all(test(root) for test in of_hosts)
+                    for provider in (root.tree if whole else (root,)) if all(test(provider) for test in tests))
+        return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str]) -> list[Provider]:
         """Return the hosts whose providers may match. Traits exist that any host has, so these need all hosts."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
+        if "required" not in parameters and (name := parameters.get("name")):
+            return self.placement.roots_of_name(name)
         return self.placement.roots()
 
     def provider(self, request: Request) -> Document:
-        return _provider(request, self._one(request))
+        return _provider_view(views.minor_version(request))(self._one(request))
 
     def inventories(self, request: Request) -> Document:
         return views.inventories_view(self._one(request))
@@ -172,12 +181,16 @@ def _sum(usages: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
-def _provider(request: Request, provider: Provider) -> Document:
-    """Return a provider; since 1.14 with its place in the tree."""
-    minor, path = views.minor_version(request), f"/placement/resource_providers/{provider.id}"
-    tree = views.tree_view(provider) if minor >= 14 else {}
-    return {"uuid": provider.id, "name": provider.name, "generation": provider.generation, **tree, "links": [
-        {"rel": name, "href": path + end} for name, end in LINKS if minor >= SINCE.get(name, 0)]}
+def _provider_view(minor: int) -> Callable[[Provider], Document]:
+    """Return the view of a provider at a microversion; since 1.14 with its place in the tree."""
+    links = [(name, end) for name, end in LINKS if minor >= SINCE.get(name, 0)]
+
+    def view(provider: Provider) -> Document:
+        path = f"/placement/resource_providers/{provider.id}"
+        tree = views.tree_view(provider) if minor >= 14 else {}
+        return {"uuid": provider.id, "name": provider.name, "generation": provider.generation, **tree,
+                "links": [{"rel": name, "href": path + end} for name, end in links]}
+    return view
 
 
 def _class(request: Request, name: str) -> Document:

@@ -20,7 +20,7 @@ from magnetar_control.store.claims.allocations import ClaimRow, Ratios
 from magnetar_control.store.engine.tables import servers as server_table
 from magnetar_control.store.hosts import aggregates, hosts
 from magnetar_control.store.hosts.aggregates import Aggregate
-from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.hosts.host_row import HostRow, ServiceHost
 from magnetar_control.store.scatter_gather import rows_of_cells
 from magnetar_control.store.servers import servers
 from magnetar_core import bandwidth
@@ -28,6 +28,9 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from magnetar_core.hardware import traits
 
 from .provider_tree import STANDARD, ChildProvider, Provider, allocated_amounts, allocated_child_amounts
+
+#: The length of the longest name of a host.
+LONGEST = 255
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,13 @@ class Placement:
     def roots_of_tree(self, id: str) -> list[Provider]:
         """Return the host of that uuid; all hosts when *id* may be a provider below one of them."""
         return self.roots({id}) or self.roots()
+
+    def roots_of_name(self, name: str) -> list[Provider]:
+        """Return the hosts that may have a provider of this name: theirs, or theirs with ``_`` and a part's name."""
+        names = [name, *(name[:at] for at, letter in enumerate(name[:LONGEST + 1]) if letter == "_")]
+        with self.cloud.store.api.read() as connection:
+            rows = hosts.fetch_host_page(connection, ServiceHost, column="name", values=names)
+            return self.read_roots(connection, [row.id for row in rows]) if rows else []
 
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
         """Return the same as ``roots``, in a transaction."""
