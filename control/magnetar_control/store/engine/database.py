@@ -54,8 +54,8 @@ WATCHED = 2.0
 #: turn before it goes ahead. SQLite's own lock is polled every 0.1 s; a thread that waits here is woken immediately.
 #: More connections to PostgreSQL make nothing faster, because Python runs one thread at a time; but a query may hang.
 TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
-#: Connections to SQLite that stay open for the next reader: taking one from the pool, and giving it back, takes longer
-#: than a small query. PostgreSQL's are checked each time (``postgresql``).
+#: Connections that stay open for the next reader: taking one from the pool, and giving it back, takes longer than a
+#: small query.
 OPEN = 4
 #: libpq parameters that detect a PostgreSQL server whose machine is gone: seconds, the last one milliseconds.
 #: Parameters of the URL come first.
@@ -166,23 +166,32 @@ class Database:
         """Yield a connection for reading; each statement is its own transaction."""
         self._refuse()
         with self.breaker, self._to_read():
-            if self.kind == "postgresql":
-                with self.reading.connect() as connection:
-                    yield connection
-            else:
-                yield from self._read_again()
+            connection = self.take_open_connection() or self.reading.connect()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self.leave_open(connection)
 
-    def _read_again(self) -> Iterator[Connection]:
-        """Yield a connection that was left open, or a new one. One whose reader failed is not left open."""
-        try:
-            connection = self._open.pop()
-        except IndexError:
-            connection = self.reading.connect()
-        try:
-            yield connection
-        except BaseException:
+    def take_open_connection(self) -> Connection | None:
+        """Return a connection for reading that was left open and still works; ``None`` if there is none. Never
+        waits."""
+        while self._open:
+            try:
+                connection = self._open.pop()
+            except IndexError:  # another thread has taken it
+                break
+            raw: Any = connection.connection.dbapi_connection
+            if self.kind == "sqlite" or not raw.is_stale():
+                return connection
+            connection.invalidate()
             connection.close()
-            raise
+        return None
+
+    def leave_open(self, connection: Connection) -> None:
+        """Leave a connection open for the next reader; close it if others are open. Its last statement must be
+        complete, and must not have failed."""
         if len(self._open) < OPEN:
             self._open.append(connection)
         else:

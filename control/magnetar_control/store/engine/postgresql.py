@@ -25,6 +25,8 @@ T = TypeVar("T")
 #: ``MORE``: seconds after which the client drops the connection, when PostgreSQL does not end a statement at its limit.
 #: ``IDLE``: seconds that a transaction may stay idle.
 MORE, IDLE = 2.0, 60.0
+#: Seconds after which a connection is replaced.
+OLD = 1800
 
 
 class Hangs(psycopg.OperationalError):
@@ -37,6 +39,23 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     limit = math.inf
     breaker: CircuitBreaker
+    #: When the connection was opened.
+    opened = math.inf
+
+    @cached_property
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return poll
+
+    def is_closing(self) -> bool:
+        """Return whether the server has closed the idle connection. A server that stops or restarts closes its
+        connections, or says first why it will. Polling the socket costs a few microseconds, a query a hundred."""
+        return bool(self._poll.poll(0))
+
+    def is_stale(self) -> bool:
+        """Return whether the idle connection must be replaced: the server has closed it, or it is old."""
+        return time.monotonic() - self.opened > OLD or self.is_closing()
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
         """Wait as psycopg does, for as long as the limit of the connection or of ``statement_timeout`` allows."""
@@ -91,7 +110,7 @@ class _Cursor(psycopg.Cursor[Any]):
 
 def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
     """Create the engine. Its pool is LIFO: the connection that was used last has most statements prepared."""
-    made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
+    made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=OLD, pool_use_lifo=True,
                          hide_parameters=True,  # passwords and keys are among them, and errors are logged
                          connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
 
@@ -106,23 +125,16 @@ def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: Circuit
             breaker.late()
             raise
         connection.breaker, connection.limit = breaker, limit + MORE if limit else math.inf
+        connection.opened = time.monotonic()
         return connection
 
     event.listen(made, "checkout", _still_there)
     return made
 
 
-def _still_there(raw: Any, record: Any, _proxy: Any) -> None:
-    """Check that the server has not closed the connection; otherwise drop all pooled connections and open a new one.
-
-    A server that stops or restarts closes its connections, or says first why it will. Polling the socket costs a few
-    microseconds, a query a hundred.
-    """
-    poll = record.info.get("poll")
-    if poll is None:
-        poll = record.info["poll"] = select.poll()
-        poll.register(raw.pgconn.socket, select.POLLIN)
-    if poll.poll(0):
+def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
+    """Check that the server has not closed the connection; otherwise drop all pooled connections and open a new one."""
+    if raw.is_closing():
         raise InvalidatePoolError("the database has closed the connection")
 
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.store.engine import postgresql
 from magnetar_control.store.engine.database import (
     Database,
     drop_null_columns,
@@ -96,7 +97,7 @@ def test_who_reads_one_by_one_has_one_connection(postgres):
     assert len({backend(postgres) for _again in range(5)}) == 1
     with postgres.read() as one, postgres.read() as other:
         assert one.execute(BACKEND).scalar_one() != other.execute(BACKEND).scalar_one()
-    assert postgres.reading.pool.checkedout() == 0
+    assert postgres.reading.pool.checkedout() == 2  # for the next readers
 
 
 def test_what_was_cut_is_made_anew(postgres, cluster):
@@ -104,6 +105,13 @@ def test_what_was_cut_is_made_anew(postgres, cluster):
     with psycopg.connect(host=str(cluster), user="postgres", dbname="postgres", autocommit=True) as connection:
         assert connection.execute("SELECT pg_terminate_backend(%s, 60000)", (cut,)).fetchone() == (True,)
     assert backend(postgres) != cut
+
+
+def test_an_old_connection_is_replaced(postgres, monkeypatch):
+    old = backend(postgres)
+    monkeypatch.setattr(postgresql, "OLD", -1.0)
+    assert backend(postgres) != old
+    assert postgres.reading.pool.checkedout() == 1
 
 
 def test_a_refused_statement_leaves_nothing_behind(postgres):

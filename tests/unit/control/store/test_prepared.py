@@ -89,6 +89,6 @@ def test_few_connections_stay_open(database):
                 read(depth - 1)
 
     read(OPEN + 2)
-    assert database.reading.pool.checkedout() == (OPEN if database.kind == "sqlite" else 0)
+    assert database.reading.pool.checkedout() == OPEN
     database.close()
     assert database.reading.pool.checkedout() == 0
