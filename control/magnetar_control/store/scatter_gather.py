@@ -3,22 +3,28 @@
 
 A cell that hangs blocks only its own threads. Callers wait once for such a cell; until it answers again, it is queried
 in the background and no caller waits.
+
+One prepared query (``scatter_query``) needs no threads: PostgreSQL's cells get it over connections that are open, and
+the caller waits for all sockets together. A thread for each cell takes longer than its query.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Row, Select
+from sqlalchemy import Connection, Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
 from magnetar_control.store.engine.database import Database, is_database_unreachable
+from magnetar_control.store.engine.prepared import PreparedQuery
 from magnetar_control.store.engine.timeouts import current_timeout, hanging_database_error, statement_timeout
 
 from .store import CELL0, CellMapping, Store
@@ -27,6 +33,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: Seconds that a cell has by default; seconds between two checks whether it hangs.
 PATIENCE, LOOK = 60.0, 0.5
+#: The query to a cell that was sent and is not answered yet.
+Sent = Generator[None, None, list[Any]]
 
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
@@ -46,10 +54,116 @@ def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
-    seconds = min(current_timeout(PATIENCE), PATIENCE) if timeout is None else timeout
+    seconds = _seconds(timeout)
     deadline = time.monotonic() + seconds
     pending = [(cell, _ask(database, question, seconds)) for cell, database in cells]
     return {cell.id: _answer(cell, lambda wait=wait: wait(deadline)) for cell, wait in pending}  # type: ignore[misc]
+
+
+def _seconds(timeout: float | None) -> float:
+    return min(current_timeout(PATIENCE), PATIENCE) if timeout is None else timeout
+
+
+def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
+                  parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
+    """Return the rows of a query in these cells, as ``scatter_gather_cells`` does. *prepare*: returns the query for the
+    kind of an engine."""
+    def rows(database: Database) -> list[Any]:
+        with database.read() as connection:
+            return prepare(database.kind).all(connection, parameters)
+
+    seconds = _seconds(timeout)
+    deadline = time.monotonic() + seconds
+    sent: dict[int, tuple[CellMapping, Database, Sent]] = {}
+    others: list[tuple[CellMapping, Database]] = []
+    try:
+        for cell, database in cells:
+            socket, answer = _send(database, prepare(database.kind), parameters)
+            if answer is None:
+                others.append((cell, database))
+            else:
+                sent[socket] = cell, database, answer
+        if not sent:
+            return scatter_gather_cells(cells, rows, timeout)
+        pending = [(cell, _ask(database, rows, seconds)) for cell, database in others]
+        answers = _receive(sent, deadline)
+    finally:
+        for _cell, _database, answer in sent.values():
+            answer.close()
+    answers |= {cell.id: _answer(cell, lambda wait=wait: wait(deadline)) for cell, wait in pending}  # type: ignore[misc]
+    return {cell.id: answers[cell.id] for cell, _database in cells}
+
+
+def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
+    """Send the query over a connection that is open; return its socket, and the answer to wait for. The answer is
+    ``None`` if a thread must ask: there is no such connection, or the database hangs."""
+    hangs = database.kind == "sqlite" or database.breaker.hangs
+    connection = None if hangs else database.take_open_connection()
+    if connection is not None:
+        raw: Any = connection.connection.dbapi_connection
+        answer = _sent_query(database, connection, query, parameters)
+        # The database may just have closed the connection: a thread opens another one.
+        with contextlib.suppress(StopIteration, SQLAlchemyError):
+            next(answer)
+            return raw.fileno(), answer
+    return -1, None
+
+
+def _sent_query(database: Database, connection: Connection, query: PreparedQuery,
+                parameters: Mapping[str, Any]) -> Sent:
+    """Send the query, stop until the answer is there, and return its rows; end without a stop if the query cannot be
+    sent. A connection whose answer is not awaited is closed."""
+    rows: list[Any] = []
+    with database.breaker:
+        try:
+            receive = query.send(connection, parameters)
+            if receive is not None:
+                yield
+                rows = receive()
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+    database.leave_open(connection)
+    return rows
+
+
+def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
+    """Return the rows of the cells that were *sent* a query, by the sockets, and remove them there."""
+    answers: dict[str, list[Any] | None] = {}
+    poll = select.poll()
+    for socket in sent:
+        poll.register(socket, select.POLLIN)
+    while sent:
+        remaining = max(0.0, deadline - time.monotonic())
+        ready = [socket for socket, _event in poll.poll(min(remaining, LOOK) * 1000)]
+        # After a while without an answer, as ``wait`` of ``_ask``: other callers may wait in vain, too.
+        late = [] if ready else [socket for socket, (_cell, database, _sent) in sent.items()
+                                 if remaining <= LOOK or database.breaker.hangs]
+        for socket in (*ready, *late):
+            poll.unregister(socket)
+            cell, database, answer = sent.pop(socket)
+            finish = partial(_rows_of, answer, remaining) if ready else partial(_give_up, answer, database)
+            answers[cell.id] = _answer(cell, finish)
+    return answers
+
+
+def _rows_of(answer: Sent, seconds: float) -> list[Any]:
+    """Return the rows of an answer that has begun to arrive, and may take *seconds*."""
+    rows: list[Any] = []
+    with statement_timeout(seconds, refused=False):
+        try:
+            next(answer)
+        except StopIteration as end:
+            rows = end.value
+    return rows
+
+
+def _give_up(answer: Sent, database: Database) -> list[Any]:
+    """Close the connection of a database that is late. Raises ``OperationalError``."""
+    database.breaker.late()
+    answer.throw(hanging_database_error(database.name))
+    return []
 
 
 def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:

@@ -15,8 +15,8 @@ from magnetar_control.documents import FlavorOfServer
 from magnetar_control.store.accounts import keypairs, quota_usage, quotas
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import server_group_members
-from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.servers import cell_moves, server_groups
+from magnetar_control.store.store import CELL0
 from magnetar_core.errors import Forbidden, InvalidRequest
 from magnetar_core.values import Text
 
@@ -70,7 +70,8 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
             return quota_usage.fetch_quota_usage(reading, project, user or None)
 
     rows: Sequence[Any] = () if connection is None else quota_usage.fetch_quota_usage(connection, project, user or None)
-    of_cells = scatter_gather(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows)
+    cells = [(cell, database) for cell, database in caller.cloud.store.databases() if not rows or cell.id != CELL0]
+    of_cells = quota_usage.fetch_quota_usage_of_cells(cells, project, user or None, caller.settings.cell_timeout)
     for row in (*rows, *_count_once(caller, of_cells, counted)):
         for name in total:
             total[name] += getattr(row, name)

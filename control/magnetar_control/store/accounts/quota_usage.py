@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, TextClause, delete, text
+from sqlalchemy import Connection, TextClause, column, delete, text
 
-from magnetar_control.store.engine.database import INSERT, advisory_lock
+from magnetar_control.store.engine.database import INSERT, Database, advisory_lock
+from magnetar_control.store.engine.prepared import PreparedQuery
 from magnetar_control.store.engine.quota_triggers import counted_condition, flavor_amount, staying_condition
 from magnetar_control.store.engine.tables import quota_usage
+from magnetar_control.store.scatter_gather import scatter_query
+from magnetar_control.store.store import CellMapping
 
 #: What is counted of servers: the columns of ``quota_usage``.
 COUNTED = ("instances", "cores", "ram")
@@ -48,23 +51,30 @@ class UsageComparison(NamedTuple):
                 f"(instances, cores, ram), its servers use {self.used}")
 
 
-def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> Sequence[Row[Any]]:
+def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> Sequence[Any]:
     """Return the usage of a project, or of one user's servers in it, as rows with the columns of ``COUNTED``: one row
     with the sum, and a row with ``id``, ``leaving`` and ``cell_moves`` for each server that leaves the cell."""
-    statement = _usage_statement(connection.dialect.name, user is not None)
-    return connection.execute(statement, {"project": project, **({} if user is None else {"user": user})}).all()
+    return _usage_query(connection.dialect.name, user is not None).all(connection, {"project": project, "user": user})
+
+
+def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], project: str, user: str | None,
+                               timeout: float) -> dict[str, list[Any] | None]:
+    """Return the rows of ``fetch_quota_usage`` by cell; ``None`` for a cell that does not answer."""
+    return scatter_query(cells, lambda kind: _usage_query(kind, user is not None), {"project": project, "user": user},
+                         timeout)
 
 
 @cache
-def _usage_statement(kind: str, of_user: bool) -> TextClause:
-    """Return the statement, built once. ``leaving > ''`` makes both engines use the small index of leaving servers."""
+def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
+    """Return the query, built once. ``leaving > ''`` makes both engines use the small index of leaving servers."""
     owned = "project_id = :project AND user_id = :user" if of_user else "project_id = :project"
     sums = ", ".join(f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in COUNTED)
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
-    return text(
+    return PreparedQuery(text(
         f"SELECT NULL AS id, NULL AS leaving, NULL AS cell_moves, {sums} FROM quota_usage WHERE {owned} "  # noqa: S608
         f"UNION ALL SELECT id, leaving, cell_moves, 1, {vcpus}, {ram} FROM servers "
-        f"WHERE {owned} AND leaving > '' AND {counted_condition('servers')}")
+        f"WHERE {owned} AND leaving > '' AND {counted_condition('servers')}").columns(
+        *map(column, ("id", "leaving", "cell_moves", *COUNTED))))
 
 
 def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, and_, false, func, literal, or_, tuple_
+from sqlalchemy import BindParameter, ColumnElement, and_, false, func, literal, or_, tuple_
 
 from . import regex
 
@@ -65,14 +65,15 @@ def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
 
 
 def keyset_condition(order: Order, values: Sequence[Any], *, nulls: bool = False) -> ColumnElement[bool]:
-    """Return the condition for rows after the row with *values* in *order*, whose last column is unique. *nulls*:
-    columns may be null, which sorts first.
+    """Return the condition for rows after the row with *values*, or parameters for them, in *order*, whose last column
+    is unique. *nulls*: columns may be null, which sorts first.
 
     Engines find the first such row in an index if all columns have one direction and are never null, because they
     compare whole rows; otherwise by the first column, as far as it is never null."""
-    known = not nulls and None not in values
+    known = not nulls and all(value is not None for value in values)
     if known and len({down for _column, down in order}) == 1:
-        place = tuple_(*(literal(value, column.type) for (column, _down), value in zip(order, values, strict=True)))
+        place = tuple_(*(value if isinstance(value, BindParameter) else literal(value, column.type)
+                         for (column, _down), value in zip(order, values, strict=True)))
         row = tuple_(*(column for column, _down in order))
         return row < place if order[0][1] else row > place
     condition: ColumnElement[bool] = false()

@@ -41,6 +41,9 @@ class LimitedConnection(psycopg.Connection[Any]):
     breaker: CircuitBreaker
     #: When the connection was opened.
     opened = math.inf
+    #: Whether ``wait`` only begins to wait; and the rest of that wait, which ``receive`` does.
+    _sends = False
+    _rest: Generator[Any, Any, Any] | None = None
 
     @cached_property
     def _poll(self) -> select.poll:
@@ -59,8 +62,26 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
         """Wait as psycopg does, for as long as the limit of the connection or of ``statement_timeout`` allows."""
+        if self._sends:
+            self._rest = _resume(gen, next(gen))
+            return cast("T", None)
         seconds, refused = timeout_around(self.limit)
         return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
+
+    def send(self, query: Any, parameters: Any) -> psycopg.Cursor[Any]:
+        """Send a query as ``execute`` does, and return its cursor without waiting for the answer. Nothing else may use
+        the connection until ``receive`` has."""
+        self._sends = True
+        try:
+            return self.execute(query, parameters)
+        finally:
+            self._sends = False
+
+    def receive(self) -> None:
+        """Wait for the answer to the query of ``send``. Raises as ``execute``."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            self.wait(rest)
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
         """Run *gen*, which psycopg wakes every 0.1 s, for at most *seconds*. With *refused*, stop waiting when the
@@ -79,6 +100,15 @@ class LimitedConnection(psycopg.Connection[Any]):
                 awaited = gen.send(ready)
         except StopIteration as end:
             return cast("T", end.value)
+
+
+def _resume(gen: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Run *gen* from where it waits for *awaited*."""
+    try:
+        while True:
+            awaited = gen.send((yield awaited))
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 class _Columns(Sequence[Any]):

@@ -4,12 +4,14 @@ statement and its rows take longer than SQLite's answer."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Select
+from sqlalchemy.sql.selectable import TextualSelect
 
 #: Converts a driver's value to SQLAlchemy's; ``None`` for a value that stays as it is.
 Processor = Callable[[Any], Any] | None
@@ -22,19 +24,30 @@ class PreparedQuery:
     itself where an engine has listeners.
     """
 
-    def __init__(self, query: Select[Any]) -> None:
-        self.query = query
+    def __init__(self, query: Select[Any] | TextualSelect) -> None:
+        self.query: Any = query
         #: The compiled query, by the name of the dialect.
         self._compiled: dict[str, _Compiled] = {}
 
     def all(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         """Return all rows. Raises as ``Connection.execute``."""
-        compiled = self._compiled.get(connection.dialect.name)
-        if compiled is None:
-            compiled = self._compiled[connection.dialect.name] = _Compiled(self.query, connection.dialect)
+        compiled = self._compiled_for(connection)
         if connection.engine._has_events:  # noqa: SLF001
             return list(map(compiled.make, connection.execute(self.query, parameters)))
         return compiled.fetch(connection, parameters)
+
+    def _compiled_for(self, connection: Connection) -> _Compiled:
+        compiled = self._compiled.get(connection.dialect.name)
+        if compiled is None:
+            compiled = self._compiled[connection.dialect.name] = _Compiled(self.query, connection.dialect)
+        return compiled
+
+    def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]] | None:
+        """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows. Return
+        ``None`` if an engine has listeners. Both raise as ``Connection.execute``."""
+        if connection.engine._has_events:  # noqa: SLF001
+            return None
+        return self._compiled_for(connection).send(connection, parameters)
 
     def first(self, connection: Connection, parameters: Mapping[str, Any]) -> Any | None:
         """Return the first row; ``None`` without rows. Raises as ``Connection.execute``."""
@@ -45,13 +58,15 @@ class PreparedQuery:
 class _Compiled:
     """A query in the words of one driver."""
 
-    def __init__(self, query: Select[Any], dialect: Dialect) -> None:
+    def __init__(self, query: Any, dialect: Dialect) -> None:
         compiled: Any = query.compile(dialect=dialect)
-        if compiled.post_compile_params or compiled.literal_execute_params or compiled._bind_processors:  # noqa: SLF001
+        if compiled.post_compile_params or compiled.literal_execute_params:
             raise ValueError("a prepared query has parameters that SQLAlchemy must convert")
         self.text: str = compiled.string
         self._positions: Sequence[str] | None = compiled.positiontup
         self._fixed: dict[str, Any] = {name: value for name, value in compiled.params.items() if value is not None}
+        #: What converts values of parameters to the driver's, by the parameters' names.
+        self._binders: Mapping[str, Callable[[Any], Any]] = compiled._bind_processors  # noqa: SLF001
         columns = list(compiled.statement.selected_columns)
         self.make: Callable[[Any], Any] = make_row_class(tuple(column.name for column in columns))._make
         self._errors: type[Exception] = dialect.loaded_dbapi.Error
@@ -62,25 +77,55 @@ class _Compiled:
 
     def fetch(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         """Return the rows. Raises as ``Connection.execute``."""
-        values: Any = {**self._fixed, **parameters} if self._fixed else parameters
-        if self._positions is not None:
-            values = [values[name] for name in self._positions]
         raw: Any = connection.connection.dbapi_connection
-        try:
-            cursor = raw.execute(self.text, values)
-            try:
-                rows = cursor.fetchall()
-            finally:
-                cursor.close()
-        except self._errors as error:
-            connection._handle_dbapi_exception(error, self.text, values, None, None)  # noqa: SLF001 - as ``execute``
+        values = self._values(parameters)
+        with self._errors_of(connection, values):
+            rows = _fetch_all(raw.execute(self.text, values))
         return list(map(self.make, map(self._converted, rows) if self._processors else rows))
+
+    def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]]:
+        """Send the query to PostgreSQL, see ``PreparedQuery.send``."""
+        raw: Any = connection.connection.dbapi_connection
+        values = self._values(parameters)
+        with self._errors_of(connection, values):
+            cursor = raw.send(self.text, values)
+
+        def receive() -> list[Any]:
+            with self._errors_of(connection, values):
+                raw.receive()
+                rows = _fetch_all(cursor)
+            return list(map(self.make, rows))
+
+        return receive
+
+    def _values(self, parameters: Mapping[str, Any]) -> Any:
+        """Return the values for the driver."""
+        values = {**self._fixed, **parameters} if self._fixed else parameters
+        if self._binders:
+            values = {**values, **{name: bind(values[name]) for name, bind in self._binders.items()}}
+        return values if self._positions is None else [values[name] for name in self._positions]
+
+    @contextlib.contextmanager
+    def _errors_of(self, connection: Connection, values: Any) -> Iterator[None]:
+        """Raise the driver's errors as ``Connection.execute`` does."""
+        try:
+            yield
+        except self._errors as error:
+            connection._handle_dbapi_exception(error, self.text, values, None, None)  # noqa: SLF001
 
     def _converted(self, row: Sequence[Any]) -> list[Any]:
         values = list(row)
         for at, processor in self._processors:
             values[at] = processor(values[at])
         return values
+
+
+def _fetch_all(cursor: Any) -> list[Any]:
+    try:
+        rows: list[Any] = cursor.fetchall()
+        return rows
+    finally:
+        cursor.close()
 
 
 @lru_cache(maxsize=200)

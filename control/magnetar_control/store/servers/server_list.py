@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, cast, exists, func, literal_column, or_, select, true
@@ -24,7 +25,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.prepared import PreparedQuery
 from magnetar_control.store.engine.regex import ANY_TEXT, outline_wildcards, parse_wildcards
 from magnetar_control.store.engine.tables import server_mappings, server_tags, servers
-from magnetar_control.store.scatter_gather import scatter_gather, scatter_gather_cells
+from magnetar_control.store.scatter_gather import scatter_gather_cells, scatter_query
 from magnetar_control.store.store import CellMapping, Store
 from magnetar_core.power import SOFT_DELETED, states_of_status, tasks_with_status
 
@@ -34,6 +35,7 @@ from .server_list_request import ServerListRequest
 Condition = ColumnElement[bool]
 #: Rows as stored, whose documents are text: a list passes most of them through.
 Rows = Sequence[Any]
+Cells = Sequence[tuple[CellMapping, Database]]
 #: Cells from which each is asked for a part of a page first, and the rows that it is asked for beyond twice its share.
 SHARING, MORE = 4, 5
 #: Text columns that every locale sorts by code points, because all values have the same form.
@@ -62,37 +64,59 @@ def fetch_server_page(store: Store, request: ServerListRequest, columns: Rows, t
     that moves from cell0 to its cell, or to another cell, appears once."""
     named = {column.name for column in columns}
     columns = tuple(columns) if "leaving" in named else (*columns, servers.c.leaving)
-    answers = _ask_cells(store, request, partial(_rows, columns=columns, marker_values=marker_values), timeout)
-    results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
-    answered = [answer for _cell, answer in reversed(results) if answer]
-    rows = list(answered[0]) if len(answered) == 1 else _merged(answered, request.sort)
-    missing = [cell for cell, answer in results if answer is None]
+    cells = store.databases()
+    query_cells = partial(_query_cells, columns=columns, marker_values=marker_values)
+    answers, rows = _ask_cells(cells, request, query_cells, timeout)
+    missing = [cell for cell, _database in cells if answers[cell.id] is None]
     return ServerPage(rows[:request.limit], len(rows) >= request.limit > 0,
                       _unknown(store, missing, request, request.limit - len(rows)) if missing else ())
 
 
-def _ask_cells(store: Store, request: ServerListRequest, query_cell: Callable[..., Rows],
-               timeout: float) -> dict[str, Rows | None]:
-    """Return the rows of each cell, as many as the page can need. Of many cells each has a part of the page only: each
-    is asked for twice its share, and those for the whole page whose rows may not suffice."""
-    count = max(1, len(store.cells()) - 1)  # cell0 has few servers
+def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[..., Mapping[str, Rows | None]],
+               timeout: float) -> tuple[Mapping[str, Rows | None], list[Any]]:
+    """Return the rows of each cell, as many as the page can need, and all of them in order. Of many cells each has a
+    part of the page only: each is asked for twice its share, and those for the whole page whose rows may not
+    suffice."""
+    count = max(1, len(cells) - 1)  # cell0 has few servers
     share = request.limit if count < SHARING else min(request.limit, 2 * ceil(request.limit / count) + MORE)
     began = time.monotonic()
-    answers = scatter_gather(store, partial(query_cell, request=replace(request, limit=share)), timeout, cell0=True)
+    answers = query_cells(cells, replace(request, limit=share), timeout=timeout)
+    rows = _merged([answers[cell.id] or () for cell, _database in reversed(cells)], request.sort)
     if share < request.limit:
-        page = {row.id for row in _merged([rows for rows in answers.values() if rows], request.sort)[:request.limit]}
-        short = [(cell, database) for cell, database in store.databases()
-                 if (rows := answers.get(cell.id)) and len(rows) == share and rows[-1].id in page]
-        answers |= scatter_gather_cells(short, partial(query_cell, request=request),
-                                        max(0.0, timeout - (time.monotonic() - began)))
-    return answers
+        page = {row.id for row in rows[:request.limit]}
+        short = [(cell, database) for cell, database in cells
+                 if (part := answers[cell.id]) and len(part) == share and part[-1].id in page]
+        if short:
+            remaining = max(0.0, timeout - (time.monotonic() - began))
+            answers = {**answers, **query_cells(short, request, timeout=remaining)}
+            rows = _merged([answers[cell.id] or () for cell, _database in reversed(cells)], request.sort)
+    return answers, rows
+
+
+def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any, ...],
+                 marker_values: tuple[Any, ...] | None, timeout: float) -> Mapping[str, Rows | None]:
+    """Return the page of each of these cells. One statement answers most lists on PostgreSQL."""
+    if {database.kind for _cell, database in cells} == {"postgresql"}:
+        parts = _parts(request, "postgresql")
+        if len(parts) == 1 and not any(request.addresses.values()) and not _conditions(request, "postgresql"):
+            sort = _unique_order(request.sort)
+            query = _question(columns, sort, "postgresql", (*parts[0], *_after(sort, "postgresql", marker_values)))
+            return scatter_query(cells, lambda _kind: query, _parameters(request, sort, marker_values), timeout)
+    question = partial(_rows, request=request, columns=columns, marker_values=marker_values)
+    return scatter_gather_cells(cells, question, timeout)
 
 
 def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[Any]:
     """Merge the rows of several cells in order, each server once: for a server that leaves its cell, the row in the
     target cell."""
+    answered = [rows for rows in answered if rows]
+    if len(answered) < 2:
+        return list(answered[0]) if answered else []
     each = sorted((row for cell_rows in answered for row in cell_rows), key=lambda row: row.leaving is not None)
     rows = list({row.id: row for row in reversed(each)}.values())
+    if len({descending for _name, descending in sort}) == 1 and not any(servers.c[name].nullable for name, _ in sort):
+        rows.sort(key=attrgetter(*(name for name, _descending in sort)), reverse=sort[0][1])
+        return rows
     for name, descending in reversed(sort):
         rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
     return rows
@@ -102,25 +126,21 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
           marker_values: tuple[Any, ...] | None) -> Rows:
     """Return the page of one cell: of its live or deleted servers, or of both."""
     sort = _unique_order(request.sort)
-    conditions = _conditions(request, database.kind)
-    if marker_values is not None:
-        order = [(_sorts(name, database.kind), descending) for name, descending in sort]
-        nullable = any(servers.c[name].nullable for name, _descending in sort)
-        conditions.append(keyset_condition(order, marker_values[:len(sort)], nulls=nullable))
-    parameters = {"most": request.limit, "project": request.project}
+    conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
+    parameters = _parameters(request, sort, marker_values)
     answered: list[Rows] = []
     with database.read() as connection:
         for part in _parts(request, database.kind):
             further = conditions + candidate_conditions(connection, request, part[-1] is GONE)
             if request.project and _sorts_in_memory(sort, database.kind):
-                by_ids = _question_by_ids(columns, sort, database.kind, part, further)
+                by_ids = _question_by_ids(columns, sort, database.kind, (*part, *after), further)
                 rows = connection.execute(by_ids, parameters).all()
             else:
-                question = _question(columns, sort, database.kind, part)
+                question = _question(columns, sort, database.kind, (*part, *after))
                 rows = question.all(connection, parameters) if not further else connection.execute(
                     question.query.where(*further), parameters).all()
             answered += [rows] if rows else []
-    return answered[0] if len(answered) == 1 else _merged(answered, sort)[:request.limit] if answered else ()
+    return _merged(answered, sort)[:request.limit]
 
 
 def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
@@ -129,11 +149,38 @@ def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], .
     return tuple(sort[:names.index("id") + 1] if "id" in names else sort)
 
 
+def _after(sort: tuple[tuple[str, bool], ...], kind: str,
+           marker_values: tuple[Any, ...] | None) -> tuple[Condition, ...]:
+    """Return the condition for servers after the marker, if there is one."""
+    if marker_values is None:
+        return ()
+    return (_after_marker(sort, kind, tuple(value is None for value in marker_values[:len(sort)])),)
+
+
+@lru_cache(maxsize=200)
+def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bool, ...]) -> Condition:
+    """Return the condition, built once, for servers after a marker. *empty*: which of its values are null; the others
+    are those of ``_parameters``."""
+    values = [None if is_null else bindparam(f"after_{name}", type_=servers.c[name].type)
+              for (name, _descending), is_null in zip(sort, empty, strict=True)]
+    order = [(_sorts(name, kind), descending) for name, descending in sort]
+    return keyset_condition(order, values, nulls=any(servers.c[name].nullable for name, _descending in sort))
+
+
+def _parameters(request: ServerListRequest, sort: tuple[tuple[str, bool], ...],
+                marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
+    """Return the parameters of a page of one cell."""
+    after = {f"after_{name}": value for (name, _descending), value in zip(sort, marker_values or (), strict=False)
+             if value is not None}
+    return {"most": request.limit, "project": request.project, **after}
+
+
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
     """Return the statement of a page that sorts the uuids, and reads the rows of the page only."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
-    return _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
+    by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
+    return by_ids
 
 
 def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:

@@ -15,19 +15,20 @@ from magnetar_control.store.servers import server_list
 from magnetar_control.store.servers.server_list import fetch_server_page
 from magnetar_control.store.servers.server_list_request import NEWEST_FIRST, ServerListRequest
 from magnetar_control.store.store import CELL0, Store
+from tests.support.control.plans import new_database_url
 from tools.filled import fill_servers
 
 CELLS, LIVE = 5, 60
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request):
     """Five cells with servers of the same times. By name, all servers of a cell come before those of the next one."""
-    folder = tmp_path_factory.mktemp("cells")
-    store = Store(Database(f"sqlite:///{folder}/api.db"))
+    store = Store(Database(new_database_url(request, request.param, "pages_api")))
     upgrade_schema(store.api, API)
     for at in range(-1, CELLS):
-        cell = store.add_cell(f"cell{at + 1}", f"sqlite:///{folder}/cell{at}.db", CELL0 if at < 0 else None)
+        url = new_database_url(request, request.param, f"pages_cell{at + 1}")
+        cell = store.add_cell(f"cell{at + 1}", url, CELL0 if at < 0 else None)
         upgrade_schema(store.cell(cell.id), CELL)
         if at >= 0:
             fill_servers(store.cell(cell.id), LIVE, 10, 2, first=at * 1000)
@@ -45,24 +46,31 @@ def whole_list(store, sort, project):
                 servers.c.deleted_at.is_(None), servers.c.vm_state != "soft-delete",
                 servers.c.project_id == project)).all()
     for name, descending in reversed(sort):
-        rows.sort(key=lambda row: getattr(row, name), reverse=descending)
+        rows.sort(key=lambda row, name=name: server_list._null(getattr(row, name)), reverse=descending)
     return [row.id for row in rows]
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """How often each cell is asked for how many rows."""
-    asked, rows = Counter(), server_list._rows
+    asked, rows, query = Counter(), server_list._rows, server_list.scatter_query
 
     def counting_rows(database, *, request, **more):
         asked[database.name, request.limit] += 1
         return rows(database, request=request, **more)
 
+    def counting_query(cells, prepare, parameters, timeout):
+        asked.update((database.name, parameters["most"]) for _cell, database in cells)
+        return query(cells, prepare, parameters, timeout)
+
     monkeypatch.setattr(server_list, "_rows", counting_rows)
+    monkeypatch.setattr(server_list, "scatter_query", counting_query)
     return asked
 
 
-@pytest.mark.parametrize("sort", [NEWEST_FIRST, (("name", False), ("id", False)), (("vm_state", True), ("id", True))])
+@pytest.mark.parametrize("sort", [
+    NEWEST_FIRST, (("name", False), ("id", False)), (("vm_state", True), ("id", True)),
+    (("task_state", True), ("config_drive", False), ("id", True))])
 @pytest.mark.parametrize("limit", [1, 7, 50, 1000])
 def test_pages_in_their_order_are_the_list(store, sort, limit):
     project, listed, marker = "project1", [], None

@@ -177,7 +177,7 @@ def test_usage_is_read_without_the_servers(database):
         if database.kind == "postgresql":
             connection.execute(text("ANALYZE servers"))
         for of_user in (False, True):
-            plan = explained(connection, quota_usage._usage_statement(database.kind, of_user))
+            plan = explained(connection, quota_usage._usage_query(database.kind, of_user).query.element)
             assert "servers_leaving" in plan and "Seq Scan on servers" not in plan and "SCAN servers" not in plan, plan
             assert "servers_project" not in plan, plan
         plan = explained(connection, quota_usage._NEXT_PROJECT)
