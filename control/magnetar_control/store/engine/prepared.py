@@ -18,14 +18,16 @@ Processor = Callable[[Any], Any] | None
 
 
 class PreparedQuery:
-    """A query for few or all rows of a page. Its parameters are single values: no expanding list.
+    """A query for few or all rows of a page. Its parameters are single values: no expanding list. *values*: the
+    parameters of a query that is executed with these only, and may have lists.
 
     Rows are named tuples with the values of SQLAlchemy's rows, and errors are SQLAlchemy's. It executes the statement
     itself where an engine has listeners.
     """
 
-    def __init__(self, query: Select[Any] | TextualSelect) -> None:
+    def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:
         self.query: Any = query
+        self._values = values
         #: The compiled query, by the name of the dialect.
         self._compiled: dict[str, _Compiled] = {}
 
@@ -39,7 +41,7 @@ class PreparedQuery:
     def _compiled_for(self, connection: Connection) -> _Compiled:
         compiled = self._compiled.get(connection.dialect.name)
         if compiled is None:
-            compiled = self._compiled[connection.dialect.name] = _Compiled(self.query, connection.dialect)
+            compiled = self._compiled[connection.dialect.name] = _Compiled(self.query, connection.dialect, self._values)
         return compiled
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]] | None:
@@ -58,15 +60,20 @@ class PreparedQuery:
 class _Compiled:
     """A query in the words of one driver."""
 
-    def __init__(self, query: Any, dialect: Dialect) -> None:
+    def __init__(self, query: Any, dialect: Dialect, fixed: Mapping[str, Any] | None) -> None:
         compiled: Any = query.compile(dialect=dialect)
-        if compiled.post_compile_params or compiled.literal_execute_params:
-            raise ValueError("a prepared query has parameters that SQLAlchemy must convert")
+        #: What converts values of parameters to the driver's, by the parameters' names.
+        self._binders: dict[str, Callable[[Any], Any]] = dict(compiled._bind_processors)  # noqa: SLF001
         self.text: str = compiled.string
         self._positions: Sequence[str] | None = compiled.positiontup
-        self._fixed: dict[str, Any] = {name: value for name, value in compiled.params.items() if value is not None}
-        #: What converts values of parameters to the driver's, by the parameters' names.
-        self._binders: Mapping[str, Callable[[Any], Any]] = compiled._bind_processors  # noqa: SLF001
+        params = compiled.params
+        if fixed is not None:
+            state = compiled.construct_expanded_state(fixed)  # each list in the text is as long as its values
+            self.text, self._positions, params = state.statement, state.positiontup, state.parameters
+            self._binders.update(state.processors)
+        elif compiled.post_compile_params or compiled.literal_execute_params:
+            raise ValueError("a prepared query has parameters that SQLAlchemy must convert")
+        self._fixed: dict[str, Any] = {name: value for name, value in params.items() if value is not None}
         columns = list(compiled.statement.selected_columns)
         self.make: Callable[[Any], Any] = make_row_class(tuple(column.name for column in columns))._make
         self._errors: type[Exception] = dialect.loaded_dbapi.Error
@@ -102,7 +109,8 @@ class _Compiled:
         """Return the values for the driver."""
         values = {**self._fixed, **parameters} if self._fixed else parameters
         if self._binders:
-            values = {**values, **{name: bind(values[name]) for name, bind in self._binders.items()}}
+            values = {**values, **{name: bind(values[name]) for name, bind in self._binders.items()
+                                if name in values}}
         return values if self._positions is None else [values[name] for name in self._positions]
 
     @contextlib.contextmanager

@@ -98,10 +98,12 @@ def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any
     """Return the page of each of these cells. One statement answers most lists on PostgreSQL."""
     if {database.kind for _cell, database in cells} == {"postgresql"}:
         parts = _parts(request, "postgresql")
-        if len(parts) == 1 and not any(request.addresses.values()) and not _conditions(request, "postgresql"):
-            sort = _unique_order(request.sort)
+        if len(parts) == 1 and not any(request.addresses.values()):
+            sort, parameters = _unique_order(request.sort), _parameters(request, marker_values)
             query = _question(columns, sort, "postgresql", (*parts[0], *_after(sort, "postgresql", marker_values)))
-            return scatter_query(cells, lambda _kind: query, _parameters(request, sort, marker_values), timeout)
+            if conditions := _conditions(request, "postgresql"):
+                query = PreparedQuery(query.query.where(*conditions), parameters)
+            return scatter_query(cells, lambda _kind: query, parameters, timeout)
     question = partial(_rows, request=request, columns=columns, marker_values=marker_values)
     return scatter_gather_cells(cells, question, timeout)
 
@@ -127,7 +129,7 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
     """Return the page of one cell: of its live or deleted servers, or of both."""
     sort = _unique_order(request.sort)
     conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
-    parameters = _parameters(request, sort, marker_values)
+    parameters = _parameters(request, marker_values)
     answered: list[Rows] = []
     with database.read() as connection:
         for part in _parts(request, database.kind):
@@ -167,11 +169,10 @@ def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bo
     return keyset_condition(order, values, nulls=any(servers.c[name].nullable for name, _descending in sort))
 
 
-def _parameters(request: ServerListRequest, sort: tuple[tuple[str, bool], ...],
-                marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
+def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
     """Return the parameters of a page of one cell."""
-    after = {f"after_{name}": value for (name, _descending), value in zip(sort, marker_values or (), strict=False)
-             if value is not None}
+    after = {f"after_{name}": value for (name, _descending), value in zip(
+        _unique_order(request.sort), marker_values or (), strict=False) if value is not None}
     return {"most": request.limit, "project": request.project, **after}
 
 

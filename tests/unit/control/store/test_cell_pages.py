@@ -94,3 +94,15 @@ def test_a_cell_whose_share_does_not_suffice_is_asked_again(store, asked):
     request = ServerListRequest(limit=50, sort=(("name", False), ("id", False)), project="project1")
     assert len(fetch_server_page(store, request, tuple(servers.c), 60).rows) == 50
     assert Counter(limit for _name, limit in asked.elements()) == {25: CELLS + 1, 50: 2}  # of two cells with 30 each
+
+
+@pytest.mark.parametrize("fields", [{"statuses": ["ACTIVE"]}, {"statuses": ["RESIZE", "SHUTOFF"]},
+                                    {"matching": [("name", "server-.*1$")]}, {"equal": {"host": "kvm0007"}}])
+def test_pages_of_a_filter_are_the_servers_that_it_accepts(store, fields):
+    """They are the same as in a list of each cell by itself."""
+    request = ServerListRequest(limit=1000, sort=NEWEST_FIRST, project="project1", **fields)
+    page = fetch_server_page(store, request, tuple(servers.c), 60)
+    accepted = {row.id for _cell, database in store.databases() for row in server_list._rows(
+        database, request=request, columns=tuple(servers.c), marker_values=None)}
+    assert accepted
+    assert {row.id for row in page.rows} == accepted

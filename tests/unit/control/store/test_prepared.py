@@ -75,6 +75,13 @@ def test_a_list_of_values_is_refused(database):
         query.all(connection, {"ids": ["1"]})
 
 
+@pytest.mark.parametrize("ids", [["1"], ["3", "1"], []])
+def test_a_list_of_values_that_are_known(filled, ids):
+    query = PreparedQuery(ALL.query.where(flavors.c.id.in_(ids), flavors.c.is_public.is_(True)), {"ram": 1, "most": 10})
+    with filled.read() as connection:
+        assert [row.id for row in query.all(connection, {"ram": 1, "most": 10})] == sorted(ids)
+
+
 def test_a_server_that_is_not_there(database):
     with database.read() as connection:
         assert live_server_query(frozenset(("name",))).first(connection, {"id": "s"}) is None
