@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures lists of servers over databases with many rows, live and deleted ones: each list of
 ``tests/cases/statements/servers.yml``, without HTTP, next to its floor: the same rows by their uuids, fetched with the
-driver and serialised. Run ``bench/scale``. With ``--cells`` it measures ``magnetar serve`` over several cells on
+driver and serialised. Run ``bench/scale``. ``--only requests`` measures whole requests instead, which the applications
+answer in this process (``scale_requests.py``). With ``--cells`` it measures ``magnetar serve`` over several cells on
 PostgreSQL (``scale_cells.py``).
 
 Nothing has a target here: the plans of the same lists are tested (``tests/unit/control/store/test_plans.py``).
@@ -27,6 +28,7 @@ try:
     from control_reads import FETCHED, plain
     from figures import Figure, spread, table
     from scale_cells import CellsCloud, measure_cells
+    from scale_requests import measure_requests
     from sqlalchemy import select
 
     from magnetar_control.store.engine.database import Database
@@ -107,7 +109,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="fetches of each list (default: 10)")
     parser.add_argument("--cells", type=int, metavar="N", help="measure magnetar serve with the servers in N cells, on "
                         "PostgreSQL, in place of the lists")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="lists with this text in their name only")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="lists with this text in their name only; "
+                        "requests: whole requests, in place of the lists")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
     if options.cells:
@@ -118,7 +121,8 @@ def main() -> int:
              if not options.only or any(text in case["name"] for text in options.only)]
     for engine in options.engine or ("sqlite", "postgresql"):
         with filled_store(engine, options.servers, options.deleted, options.projects) as store:
-            figures = [_figure_of_case(store, case, options.rounds) for case in cases
+            figures = measure_requests(store, options.rounds) if options.only == ["requests"] else [
+                       _figure_of_case(store, case, options.rounds) for case in cases
                        if engine in case.get("engines", (engine,))]
         print(f"{engine}: {options.servers} servers, {options.deleted} deleted ones\n\n{table(figures)}\n")
     return 0
