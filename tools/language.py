@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures the language of the tree: names of functions and variables, prose of docstrings, pages and fragments.
+"""Measures the language of the tree: names of functions and variables, prose of docstrings, pages, fragments and help.
 
 `python -m tools.language` prints each figure with its budget; `--worst 40` adds the files and names that cost most.
 Source is everything in `SOURCE`. A figure says where to look, not what is good: a name must say what it names.
@@ -15,6 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tools import help_texts
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("agent", "control", "plugins", "tools")
@@ -54,7 +56,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {kind: re.compile(pattern) for kind, p
 #: The largest value of each figure: per cent of functions and of variables, patterns per 1,000 words of prose.
 BUDGETS: Mapping[str, float] = {
     "shared names": 10, "one-word names": 30, "empty variables": 0.5, "patterns in docstrings": 2,
-    "patterns in pages": 1.5, "patterns in fragments": 2}
+    "patterns in pages": 1.5, "patterns in fragments": 2, "patterns in help": 2}
 
 
 class SourceFile(NamedTuple):
@@ -113,6 +115,13 @@ def read_fragments(root: Path = ROOT) -> dict[str, str]:
             for path in sorted((root / "changelogs").rglob("*.y*ml"))}
 
 
+def read_help(root: Path = ROOT) -> dict[str, list[str]]:
+    """Return the texts that ``ansible-doc`` and ``--help`` print, by file, fragment or command. Computed options and
+    commands are those of this tree only."""
+    texts = help_texts.read_documentation(root)
+    return texts | help_texts.computed_options(root) | help_texts.all_command_texts() if root == ROOT else texts
+
+
 def count_patterns(text: str) -> Counter[str]:
     """Return how often each kind of ``PATTERNS`` occurs in *text*."""
     flat = " ".join(text.split())
@@ -150,7 +159,8 @@ def measure_language(source: Sequence[SourceFile], root: Path = ROOT) -> dict[st
         "empty variables": _percent(sum(variables[name] for name in EMPTY_WORDS), variables.total()),
         "patterns in docstrings": pattern_density(text for module in source for text in module.docstrings),
         "patterns in pages": pattern_density(read_pages(root).values()),
-        "patterns in fragments": pattern_density(read_fragments(root).values())}
+        "patterns in fragments": pattern_density(read_fragments(root).values()),
+        "patterns in help": pattern_density(text for texts in read_help(root).values() for text in texts)}
 
 
 def worst_lines(source: Sequence[SourceFile], most: int, root: Path = ROOT) -> Iterator[str]:
@@ -163,7 +173,8 @@ def worst_lines(source: Sequence[SourceFile], most: int, root: Path = ROOT) -> I
         "empty variables": {name: variables[name] for name in EMPTY_WORDS},
         "patterns in docstrings": in_docstrings,
         "patterns in pages": {name: pattern_density([text]) for name, text in read_pages(root).items()},
-        "patterns in fragments": {name: pattern_density([text]) for name, text in read_fragments(root).items()}}
+        "patterns in fragments": {name: pattern_density([text]) for name, text in read_fragments(root).items()},
+        "patterns in help": {name: pattern_density(texts) for name, texts in read_help(root).items()}}
     for figure, ranking in rankings.items():
         worst = sorted(((value, name) for name, value in ranking.items() if value), reverse=True)[:most]
         yield f"{figure}: " + ", ".join(f"{name} {value:.4g}" for value, name in worst)

@@ -67,7 +67,7 @@ def _resource_entries(module: Any) -> dict[str, Any]:
             "returned": f"on success, unless {alternative} is returned", "type": "dict",
             "contains": resource_contents(kind)},
         "actions": {
-            "description": "The steps that were done, in order; in check mode, those that would be done.",
+            "description": "The steps that were done, in order; in check mode, the predicted steps.",
             "returned": "on success", "type": "list", "elements": "str", "sample": list(kind.sample_actions)},
         "changes": {
             "description": "Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.",

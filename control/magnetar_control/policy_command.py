@@ -39,7 +39,7 @@ def add_policy_commands(command: Any, group: Any) -> None:
     group."""
     every = group("policy", "List the rules that say who may do what, say who passes them, print a file of them.")
     look = command(every, "list", run_policy_list,
-                   "List all rules: the check that holds, and the operations that ask for it. "
+                   "List all rules with their checks and the operations that ask for them. "
                    "A check that is not the default is marked with *.",
                    "magnetar policy list\n  magnetar policy list servers:create --file policy.yaml")
     look.add_argument("--json", action="store_true", help="as a JSON list of {name, check, default, what, operations}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 COMMON = r"""
   action_group:
-    description: Use C(group/magnetar.compute.all) in C(module_defaults) to set options for all modules at once.
+    description: Use C(group/magnetar.compute.all) in C(module_defaults) to set options of all modules.
     support: full
     membership:
       - magnetar.compute.all

@@ -51,7 +51,7 @@ options:
     default: {}
   hostnames:
     description:
-      - 'Sources of the host''s name in order of preference: keys of O(group_by), or V(name), or V(id). The first one
+      - 'Sources of the host''s name in order of preference: keys of O(group_by), or V(name), or V(id). The first key
         that the server has is used.'
       - Servers that would have the same name get the beginning of their uuid appended, with a warning.
     type: list

@@ -74,8 +74,8 @@ address_group:
     updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
     addresses: {description: 'All addresses and networks that it has: others are removed. They stay as they are when
           omitted.', type: list, elements: str, sample: [192.0.2.0/24]}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {addresses: {old: [192.0.2.0/24], new: [198.51.100.7/32]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -10,8 +10,8 @@ module: address_scope
 version_added: "0.1.0"
 short_description: Manage address scopes of a cloud
 description:
-  - Creates, updates or removes an address scope. Its subnet pools cannot overlap, whichever project owns them, and
-    routers do not translate addresses between networks of the same scope.
+  - Creates, updates or removes an address scope. Its subnet pools cannot overlap, even if different projects own them,
+    and routers do not translate addresses between networks of the same scope.
   - A scope that has pools is not removed.
 author:
   - Magnetar contributors (@magnetar)
@@ -69,8 +69,8 @@ address_scope:
     updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
     ip_version: {description: C(4) or C(6)., type: int, sample: 4}
     shared: {description: Whether all projects may have pools of it; administrators say so., type: bool, sample: false}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {description: {old: '', new: known outside}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

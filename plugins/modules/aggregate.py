@@ -63,8 +63,8 @@ aggregate:
     number: {description: Its id in the Compute API., type: int, sample: 1}
     created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
     updated_at: {description: When it was last changed., type: str, sample: '2026-11-20T20:00:00Z'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {hosts: {old: [], new: [kvm1]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

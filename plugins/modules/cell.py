@@ -58,8 +58,8 @@ cell:
         type: bool, sample: false}
     database: {description: Its database without user and password., type: str, sample: 'postgresql://db2/cell2'}
     hosts: {description: Number of its hosts., type: int, sample: 4}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {disabled: {old: false, new: true}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

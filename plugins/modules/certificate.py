@@ -36,7 +36,7 @@ options:
     description: Passphrase of the CA's private key. It encrypts the key of a new CA.
     type: str
   common_name:
-    description: Name of the CA, the host or the client. The agent identifies clients by this name.
+    description: Name of the CA, the host or the client. For a client, the agent takes it as the caller's name.
     type: str
     required: true
   names:

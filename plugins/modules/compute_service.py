@@ -60,8 +60,8 @@ compute_service:
     state: {description: Whether its agent has reported recently., type: str, sample: up}
     zone: {description: Its availability zone., type: str, sample: nova}
     updated_at: {description: When its agent was last heard., type: str, sample: '2026-11-20T20:00:00Z'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {status: {old: enabled, new: disabled}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

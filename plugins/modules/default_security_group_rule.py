@@ -86,8 +86,8 @@ default_security_group_rule:
         type: bool, sample: false}
     used_in_non_default_sg: {description: Whether other new groups begin with it., type: bool, sample: true}
     description: {description: Free text of at most 255 characters., type: str, sample: SSH from the office}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {direction: {old: null, new: ingress}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

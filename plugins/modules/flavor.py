@@ -74,8 +74,8 @@ flavor:
     swap: {description: Swap disk in MiB; 0 for none., type: int, sample: 0}
     extra_specs: {description: 'Extra specs, keys to strings: hardware of its servers in addition to sizes, and suitable
           hosts.', type: dict, sample: {'hw:watchdog_action': reset}}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {vcpus: {old: null, new: 1}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

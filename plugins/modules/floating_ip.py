@@ -81,8 +81,8 @@ floating_ip:
             fixed_ip_address: 10.1.0.7}]}
     router: {description: Uuid of the router between., type: str, sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
     status: {description: 'C(ACTIVE) while it reaches a port, otherwise C(DOWN).', type: str, sample: ACTIVE}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {port: {old: null, new: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

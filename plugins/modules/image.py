@@ -90,8 +90,8 @@ image:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, receive]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, receive]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {min_ram: {old: 64, new: 128}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -86,8 +86,8 @@ interface_attachment:
     server_name: {description: The server's name., type: str, sample: web1}
     addresses: {description: 'Its addresses as far as they are known: {addr, version, mac, source}.', type: raw,
         sample: [{addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, plug, define]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, plug, define]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {address: {old: null, new: 192.168.100.57}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -66,8 +66,8 @@ keypair:
     fingerprint: {description: 'SHA256 fingerprint, as ssh-keygen -l shows it.', type: str, sample: 'SHA256:uJ0r...'}
     fingerprint_md5: {description: 'MD5 fingerprint, as Nova shows it.', type: str,
         sample: '35:9d:d0:c3:4a:80:d3:d8:86:f1:ca:f7:df:c4:f9:d8'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {public_key: {old: null, new: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ... me@example}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -173,7 +173,7 @@ migration:
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
     host: {description: The host of this half., type: str, sample: kvm1}
 actions:
-  description: The steps that were done; in check mode, those that would be done.
+  description: The steps that were done; in check mode, the predicted steps.
   returned: on success
   type: list
   elements: str

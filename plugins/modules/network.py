@@ -89,8 +89,8 @@ network:
           is, of a new one the project''s default policy, when omitted.', type: str}
     active: {description: Whether it is up., type: bool, sample: true}
     managed: {description: 'Whether the agent made it, and so removes it.', type: bool, sample: true}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, make]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, make]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {mode: {old: null, new: nat}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -88,15 +88,15 @@ port:
           network. Nothing filters C(direct), a virtual function (SR-IOV), C(macvtap), a virtio NIC over one,
           and C(direct-physical), a whole card. OVN looks after C(vdpa), a virtio NIC that the card makes,
           and C(remote-managed), a virtual function of a SmartNIC.', type: str, sample: normal}
-    qos_policy: {description: 'Its QoS policy, by name or uuid; C(none) for that of its network. Without
+    qos_policy: {description: 'Its QoS policy, by name or uuid; C(none) for the network''s policy. Without
           it, a new resource gets the cloud''s default, and an existing one keeps its policy.', type: str,
         sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10}
     admin_state_up: {description: Whether packets pass., type: bool, sample: true}
     status: {description: 'C(ACTIVE) while a running server has it, otherwise C(DOWN).', type: str, sample: ACTIVE}
     device_id: {description: Uuid of the server that has it., type: str, sample: 4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
     device_owner: {description: Kind of its owner., type: str, sample: 'compute:nova'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {network: {old: null, new: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

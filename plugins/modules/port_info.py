@@ -65,7 +65,7 @@ ports:
           network. Nothing filters C(direct), a virtual function (SR-IOV), C(macvtap), a virtio NIC over one,
           and C(direct-physical), a whole card. OVN looks after C(vdpa), a virtio NIC that the card makes,
           and C(remote-managed), a virtual function of a SmartNIC.', type: str, sample: normal}
-    qos_policy: {description: 'Its QoS policy, by name or uuid; C(none) for that of its network. Without
+    qos_policy: {description: 'Its QoS policy, by name or uuid; C(none) for the network''s policy. Without
           it, a new resource gets the cloud''s default, and an existing one keeps its policy.', type: str,
         sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10}
     admin_state_up: {description: Whether packets pass., type: bool, sample: true}

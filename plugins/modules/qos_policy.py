@@ -85,8 +85,8 @@ qos_policy:
     rules: {description: 'All rules that it has, one of a type and direction: others are removed. They stay as
           they are when omitted.', type: list, elements: dict, sample: [{type: bandwidth_limit, direction: egress,
             max_kbps: 10000, max_burst_kbps: 0, dscp_mark: null, min_kbps: null}]}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {shared: {old: false, new: true}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

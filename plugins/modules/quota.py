@@ -58,8 +58,8 @@ quota:
     cores_used: {description: CPUs of the existing servers., type: int, sample: 6}
     ram_used: {description: Memory of the existing servers in MiB., type: int, sample: 6144}
     server_groups_used: {description: Existing server groups., type: int, sample: 0}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {instances: {old: 10, new: 20}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -72,8 +72,8 @@ rbac_policy:
           it as an external network.', type: str, sample: access_as_shared}
     target_project: {description: 'The project, by id; for administrators also by name. C(*) means all projects, for
           administrators only.', type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {action: {old: null, new: access_as_shared}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -74,8 +74,8 @@ resource_provider:
     aggregates: {description: Names of the host aggregates that it is in., type: list, elements: str, sample: [fast]}
     generation: {description: 'A number that is another one when inventories, traits or aggregates are.', type: int,
         sample: 7}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {own_traits: {old: [], new: [CUSTOM_SSD]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

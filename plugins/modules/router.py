@@ -79,8 +79,8 @@ router:
     external_addresses: {description: Its addresses in the external network., type: list, elements: str, sample: [
           192.0.2.9]}
     status: {description: C(ACTIVE)., type: str, sample: ACTIVE}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {interfaces: {old: [], new: [8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -79,8 +79,8 @@ security_group:
           and an existing group keeps its rules.', type: list, elements: dict, sample: [{direction: ingress,
             ethertype: IPv4, protocol: tcp, port_range_min: 22, port_range_max: 22, remote_ip_prefix: 192.0.2.0/24,
             remote_group: null, remote_address_group: null, description: ''}]}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {stateful: {old: null, new: true}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -177,8 +177,8 @@ server:
     instance_name: {description: Name of the libvirt domain., type: str, sample: magnetar-8c7d3c0e}
     console_log: {description: Path of the console log on the host., type: str,
         sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, disks, define, drive, start]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, disks, define, drive, start]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {description: {old: '', new: for the shop}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -180,7 +180,7 @@ server:
     console_log: {description: Path of the console log on the host., type: str,
         sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log}
 actions:
-  description: The steps that were done; in check mode, those that would be done.
+  description: The steps that were done; in check mode, the predicted steps.
   returned: on success
   type: list
   elements: str

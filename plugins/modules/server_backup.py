@@ -91,7 +91,7 @@ consistency:
   type: str
   sample: frozen
 actions:
-  description: The steps that were done, in order; in check mode, those that would be done.
+  description: The steps that were done, in order; in check mode, the predicted steps.
   returned: on success
   type: list
   elements: str

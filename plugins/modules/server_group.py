@@ -63,8 +63,8 @@ server_group:
     project_id: {description: The project that it belongs to., type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
     user_id: {description: The user who created it., type: str, sample: 4f1c9a0e5d0f4a2b9d0e0c6c8a1f2b3d}
     created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {policy: {old: null, new: anti-affinity}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

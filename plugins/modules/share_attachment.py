@@ -70,8 +70,8 @@ share_attachment:
     status: {description: 'C(active) while the guest is on, C(inactive) while it is off; C(error) if the host could
           not provide it.', type: str, sample: inactive}
     export_location: {description: 'HOST:FOLDER, for administrators.', type: str, sample: 'kvm1:/srv/files'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, attach]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, attach]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {tag: {old: null, new: files}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -87,7 +87,7 @@ subnet:
     gateway_ip: {description: Address of the router; C(none) for none. The first one when omitted., type: str,
         sample: 10.1.0.1}
     enable_dhcp: {description: Whether guests get their addresses by DHCP., type: bool, sample: true}
-    allocation_pools: {description: 'Ranges from which ports get their addresses. Default: all addresses except the
+    allocation_pools: {description: 'Ranges of the addresses that ports get. Default: all addresses except the
           gateway''s.', type: list, elements: dict, sample: [{start: 10.1.0.2, end: 10.1.0.254}]}
     dns_nameservers: {description: Addresses of DNS servers for guests., type: list, elements: str, sample: [
           192.0.2.53]}
@@ -96,8 +96,8 @@ subnet:
     ipv6_address_mode: {description: 'Method for IPv6 addresses of guests; without it, guests set them themselves.',
         type: str}
     ipv6_ra_mode: {description: 'Advertisements of a router: as C(ipv6_address_mode), or none.', type: str}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {network: {old: null, new: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

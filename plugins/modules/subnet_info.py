@@ -56,7 +56,7 @@ subnets:
     gateway_ip: {description: Address of the router; C(none) for none. The first one when omitted., type: str,
         sample: 10.1.0.1}
     enable_dhcp: {description: Whether guests get their addresses by DHCP., type: bool, sample: true}
-    allocation_pools: {description: 'Ranges from which ports get their addresses. Default: all addresses except the
+    allocation_pools: {description: 'Ranges of the addresses that ports get. Default: all addresses except the
           gateway''s.', type: list, elements: dict, sample: [{start: 10.1.0.2, end: 10.1.0.254}]}
     dns_nameservers: {description: Addresses of DNS servers for guests., type: list, elements: str, sample: [
           192.0.2.53]}

@@ -95,8 +95,8 @@ subnet_pool:
         sample: false}
     is_default: {description: Whether it is the default pool; administrators say so., type: bool, sample: false}
     ip_version: {description: C(4) or C(6)., type: int, sample: 4}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {prefixes: {old: [10.20.0.0/16], new: [10.20.0.0/15]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

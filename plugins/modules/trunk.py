@@ -86,8 +86,8 @@ trunk:
         type: bool, sample: true}
     status: {description: 'C(ACTIVE) while a running server has its port, otherwise C(DOWN).', type: str,
         sample: ACTIVE}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {admin_state_up: {old: true, new: false}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -95,8 +95,8 @@ volume:
     shared: {description: 'Whether other hosts reach its pool, too.', type: bool, sample: false}
     host: {description: The host., type: str, sample: kvm1}
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, grow]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, grow]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {size: {old: 10, new: 20}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -98,8 +98,8 @@ volume_attachment:
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
     created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
     updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record, attach]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, attach]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {delete_on_termination: {old: false, new: true}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -74,8 +74,8 @@ volume_type:
     pool: {description: The pool that its volumes lie in., type: str, sample: default}
     multiattach: {description: Whether several servers may use one of its volumes at the same time., type: bool,
         sample: true}
-actions: {description: 'The steps that were done, in order; in check mode, those that would be done.', returned: on
-      success, type: list, elements: str, sample: [record]}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {description: {old: '', new: for databases}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
-from tools import language
+from tools import help_texts, language
 
 MODULE = '''"""A dated module: it is to be read at once."""
 
@@ -29,6 +30,24 @@ class Waiter:
         """Wait for the server."""
 '''
 
+PLUGIN = '''DOCUMENTATION = """
+short_description: Manage servers at once
+description:
+  - Creates servers.
+options:
+  description:
+    description: Text of it all.
+    choices: {short: As those of lines.}
+    default: at once
+"""
+EXAMPLES = """
+# Whoever waits
+- name: Make it anew
+  server: {name: at once}
+"""
+'''
+SPECS = "argument_specs: {main: {options: {agent_port: {description: [The port.], default: at once}}}}"
+
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, float]:
@@ -45,7 +64,8 @@ def tree(tmp_path: Path) -> Path:
     for path, text in {"agent/a.py": MODULE, "tools/b.py": "def settle(): ...\ndef read_page(): ...\n",
                        "agent/tests/c.py": "def settle(): ...\n", "docs/page.md": "Servers wait.\n```\nwhat one\n```\n",
                        "README.md": "Who reads this? What follows is\nto be read.\n",
-                       "changelogs/fragments/1.yml": "- Servers, but for one.\n"}.items():
+                       "changelogs/fragments/1.yml": "- Servers, but for one.\n",
+                       "plugins/modules/server.py": PLUGIN, "roles/agent/meta/argument_specs.yml": SPECS}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     return tmp_path
@@ -53,11 +73,20 @@ def tree(tmp_path: Path) -> Path:
 
 def test_names_and_prose_are_counted(tree: Path) -> None:
     source = language.read_source(tree)
-    assert [module.name for module in source] == ["agent/a.py", "tools/b.py"]
+    assert [module.name for module in source] == ["agent/a.py", "plugins/modules/server.py", "tools/b.py"]
     assert language.files_of_functions(source) == {"settle": ["agent/a.py", "tools/b.py"], "read_page": ["tools/b.py"]}
     assert language.measure_language(source, tree) == pytest.approx({
-        "shared names": 200 / 3, "one-word names": 200 / 3, "empty variables": 100 * 3 / 7,
-        "patterns in docstrings": 1000 * 3 / 22, "patterns in pages": 1000 * 1 / 11, "patterns in fragments": 250})
+        "shared names": 200 / 3, "one-word names": 200 / 3, "empty variables": 100 * 3 / 9,
+        "patterns in docstrings": 1000 * 3 / 22, "patterns in pages": 1000 * 1 / 11, "patterns in fragments": 250,
+        "patterns in help": 1000 * 5 / 21})
+
+
+def test_texts_of_commands() -> None:
+    parser = argparse.ArgumentParser(prog="magnetar", description="Runs servers.", add_help=False)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    commands.add_parser("agent", help="Run an agent.", add_help=False).add_argument("--fake", help="simulate a host")
+    texts = help_texts.command_texts(parser)
+    assert texts["magnetar"][0] == "Runs servers." and texts["magnetar agent"][-1] == "simulate a host"
 
 
 @pytest.mark.parametrize(("text", "kinds"), [

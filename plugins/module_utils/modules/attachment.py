@@ -109,7 +109,7 @@ class AttachmentInfoModule(InfoModule):
 
 class VolumeAttachmentInfoModule(AttachmentInfoModule):
     kind = VolumeAttachment
-    other, other_doc, other_name = "volume", "Only those of the volume with this name or uuid.", "volume_name"
+    other, other_doc, other_name = "volume", "Only attachments of the volume with this name or uuid.", "volume_name"
 
 
 class InterfaceAttachmentInfoModule(AttachmentInfoModule):
@@ -119,4 +119,4 @@ class InterfaceAttachmentInfoModule(AttachmentInfoModule):
 
 class ShareAttachmentInfoModule(AttachmentInfoModule):
     kind = ShareAttachment
-    other, other_doc, other_name = "share", "Only those of the share with this uuid or name.", "share_name"
+    other, other_doc, other_name = "share", "Only attachments of the share with this uuid or name.", "share_name"

@@ -66,11 +66,11 @@ class ServerActionModule(Module):
                                "V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
                                "O(magnetar.compute.server#module:state) does. V(shelve_offload) removes a shelved "
                                "server from its host, for administrators of a cloud. V(evacuate) builds a server of a "
-                               "dead host on another one, for administrators of a cloud, who may name servers of all "
-                               "projects by their uuids. V(restore) restores a deleted server completely while its "
+                               "dead host on another host, for administrators of a cloud; they can name servers of all "
+                               "projects by uuid. V(restore) restores a deleted server completely while its "
                                "cloud keeps it (C(reclaim_instance_interval)); its name finds it unless another "
                                "server has that name now. V(force_delete) deletes a server of a cloud for good, also "
-                               "a deleted one that the cloud keeps.",
+                               "a deleted server that the cloud keeps.",
             required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "

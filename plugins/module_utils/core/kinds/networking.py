@@ -49,7 +49,7 @@ class Subnet(Resource):
     allocation_pools = Field(
         ListOf(Record(start=Field(ADDRESS, "The first address.", required=True),
                       end=Field(ADDRESS, "The last address.", required=True)), MANY),
-        "Ranges from which ports get their addresses. Default: all addresses except the gateway's.",
+        "Ranges of the addresses that ports get. Default: all addresses except the gateway's.",
         sample=[{"start": "10.1.0.2", "end": "10.1.0.254"}])
     dns_nameservers = Field(ListOf(ADDRESS, MANY), "Addresses of DNS servers for guests.", default=[],
                             sample=["192.0.2.53"])
@@ -129,7 +129,7 @@ class NetworkPort(Resource):
                       "a virtio NIC over one, and V(direct-physical), a whole card. OVN looks after V(vdpa), a virtio "
                       "NIC that the card makes, and V(remote-managed), a virtual function of a SmartNIC.",
                       default="normal", sample="normal")
-    qos_policy = qos_policy_field("Its QoS policy, by name or uuid; V(none) for that of its network.")
+    qos_policy = qos_policy_field("Its QoS policy, by name or uuid; V(none) for the network's policy.")
     admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
     status = Field(Text(), "V(ACTIVE) while a running server has it, otherwise V(DOWN).", on=READ, sample="ACTIVE")
     device_id = Field(Text(), "Uuid of the server that has it.", on=READ,
