@@ -39,3 +39,16 @@ def test_a_site_may_have_no_network_of_its_own(tmp_path, network):
         {"ansible.builtin.debug": {"msg": "northbound <{{ common_northbound }}>"}}],
         "-i", str(inventory), common_without_passwords=True)
     assert good and f"northbound <{'ssl:net1:6641' if network else ''}>" in told, told
+
+
+def test_the_quickstart_says_why_guests_have_no_address(tmp_path):
+    (book,) = yaml.safe_load((ROOT / "playbooks/quickstart.yml").read_text())
+    (wait,) = [task for task in book["tasks"] if "rescue" in task]
+    wait["block"] = [{"ansible.builtin.fail": {"msg": "Unknown error"}}]
+    wait["rescue"] = wait["rescue"][1:]  # without an agent
+    consoles = {"results": [{"item": {"name": "quick-1"}, "console": "udhcpc: no lease, failing"}]}
+    good, told = play(tmp_path, [wait], consoles=consoles, network="lan")
+    assert not good and "quick-1 got no address within three minutes" in told, told
+    assert "UDP port 67" in told and "on the network lan" in told and "udhcpc: no lease, failing" in told, told
+    good, told = play(tmp_path, [wait], consoles={"results": []}, network="lan")
+    assert not good and "Unknown error" in told.partition("and what to do]")[2], told
