@@ -29,7 +29,7 @@ def held(cloud: Cloud, server: str) -> int:
     """The GiB of disk that the server holds, which is all that is counted on the host."""
     with cloud.parts.api_database.read() as connection:
         used = connection.execute(select(hosts.c.disk_gb_used)).scalar_one()
-        found = sum(int(one["disk_gb"]) for one in allocations.fetch_server_claims(connection, server))
+        found = sum(one.disk_gb for one in allocations.fetch_server_claims(connection, server))
     assert found == used
     return found
 

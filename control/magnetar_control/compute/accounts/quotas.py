@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.store.accounts import keypairs, quota_usage, quotas
+from magnetar_control.store.accounts.quota_usage import UsageRow
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import server_group_members
 from magnetar_control.store.servers import cell_moves, server_groups
@@ -65,11 +66,11 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
 
-    def counted(database: Database) -> Sequence[Any]:
+    def counted(database: Database) -> Sequence[UsageRow]:
         with database.read() as reading:
             return quota_usage.fetch_quota_usage(reading, project, user or None)
 
-    rows: Sequence[Any] = () if connection is None else quota_usage.fetch_quota_usage(connection, project, user or None)
+    rows = [] if connection is None else quota_usage.fetch_quota_usage(connection, project, user or None)
     cells = [(cell, database) for cell, database in caller.cloud.store.databases() if not rows or cell.id != CELL0]
     of_cells = quota_usage.fetch_quota_usage_of_cells(cells, project, user or None, caller.settings.cell_timeout)
     for row in (*rows, *_count_once(caller, of_cells, counted)):
@@ -78,8 +79,8 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
     return total
 
 
-def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[Any] | None],
-                counted: Callable[[Database], Sequence[Any]]) -> list[Any]:
+def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
+                counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
     """Return the sums of all cells, and the servers that leave a cell and have not arrived in another yet. Query a cell
     again when a server has arrived in it: its first answer may be older."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}

@@ -17,6 +17,7 @@ from magnetar_control.compute.cloud import Cloud
 from magnetar_control.store.claims import allocations, inventories
 from magnetar_control.store.claims import traits as custom_traits
 from magnetar_control.store.claims.allocations import ClaimRow, Ratios
+from magnetar_control.store.claims.inventories import InventoryRow
 from magnetar_control.store.engine.tables import servers as server_table
 from magnetar_control.store.hosts import aggregates, hosts
 from magnetar_control.store.hosts.aggregates import Aggregate
@@ -110,7 +111,7 @@ class Placement:
                                  "cpu_dedicated_set, reserved_huge_pages), and its aggregates are the host's.")
         return provider
 
-    def _provider(self, row: HostRow, groups: Sequence[Aggregate], classes: Mapping[str, Mapping[str, Any]],
+    def _provider(self, row: HostRow, groups: Sequence[Aggregate], classes: Mapping[str, Mapping[str, InventoryRow]],
                   equipped: Mapping[str, Sequence[Any]]) -> Provider:
         host_classes = classes.get(row.id, {})
         networks = {name: inventory for name, inventory in host_classes.items() if bandwidth.split_resource(name)[1]}

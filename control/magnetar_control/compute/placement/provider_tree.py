@@ -19,7 +19,7 @@ from typing import Any
 from magnetar_control.scheduler.aggregate_filters import ratios_of_aggregates
 from magnetar_control.store.claims import inventories
 from magnetar_control.store.claims.allocations import RESOURCES, ClaimRow, Ratios
-from magnetar_control.store.claims.inventories import Inventory
+from magnetar_control.store.claims.inventories import Inventory, InventoryRow
 from magnetar_control.store.hosts.aggregates import Aggregate
 from magnetar_control.store.hosts.host_row import HostRow
 from magnetar_control.store.hosts.hosts import child_provider_id
@@ -43,9 +43,9 @@ class Provider:
     row: HostRow
     aggregates: Sequence[Aggregate]
     usual: Ratios
-    classes: Mapping[str, Any]
+    classes: Mapping[str, InventoryRow]
     equipped: Sequence[ClaimRow] = ()
-    bandwidths: Mapping[str, Any] = field(default_factory=dict)
+    bandwidths: Mapping[str, InventoryRow] = field(default_factory=dict)
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
@@ -88,7 +88,7 @@ class Provider:
         """Its NUMA cells, as its agent reports them."""
         return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
-    def cells_of(self, row: Any) -> dict[str, dict[str, int]]:
+    def cells_of(self, row: ClaimRow) -> dict[str, dict[str, int]]:
         """Return the amounts of NUMA cells that the server of an allocation has, by resource class, by uuid of the
         provider."""
         if row.owner is not None:
@@ -99,7 +99,7 @@ class Provider:
     @property
     def _networks(self) -> list[ChildProvider]:
         """The bandwidth of each physical network, and of each card on one (``core.bandwidth``)."""
-        rows_by_place: dict[str, dict[str, Any]] = {}
+        rows_by_place: dict[str, dict[str, InventoryRow]] = {}
         for name, row in self.bandwidths.items():
             kind, place = bandwidth.split_resource(name)
             rows_by_place.setdefault(place, {})[kind] = row
@@ -222,7 +222,7 @@ class Provider:
         """Return the amount of a class that all consumers together may get. The host must have an inventory of the
         class."""
         if name in self.classes:
-            return int(self.classes[name].limit)
+            return self.classes[name].limit
         return int(getattr(self.row.limits, COLUMNS[name]))
 
     def _amounts_of(self, column: str) -> tuple[int, int, int]:
@@ -236,7 +236,7 @@ class Provider:
             total, used, limit = self._amounts_of(column)
             return amount <= min(limit - used, total)
         row = self.classes.get(name)
-        return row is not None and _suits_row(row, amount) and bool(row.used + amount <= row.limit)
+        return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
     def bears(self, name: str, amount: int) -> bool:
         """Return whether the claims on a class fit its inventory, and one consumer may have *amount* of it."""
@@ -244,7 +244,7 @@ class Provider:
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit
         row = self.classes.get(name)
-        return row is not None and _suits_row(row, amount) and bool(row.used <= row.limit)
+        return row is not None and _suits_row(row, amount) and row.used <= row.limit
 
 
 @dataclass(frozen=True)
@@ -328,9 +328,9 @@ class ChildProvider(Provider):
             self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
 
 
-def _suits_row(row: Any, amount: int) -> bool:
+def _suits_row(row: InventoryRow, amount: int) -> bool:
     """Return whether one consumer may have that amount of the class of a row of ``inventories``."""
-    return bool(row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0)
+    return row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0
 
 
 def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[str, dict[str, int]]:

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from sqlalchemy import Row
-
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.cloud import Cloud, HostView
 from magnetar_control.compute.target import Target, server_use_case
@@ -130,7 +128,7 @@ class ConsoleGrant(NamedTuple):
     """A valid token, with its server and host."""
 
     database: Database
-    token: Row[Any]
+    token: consoles.ConsoleToken
     server: ServerRow
     host: HostView
 

@@ -148,7 +148,7 @@ def refused_on_all_hosts(error: MagnetarError) -> bool:
 def hosts_with_claims(work: Work) -> list[str]:
     """Return the names of the hosts where the server has claims."""
     with work.conductor.store.api.read() as connection:
-        return [claim["host"] for claim in allocations.fetch_server_claims(connection, work.id)]
+        return [claim.host for claim in allocations.fetch_server_claims(connection, work.id)]
 
 
 class Tries(NamedTuple):

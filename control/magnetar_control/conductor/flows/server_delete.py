@@ -41,7 +41,7 @@ def run_server_deletion(work: Work) -> None:
 
     def delete_it() -> dict[str, Any]:
         with work.conductor.store.api.read() as connection:  # its host, and the hosts of migrations that have not ended
-            claimed_hosts = [row["host"] for row in allocations.fetch_server_claims(connection, work.id)]
+            claimed_hosts = [claim.host for claim in allocations.fetch_server_claims(connection, work.id)]
         names = list(dict.fromkeys(filter(None, (work.server.host, *claimed_hosts))))
         for host in names:
             _delete_on(work, host, moves=len(names) > 1)

@@ -58,8 +58,8 @@ class Evacuation(MigrationTask):
     def claimed(self) -> list[str]:
         """Return the hosts where the server has claims, except the old one."""
         with self.api.read() as connection:
-            return [row["host"] for row in allocations.fetch_server_claims(connection, self.work.id)
-                    if row["consumer_id"] == self.work.id and row["host"] != self.source]
+            return [claim.host for claim in allocations.fetch_server_claims(connection, self.work.id)
+                    if claim.consumer_id == self.work.id and claim.host != self.source]
 
     def choose(self) -> str:
         """Claim a host for the server, and let the migration hold the claims on the old one. Return the name of the new

@@ -104,7 +104,7 @@ def release_host_resources(work: Work) -> None:
     work.conductor.services.network.unbind(work.id, work.confirm_lease)
     with work.conductor.store.api.write() as connection:
         work.confirm_lease()
-        claimed_hosts = [row["host"] for row in allocations.fetch_server_claims(connection, work.id)]
+        claimed_hosts = [claim.host for claim in allocations.fetch_server_claims(connection, work.id)]
         allocations.release_consumer_claims(connection, work.id)
     for host in claimed_hosts:
         work.conductor.read_host(host)

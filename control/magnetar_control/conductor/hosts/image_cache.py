@@ -7,15 +7,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Row
 
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.work import DOWN
 from magnetar_control.delivery import ITSELF
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import image_requests
+from magnetar_control.store.hosts.image_requests import ImageRequest
 from magnetar_core.errors import MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
@@ -51,7 +49,7 @@ class ImageCache:
         with self.conductor.database.write() as connection:
             image_requests.expire_image_requests(connection, utc_now(-PATIENCE))
 
-    def _bring(self, requests: Sequence[Row[Any]]) -> None:
+    def _bring(self, requests: Sequence[ImageRequest]) -> None:
         silent = set()
         for row in requests:
             if self.over.is_set():
@@ -63,7 +61,7 @@ class ImageCache:
                 log.exception("image %s was not brought to host %s", row.image_id, row.host)
                 self._failed(row, row.attempts + 1, "see above")
 
-    def bring(self, row: Row[Any]) -> bool:
+    def bring(self, row: ImageRequest) -> bool:
         """Bring one image to one host, and save the result. Return ``False``, and save nothing, if the host does not
         answer."""
         conductor = self.conductor
@@ -87,7 +85,7 @@ class ImageCache:
             log.info("image %s is on host %s", row.image_id, row.host, extra={"host": row.host})
         return True
 
-    def _failed(self, row: Row[Any], attempts: int, why: str) -> None:
+    def _failed(self, row: ImageRequest, attempts: int, why: str) -> None:
         if attempts < ATTEMPTS:
             with self.conductor.database.write() as connection:
                 image_requests.defer_image_request(connection, row.host, row.image_id)
@@ -95,6 +93,6 @@ class ImageCache:
         log.warning("image %s is not brought to host %s: %s", row.image_id, row.host, why, extra={"host": row.host})
         self._end(row)
 
-    def _end(self, row: Row[Any]) -> None:
+    def _end(self, row: ImageRequest) -> None:
         with self.conductor.database.write() as connection:
             image_requests.remove_image_request(connection, row.host, row.image_id)

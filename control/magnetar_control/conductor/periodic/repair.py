@@ -194,7 +194,7 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
         busy = _busy(connection, finding.id) or migrations.any_migration_at(
             migrations.fetch_open_migrations(connection, finding.id), finding.place)
     with conductor.store.api.read() as connection:
-        claimed_hosts = {claim["host"] for claim in allocations.fetch_server_claims(connection, finding.id)}
+        claimed_hosts = {claim.host for claim in allocations.fetch_server_claims(connection, finding.id)}
     if busy or row is None or row.host == finding.place or finding.place in claimed_hosts:
         raise Conflict(f"Something is done to server {finding.id} again.")
     _remove(watch, finding)

@@ -111,18 +111,18 @@ class MigrationTask:
         """Take over the claims of a migration that failed between two hosts: on the source this migration gets them,
         elsewhere they are released."""
         with self.api.read() as connection:
-            if all(row["consumer_id"] in (self.id, self.work.id)
-                   for row in allocations.fetch_server_claims(connection, self.work.id)):
+            if all(claim.consumer_id in (self.id, self.work.id)
+                   for claim in allocations.fetch_server_claims(connection, self.work.id)):
                 return
         with self.api.write() as connection:
             claims = allocations.fetch_server_claims(connection, self.work.id)
-            holds_source = any(row["consumer_id"] == self.work.id and row["host"] == self.source for row in claims)
-            for row in claims:
-                if row["consumer_id"] in (self.id, self.work.id):
+            holds_source = any(claim.consumer_id == self.work.id and claim.host == self.source for claim in claims)
+            for claim in claims:
+                if claim.consumer_id in (self.id, self.work.id):
                     continue
-                if row["host"] == self.source and not holds_source:
-                    allocations.move_claims_to_migration(connection, row["consumer_id"], self.id, row["host_id"])
-                allocations.release_consumer_claims(connection, row["consumer_id"])
+                if claim.host == self.source and not holds_source:
+                    allocations.move_claims_to_migration(connection, claim.consumer_id, self.id, claim.host_id)
+                allocations.release_consumer_claims(connection, claim.consumer_id)
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Set columns of the migration, and columns of *server* in the same transaction."""
@@ -221,8 +221,8 @@ class MigrationTask:
         def once() -> list[str]:
             with api.write() as connection:
                 allocations.move_claims_to_migration(connection, work.id, self.id, source)
-                return [row["host"] for row in allocations.fetch_server_claims(connection, work.id)
-                        if row["consumer_id"] == work.id]
+                return [claim.host for claim in allocations.fetch_server_claims(connection, work.id)
+                        if claim.consumer_id == work.id]
 
         claimed_hosts = api.retried(once)
         target = claimed_hosts[0] if claimed_hosts else self._placed(tried, host, same, forced)

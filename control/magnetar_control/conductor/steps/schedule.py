@@ -81,7 +81,7 @@ def run_scheduling(work: Work) -> None:
     if again:
         with work.conductor.store.api.read() as connection:  # the host that was claimed before a crash
             claims = allocations.fetch_server_claims(connection, work.id)
-        placed = next((Placed(work, row["host"], row["cell_id"]) for row in claims), None)
+        placed = next((Placed(work, claim.host, claim.cell_id) for claim in claims), None)
     if placed is None:
         spec, settling = spec_of(work), work.conductor.settling()
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, column, delete, text
 
@@ -51,17 +51,30 @@ class UsageComparison(NamedTuple):
                 f"(instances, cores, ram), its servers use {self.used}")
 
 
-def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> Sequence[Any]:
-    """Return the usage of a project, or of one user's servers in it, as rows with the columns of ``COUNTED``: one row
-    with the sum, and a row with ``id``, ``leaving`` and ``cell_moves`` for each server that leaves the cell."""
-    return _usage_query(connection.dialect.name, user is not None).all(connection, {"project": project, "user": user})
+class UsageRow(NamedTuple):
+    """What the servers of a cell use, without the ones that leave it; or what one server uses that leaves the cell."""
+
+    id: str | None
+    leaving: str | None
+    cell_moves: int | None
+    instances: int
+    cores: int
+    ram: int
+
+
+def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> list[UsageRow]:
+    """Return the usage of a project, or of one user's servers in it: one row with the sum, and a row for each server
+    that leaves the cell."""
+    query = _usage_query(connection.dialect.name, user is not None)
+    return list(map(UsageRow._make, query.all(connection, {"project": project, "user": user})))
 
 
 def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], project: str, user: str | None,
-                               timeout: float) -> dict[str, list[Any] | None]:
+                               timeout: float) -> dict[str, list[UsageRow] | None]:
     """Return the rows of ``fetch_quota_usage`` by cell; ``None`` for a cell that does not answer."""
-    return scatter_query(cells, lambda kind: _usage_query(kind, user is not None), {"project": project, "user": user},
-                         timeout)
+    rows_by_cell = scatter_query(cells, lambda kind: _usage_query(kind, user is not None),
+                                 {"project": project, "user": user}, timeout)
+    return {id: None if rows is None else list(map(UsageRow._make, rows)) for id, rows in rows_by_cell.items()}
 
 
 @cache
@@ -74,7 +87,7 @@ def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
         f"SELECT NULL AS id, NULL AS leaving, NULL AS cell_moves, {sums} FROM quota_usage WHERE {owned} "  # noqa: S608
         f"UNION ALL SELECT id, leaving, cell_moves, 1, {vcpus}, {ram} FROM servers "
         f"WHERE {owned} AND leaving > '' AND {counted_condition('servers')}").columns(
-        *map(column, ("id", "leaving", "cell_moves", *COUNTED))))
+        *map(column, UsageRow._fields)))
 
 
 def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:

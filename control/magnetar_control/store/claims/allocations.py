@@ -26,7 +26,6 @@ from sqlalchemy import (
     Boolean,
     Connection,
     Executable,
-    RowMapping,
     Table,
     and_,
     bindparam,
@@ -99,6 +98,13 @@ class ClaimRow(StoredRow):
     places = DocumentColumn[Mapping[str, str]]()
     #: The type, project_id and user_id of a consumer that is neither server nor migration.
     owner = DocumentColumn[Mapping[str, str] | None]()
+
+
+class ServerClaim(ClaimRow):
+    """A claim of a server or of one of its migrations, with the name and cell of the host."""
+
+    host: str
+    cell_id: str
 
 
 RESOURCES = Amounts._fields
@@ -254,10 +260,10 @@ def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
     return True
 
 
-def fetch_server_claims(connection: Connection, server_id: str) -> list[RowMapping]:
-    """Return the claims of a server and its migrations, oldest first: the columns of ``allocations``, ``host`` (name)
-    and ``cell_id``. A retried flow checks here before it chooses a host."""
-    return list(connection.execute(_OF_SERVER, {"server": server_id}).mappings())
+def fetch_server_claims(connection: Connection, server_id: str) -> list[ServerClaim]:
+    """Return the claims of a server and its migrations, oldest first. A retried flow checks here before it chooses a
+    host."""
+    return ServerClaim.several(connection.execute(_OF_SERVER, {"server": server_id}))
 
 
 def fetch_host_claims(connection: Connection, host_id: str) -> list[ClaimRow]:

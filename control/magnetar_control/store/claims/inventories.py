@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, bindparam, delete, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 
 from magnetar_control.store.engine.database import INSERT, utc_now
+from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow
 from magnetar_control.store.engine.tables import hosts, inventories, resource_classes
 from magnetar_core import bandwidth
 from magnetar_core.document import Document
@@ -40,6 +41,23 @@ class Inventory(NamedTuple):
         return max(0, int((self.total - self.reserved) * self.allocation_ratio))
 
 
+class InventoryRow(SelectedRow):
+    """A row of the table ``inventories``."""
+
+    host_id: str
+    resource_class: str
+    limit: int
+    used: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+
+    #: The fields of ``Inventory`` that the host's agent reports.
+    told = DocumentColumn[Mapping[str, Any] | None]()
+    #: The fields of ``Inventory`` that an operator has set.
+    own = DocumentColumn[Mapping[str, Any] | None]()
+
+
 #: Fields that an operator may set in an inventory that an agent reports.
 SETTABLE = ("reserved", "allocation_ratio")
 NOTHING = Inventory(0)
@@ -50,23 +68,23 @@ _SUITS = and_(inventories.c.min_unit <= _WHOLE, inventories.c.max_unit >= _WHOLE
 #: A row counts while an agent or operator provides the class, or while something is claimed. Otherwise it is not shown.
 _GIVEN = or_(inventories.c.told.is_not(None), inventories.c.own.is_not(None))
 _THERE = or_(_GIVEN, inventories.c.used > 0)
+_ROWS = InventoryRow.selection(inventories)
 _TAKE = update(inventories).where(_MINE, or_(_MORE <= 0, and_(
     _SUITS, inventories.c.used + _MORE <= inventories.c.limit))).values(used=inventories.c.used + _MORE)
 
 
-def operator_inventory(row: Any) -> Document:
+def operator_inventory(row: InventoryRow) -> Document:
     """Return the fields of a row that an operator has set."""
-    return orjson.loads(row.own) if row.own else {}
+    return {**(row.own or {})}
 
 
-def effective_inventory(row: Any) -> Inventory:
+def effective_inventory(row: InventoryRow) -> Inventory:
     """Return the inventory of a row: the agent's fields, overridden by the operator's; without an agent, the operator's
     fields."""
-    agent_fields, operator_fields = (orjson.loads(source) if source else None for source in (row.told, row.own))
-    if agent_fields is None:
-        return Inventory(**operator_fields) if operator_fields else NOTHING
-    return Inventory(**agent_fields)._replace(**{name: operator_fields[name] for name in SETTABLE if operator_fields
-                                                 and name in operator_fields})
+    own = row.own or {}
+    if row.told is None:
+        return Inventory(**own) if own else NOTHING
+    return Inventory(**row.told)._replace(**{name: own[name] for name in SETTABLE if name in own})
 
 
 def claim_inventory(connection: Connection, host_id: str, name: str, whole: int, more: int) -> bool:
@@ -76,15 +94,15 @@ def claim_inventory(connection: Connection, host_id: str, name: str, whole: int,
     return connection.execute(_TAKE, values).rowcount == 1 or more <= 0
 
 
-def fetch_inventory_rows(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str,
-                                                                                                  dict[str, Row[Any]]]:
+def fetch_inventory_rows(connection: Connection,
+                         host_ids: Collection[str] | None = None) -> dict[str, dict[str, InventoryRow]]:
     """Return rows by host and class, of these hosts or of all. A class that neither agent nor operator provides any
     more is included while something is claimed."""
-    query = select(inventories).where(_THERE).order_by(inventories.c.host_id, inventories.c.resource_class)
+    query = _ROWS.where(_THERE).order_by(inventories.c.host_id, inventories.c.resource_class)
     if host_ids is not None:
         query = query.where(inventories.c.host_id.in_(list(host_ids)))
-    rows_by_host: dict[str, dict[str, Row[Any]]] = {}
-    for row in connection.execute(query):
+    rows_by_host: dict[str, dict[str, InventoryRow]] = {}
+    for row in InventoryRow.several(connection.execute(query)):
         rows_by_host.setdefault(row.host_id, {})[row.resource_class] = row
     return rows_by_host
 
@@ -117,12 +135,13 @@ def save_agent_inventories(connection: Connection, host_id: str,
                            agent_inventories: Mapping[str, Mapping[str, Any]]) -> bool:
     """Save the inventories that an agent reports, {class: fields of ``Inventory``}; return whether they changed. The
     operator's fields stay. Call this with the host's row locked."""
-    rows = {row.resource_class: row for row in connection.execute(select(inventories).where(
-        inventories.c.host_id == host_id))}
+    rows = {row.resource_class: row for row in InventoryRow.several(connection.execute(
+        _ROWS.where(inventories.c.host_id == host_id)))}
     changed = False
-    for name in sorted(agent_inventories.keys() | {name for name, row in rows.items() if row.told is not None}):
+    for name in sorted(agent_inventories.keys() | {
+            name for name, row in rows.items() if row.stored.told is not None}):
         told_now = canonical_json(Inventory(**agent_inventories[name])._asdict()) if name in agent_inventories else None
-        if name not in rows or rows[name].told != told_now:
+        if name not in rows or rows[name].stored.told != told_now:
             changed = True
             _write(connection, host_id, name, rows.get(name), told=told_now)
     return changed
@@ -131,8 +150,8 @@ def save_agent_inventories(connection: Connection, host_id: str,
 def save_operator_inventory(connection: Connection, host_id: str, name: str,
                             operator_fields: Mapping[str, Any] | None) -> None:
     """Set the operator's fields of a class, or remove them (``None``). Call this with the host's row locked."""
-    row = connection.execute(select(inventories).where(
-        inventories.c.host_id == host_id, inventories.c.resource_class == name)).one_or_none()
+    row = InventoryRow.optional(connection.execute(_ROWS.where(
+        inventories.c.host_id == host_id, inventories.c.resource_class == name)).one_or_none())
     _write(connection, host_id, name, row, own=canonical_json(operator_fields) if operator_fields else None)
 
 
@@ -141,18 +160,14 @@ def canonical_json(document: Mapping[str, Any]) -> str:
     return orjson.dumps({**document}, option=orjson.OPT_SORT_KEYS).decode()
 
 
-class _Sources(NamedTuple):
-    told: str | None
-    own: str | None
-
-
-def _write(connection: Connection, host_id: str, name: str, row: Row[Any] | None, **source: str | None) -> None:
+def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
     """Write one source of an inventory and the resulting limits; delete the row when it has neither source nor
     claims."""
-    sources = _Sources(row.told if row else None, row.own if row else None)._replace(**source)
-    inventory = effective_inventory(sources)
-    values = {**sources._asdict(), "limit": inventory.limit, "min_unit": inventory.min_unit,
-              "max_unit": min(inventory.max_unit, MOST), "step_size": inventory.step_size}
+    changed = (row or InventoryRow.of_values({})).changed_columns(**source)
+    inventory = effective_inventory(changed)
+    values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,
+              "min_unit": inventory.min_unit, "max_unit": min(inventory.max_unit, MOST),
+              "step_size": inventory.step_size}
     query = INSERT[connection.dialect.name](inventories).values(host_id=host_id, resource_class=name, **values)
     connection.execute(query.on_conflict_do_update(index_elements=["host_id", "resource_class"], set_=values))
     if not bandwidth.split_resource(name)[1]:

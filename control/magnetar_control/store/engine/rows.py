@@ -88,9 +88,13 @@ class StoredRow:
         through all servers of a cloud."""
         return type(self)(self.stored)
 
+    def column_values(self) -> dict[str, Any]:
+        """Return all columns by name; documents as JSON text."""
+        return {**self.stored._mapping}  # noqa: SLF001 - SQLAlchemy's name
+
     def changed_columns(self, **values: Any) -> Self:
         """Return the row with other values of some columns; documents as JSON text."""
-        return self.of_values({**self.stored._mapping, **values})  # noqa: SLF001 - SQLAlchemy's name
+        return self.of_values({**self.column_values(), **values})
 
 
 class SelectedRow(StoredRow):

@@ -3,13 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from magnetar_control.store.engine.database import INSERT, utc_now
+from magnetar_control.store.engine.rows import SelectedRow
 from magnetar_control.store.engine.tables import image_requests
+
+
+class ImageRequest(SelectedRow):
+    """A row of the table ``image_requests``."""
+
+    host: str
+    image_id: str
+    attempts: int
+    created_at: str
+    updated_at: str | None
+
 
 _ANY = select(image_requests.c.host).limit(1)
 
@@ -28,11 +39,11 @@ def has_image_requests(connection: Connection) -> bool:
     return connection.execute(_ANY).first() is not None
 
 
-def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: int) -> Sequence[Row[Any]]:
+def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: int) -> list[ImageRequest]:
     """Return the requests of these hosts in the order of their attempts, at most *limit*."""
-    return connection.execute(select(image_requests).where(image_requests.c.host.in_(hosts)).order_by(
-        image_requests.c.attempts, image_requests.c.created_at, image_requests.c.image_id,
-        image_requests.c.host).limit(limit)).all()
+    query = ImageRequest.selection(image_requests).where(image_requests.c.host.in_(hosts)).order_by(
+        *image_requests.c["attempts", "created_at", "image_id", "host"]).limit(limit)
+    return ImageRequest.several(connection.execute(query))
 
 
 def remove_image_request(connection: Connection, host: str, image: str) -> None:

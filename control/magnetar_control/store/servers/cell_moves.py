@@ -13,10 +13,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.store.accounts.quota_usage import UsageRow
+from magnetar_control.store.actions.action_row import ActionEvent, ActionRow
 from magnetar_control.store.engine.database import insert_if_absent
+from magnetar_control.store.engine.rows import StoredRow
 from magnetar_control.store.engine.tables import (
     action_events,
     actions,
@@ -28,47 +31,50 @@ from magnetar_control.store.engine.tables import (
 from magnetar_control.store.store import Store
 
 from .filter_rows import insert_filter_rows
+from .migrations import MigrationRow
+from .server_row import ServerRow
 
 
 class LeavingRows(NamedTuple):
     """All rows of a server in a cell."""
 
-    server: RowMapping
-    actions: Sequence[RowMapping]
-    events: Sequence[RowMapping]
-    migrations: Sequence[RowMapping]
+    server: ServerRow
+    actions: Sequence[ActionRow]
+    events: Sequence[ActionEvent]
+    migrations: Sequence[MigrationRow]
 
 
 def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
     """Return the rows of a server that leaves."""
-    def of(table: Any, *, by: str = "server_id") -> Sequence[RowMapping]:
-        return connection.execute(select(table).where(table.c[by] == id).order_by(table.c.id)).mappings().all()
-
-    return LeavingRows(of(servers, by="id")[0], of(actions), connection.execute(
-        select(action_events).join(actions).where(actions.c.server_id == id).order_by(
-            action_events.c.id)).mappings().all(), of(migrations))
+    server = connection.execute(select(servers).where(servers.c.id == id)).one()
+    server_actions = ActionRow.selection(actions).where(actions.c.server_id == id).order_by(actions.c.id)
+    events = ActionEvent.selection(action_events).join_from(action_events, actions).where(
+        actions.c.server_id == id).order_by(action_events.c.id)
+    moves = select(migrations).where(migrations.c.server_id == id).order_by(migrations.c.id)
+    return LeavingRows(ServerRow(server), ActionRow.several(connection.execute(server_actions)),
+                       ActionEvent.several(connection.execute(events)), MigrationRow.several(connection.execute(moves)))
 
 
 def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
     """Insert the rows of a server from another cell; its running actions are queued here. Rows of an earlier departure
     are replaced. Return ``False``, with nothing changed, when they have already arrived."""
-    id, number = source_rows.server["id"], source_rows.server["cell_moves"]
+    id, server = source_rows.server.id, source_rows.server.column_values()
     target_moves = connection.execute(select(servers.c.cell_moves).where(servers.c.id == id).with_for_update()).scalar()
     if target_moves is not None:
-        if target_moves >= number:
+        if target_moves >= source_rows.server.cell_moves:
             return False
         remove_moved_rows(connection, id)
-    if not insert_if_absent(connection, servers, **{**source_rows.server, "leaving": None}):
+    if not insert_if_absent(connection, servers, **{**server, "leaving": None}):
         return False
-    insert_filter_rows(connection, [dict(source_rows.server)])
+    insert_filter_rows(connection, [server])
     if source_rows.actions:
-        connection.execute(insert(actions), [_queued(row, source_rows.server["host"]) for row in source_rows.actions])
+        connection.execute(insert(actions), [_queued(row, source_rows.server.host) for row in source_rows.actions])
     if source_rows.events:
         new = {(row.request_id, row.action): row.id for row in _of_server(connection, id)}
-        had = {row["id"]: new[row["request_id"], row["action"]] for row in source_rows.actions}
+        had = {row.id: new[row.request_id, row.action] for row in source_rows.actions}
         connection.execute(insert(action_events), [
-            {**_without_id(row), "action_id": had[row["action_id"]]} for row in source_rows.events
-            if row["action_id"] in had])
+            {**_without_id(event), "action_id": had[event.action_id]} for event in source_rows.events
+            if event.action_id in had])
     if source_rows.migrations:
         connection.execute(insert(migrations), [_without_id(row) for row in source_rows.migrations])
     return True
@@ -78,28 +84,27 @@ def _of_server(connection: Connection, id: str) -> Sequence[Row[Any]]:
     return connection.execute(select(*actions.c["id", "request_id", "action"]).where(actions.c.server_id == id)).all()
 
 
-def _without_id(row: RowMapping) -> dict[str, Any]:
+def _without_id(row: StoredRow) -> dict[str, Any]:
     """Return the columns without the id: each database assigns its own numbers."""
-    return {name: value for name, value in row.items() if name != "id"}
+    return {name: value for name, value in row.column_values().items() if name != "id"}
 
 
-def _queued(row: RowMapping, host: str | None) -> dict[str, Any]:
+def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
     """Return an action for the target cell. A running action gets one attempt: its open events end when it is leased
     again."""
     values = _without_id(row)
-    if row["state"] == "running":
+    if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)
     if values["state"] == "queued":
         values.update(host=host, waits_for=None)
     return values
 
 
-def servers_in_target_cell(store: Store, leaving: Sequence[Any]) -> set[tuple[str, str]]:
-    """Return the (id, target cell) of the servers whose copy is in the target cell. *leaving*: rows with id, leaving
-    and cell_moves."""
+def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tuple[str, str]]:
+    """Return the (id, target cell) of the servers whose copy is in the target cell."""
     copied: set[tuple[str, str]] = set()
-    for cell in {row.leaving for row in leaving}:
-        going = {row.id: row.cell_moves for row in leaving if row.leaving == cell}
+    for cell in {row.leaving for row in leaving if row.leaving}:
+        going = {row.id: row.cell_moves or 0 for row in leaving if row.leaving == cell}
         with contextlib.suppress(DBAPIError), store.cell(cell).read() as connection:
             target_rows = connection.execute(select(servers.c.id,
                                                     servers.c.cell_moves).where(servers.c.id.in_(going))).all()

@@ -6,13 +6,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, select, update
 
 from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.rows import SelectedRow
 from magnetar_control.store.engine.tables import console_tokens as tokens
 
 #: Unused tokens that a server may have; a new one replaces the oldest.
 OF_SERVER = 32
+
+
+class ConsoleToken(SelectedRow):
+    """A row of the table ``console_tokens``."""
+
+    number: int
+    hash: str
+    server_id: str
+    type: str
+    host: str
+    project_id: str
+    user_id: str
+    #: For a SPICE console with an open main channel: how many more channels its client may open.
+    channels: int | None
+    expires_at: str
+
+
 _OF_SERVER = delete(tokens).where(tokens.c.server_id == bindparam("server"))
 _HASH: BindParameter[str] = bindparam("key")
 _OLDER = select(tokens.c.number).where(tokens.c.server_id == bindparam("server")).order_by(
@@ -28,10 +46,10 @@ def insert_console_token(connection: Connection, database: Database, seconds: fl
     connection.execute(insert(tokens).values(expires_at=database.clock(seconds), **values))
 
 
-def fetch_console_token(connection: Connection, database: Database, hash: str) -> Row[Any] | None:
+def fetch_console_token(connection: Connection, database: Database, hash: str) -> ConsoleToken | None:
     """Return the token with this *hash*, unless it has expired."""
-    return connection.execute(select(tokens).where(
-        tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).one_or_none()
+    return ConsoleToken.optional(connection.execute(ConsoleToken.selection(tokens).where(
+        tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).one_or_none())
 
 
 def consume_console_token(connection: Connection, database: Database, hash: str) -> bool:

@@ -211,7 +211,7 @@ def settled(cloud, server):
 def held(cloud, server):
     """Everything that is kept for the server: claims, ports, attachments, and what its host has."""
     with cloud.parts.api_database.read() as connection:
-        claims = [row["consumer_id"] for row in allocations.fetch_server_claims(connection, server["id"])]
+        claims = [row.consumer_id for row in allocations.fetch_server_claims(connection, server["id"])]
     kept = [sorted(id for id, user in service.users().items() if user == server["id"])
             for service in (cloud.services.network, cloud.services.volume)]
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:

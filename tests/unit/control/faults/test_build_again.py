@@ -66,7 +66,7 @@ def test_it_goes_on_with_one_claim(cloud, monkeypatch, name, when):
         server = cloud.admin.settled(id)
     assert done and server["status"] == "ACTIVE", server
     with cloud.parts.api_database.read() as connection:
-        held = [one["host"] for one in allocations.fetch_server_claims(connection, id)]
+        held = [one.host for one in allocations.fetch_server_claims(connection, id)]
     assert held == [server["OS-EXT-SRV-ATTR:host"]] == [hosts[-1]] != [hosts[0]]
     cloud.admin.delete(f"/v2.1/servers/{id}")
     assert cloud.admin.settled(id) is None

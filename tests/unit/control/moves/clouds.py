@@ -48,8 +48,8 @@ def claims(cloud: Cloud, id: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     """By consumer (``server`` or ``migration``): the host, and what is held of it."""
     with cloud.parts.api_database.read() as connection:
         held = allocations.fetch_server_claims(connection, id)
-    return {"server" if one["consumer_id"] == id else "migration": (
-        one["host"], tuple(one[name] for name in allocations.RESOURCES)) for one in held}
+    return {"server" if one.consumer_id == id else "migration": (
+        one.host, tuple(getattr(one, name) for name in allocations.RESOURCES)) for one in held}
 
 
 def at(cloud: Cloud, id: str) -> dict[str, dict[str, Any]]:

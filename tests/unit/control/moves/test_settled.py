@@ -18,7 +18,7 @@ def held(database):
     """What each consumer holds; counters say the same."""
     with database.write() as connection:
         assert host_counters.audit_host_counters(connection) == []
-        return {row["consumer_id"]: Amounts(*(row[name] for name in allocations.RESOURCES))
+        return {row.consumer_id: Amounts(*(getattr(row, name) for name in allocations.RESOURCES))
                 for row in allocations.fetch_server_claims(connection, "s1")}
 
 

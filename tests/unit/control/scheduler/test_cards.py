@@ -4,7 +4,6 @@
 from collections import Counter
 from time import monotonic
 
-import orjson
 import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
@@ -58,7 +57,7 @@ def wish(database, id, *nics, **more):
 def held(database, server):
     """Resources, devices and places that a server holds, by host."""
     with database.read() as connection:
-        return {row["host"]: tuple(orjson.loads(row[name]) for name in ("resources", "devices", "places"))
+        return {row.host: (row.resources, row.devices, row.places)
                 for row in allocations.fetch_server_claims(connection, server)}
 
 

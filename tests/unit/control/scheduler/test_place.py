@@ -76,7 +76,7 @@ def test_of_many_at_once_those_that_fit_are_placed(fleet):
         assert {one.host for id, one in found.items() if id != "big"} == {"kvm1", "kvm2", "kvm3"} - {found["big"].host}
         assert host_counters.audit_host_counters(connection) == []
         for id, one in found.items():
-            assert [(row["host"], row["cell_id"]) for row in allocations.fetch_server_claims(connection, id)] == [(
+            assert [(row.host, row.cell_id) for row in allocations.fetch_server_claims(connection, id)] == [(
                 one.host, "cell")]
 
 
@@ -171,7 +171,7 @@ def test_a_host_that_was_disabled_a_moment_ago_takes_nothing(fleet):
 def test_a_migration_leaves_the_mapping_alone(fleet):
     found = place_server(fleet, a_memory(fleet), request(amounts=ONE), map_cell=False)
     with fleet.read() as connection:
-        assert [(row["consumer_id"], row["host"]) for row in allocations.fetch_server_claims(connection, "s")] == [(
+        assert [(row.consumer_id, row.host) for row in allocations.fetch_server_claims(connection, "s")] == [(
             "s", found.host)]
         assert connection.execute(select(server_mappings)).all() == []
 

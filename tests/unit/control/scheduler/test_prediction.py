@@ -179,7 +179,7 @@ def chosen(cloud, row):
     with cloud.store.api.read() as connection:
         held = allocations.fetch_server_claims(connection, row["id"])
     if held:
-        return held[0]["host"]
+        return held[0].host
     with cell0.read() as connection:
         return servers.fetch_server_row(connection, row["id"]).fault["details"]
 

@@ -38,8 +38,8 @@ def test_a_claim_counts_once_however_often_it_is_made(database, cell):
     assert used(database, host) == (1, 512, 2, 1)
     with database.read() as connection:
         assert [tuple(row[:3]) for row in connection.execute(select(server_mappings))] == [("s1", "cell", "p")]
-        assert [(row["host"], row["cell_id"]) for row in allocations.fetch_server_claims(connection,
-                                                                                         "s1")] == [("kvm1", "cell")]
+        assert [(row.host, row.cell_id) for row in allocations.fetch_server_claims(connection, "s1")] == [
+            ("kvm1", "cell")]
 
 
 def test_all_are_claimed_or_none(database, cell):
@@ -128,7 +128,7 @@ def test_a_migration_holds_the_source_and_either_end_of_it_can_be_repeated(datab
     start()
     start()
     with database.read() as connection:
-        assert {(row["consumer_id"], row["host_id"], row["vcpus"])
+        assert {(row.consumer_id, row.host_id, row.vcpus)
                 for row in allocations.fetch_server_claims(connection, "s1")} == {
             ("m1", source, 1), ("s1", target, 2)}
     for done in (True, False):

@@ -14,12 +14,15 @@ from sqlalchemy import Table, insert, select
 
 from magnetar_control.store.accounts.flavors import FlavorRow
 from magnetar_control.store.actions.action_row import ActionEvent, ActionRow, ShownAction, StoppedAction
-from magnetar_control.store.claims.allocations import ClaimRow
+from magnetar_control.store.claims.allocations import ClaimRow, ServerClaim
+from magnetar_control.store.claims.inventories import InventoryRow
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow, StoredRow
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts.host_row import DiskHost, HealthHost, HostRow, ServiceHost, SizedHost
+from magnetar_control.store.hosts.image_requests import ImageRequest
+from magnetar_control.store.servers.consoles import ConsoleToken
 from magnetar_control.store.servers.migrations import MigrationRow
 from magnetar_control.store.servers.server_groups import ServerGroupRow
 from magnetar_control.store.servers.server_row import ServerRow
@@ -51,15 +54,16 @@ DECODES = {
     "workers/worker.py": "the settings, from the process that starts it",
 }
 TABLES = {ServerRow: tables.servers, MigrationRow: tables.migrations, ServerGroupRow: tables.server_groups,
-          ClaimRow: tables.allocations, HostRow: tables.hosts, FlavorRow: tables.flavors,
-          ActionRow: tables.actions, ActionEvent: tables.action_events}
+          ClaimRow: tables.allocations, ServerClaim: tables.allocations, InventoryRow: tables.inventories,
+          HostRow: tables.hosts, ImageRequest: tables.image_requests, FlavorRow: tables.flavors,
+          ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens}
 #: Selections of some columns of a table.
 PARTS = {ServiceHost: tables.hosts, SizedHost: tables.hosts, HealthHost: tables.hosts, DiskHost: tables.hosts,
          ShownAction: tables.actions, StoppedAction: tables.actions}
 #: Columns of other tables.
-JOINED = {HostRow: {"cell_disabled"}}
+JOINED = {HostRow: {"cell_disabled"}, ServerClaim: {"host", "cell_id"}}
 #: Columns that the control plane reads in statements only.
-UNREAD = {ClaimRow: {"created_at", "updated_at"}}
+UNREAD = {row: {"created_at", "updated_at"} for row in (ClaimRow, ServerClaim)}
 FLAVOR = {"id": "1", "name": "m1", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0, "extra_specs": {}}
 
 
