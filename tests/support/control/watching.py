@@ -20,9 +20,10 @@ class FollowedHost:
     """The loop of a conductor that follows one host at *endpoint*, without a database."""
 
     def __init__(self, endpoint, patch, agents=None, heartbeat=1.0):
-        self.saved, self.handled, self.problems, self.refused = [], [], [], []
+        self.saved, self.handled, self.problems, self.refused, self.attempts = [], [], [], [], []
         conductor = SimpleNamespace(
             agents=agents or Agents(), settings=SimpleNamespace(heartbeat=heartbeat), tell_action=lambda *_event: False,
+            begin_settling=lambda: self.attempts.append(endpoint),
             states=SimpleNamespace(rows={"kvm1": SimpleNamespace(endpoint=endpoint, info={}), "kvm2": None},
                                    rules=SimpleNamespace(looks_at_told=False), up=lambda *_args, **_more: None,
                                    set_refused=lambda name, **_more: self.refused.append(name)))

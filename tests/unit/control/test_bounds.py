@@ -75,7 +75,7 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     conductor = SimpleNamespace(
         cell=SimpleNamespace(id="cell"), read_hosts=lambda: None, states=states, database=None,
         settings=SimpleNamespace(host_down_after=1.0, heartbeat=1.0), store=SimpleNamespace(databases=list),
-        delivery=delivery.Delivery(None, 1.0), holder="h", agents=agents.Agents())
+        delivery=delivery.Delivery(None, 1.0), holder="h", agents=agents.Agents(), begin_settling=lambda: None)
     watch = HostWatch(conductor)
     watch._changes = SimpleNamespace(may_have_changed=lambda: True)
     monkeypatch.setattr("magnetar_control.store.hosts.cell_look.read_cell_hosts", lambda *_args: NOTHING)

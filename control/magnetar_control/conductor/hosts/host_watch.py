@@ -133,6 +133,8 @@ class HostWatch:
         look = partial(cell_look.read_cell_hosts, conductor.settings.host_down_after,
                        conductor.states.rules.looks_at_flavors)
         self._looked(names, look(conductor.database))
+        if not self._loop.names:  # other conductors watch all hosts of the cell; otherwise the loop notes its attempt
+            conductor.begin_settling()
         other_cells = [(cell, database) for cell, database in conductor.store.databases()
                        if cell.id not in (conductor.cell.id, CELL0)]
         looks_by_cell = scatter_gather_cells(other_cells, look, LOOK)

@@ -200,6 +200,7 @@ class HostFollower:
         self._up, self._settled = self._loop.create_future(), ()
         try:
             async with watch.opening:
+                self.conductor.begin_settling()
                 await connection.open(self.conductor.agents.shared_context)
                 host = resource_of_answer(await connection.fetch("/v1/host", PATIENCE), "host")
             self._reported_name = self._reported_name or row.info.get("name")

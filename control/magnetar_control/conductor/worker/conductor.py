@@ -77,7 +77,8 @@ class Conductor:
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         #: Called for each action that ends, with its name and ``done`` or ``failed``.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
-        self._began = time.monotonic()
+        #: When the conductor began to look for the hosts' agents; ``None`` before.
+        self._settling_since: float | None = None
         #: Cells that were disabled when the scheduler's hosts were last read.
         self._disabled_cells: set[str] = set()
 
@@ -153,10 +154,18 @@ class Conductor:
                                                         self.settings.limits()), self.shares.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
+    def begin_settling(self) -> None:
+        """Note the first attempt to reach a host's agent, or to read heartbeats that other conductors received. Later
+        calls change nothing."""
+        if self._settling_since is None:
+            self._settling_since = time.monotonic()
+
     def settling(self) -> bool:
-        """Return whether hosts may look down only because this conductor was started a moment ago and has not read
-        their heartbeats yet. "No valid host" means nothing then."""
-        young = time.monotonic() - self._began < self.settings.host_down_after
+        """Return whether hosts may look down only because this conductor has not had the time to hear them yet. "No
+        valid host" means nothing then. On a busy machine the first attempt comes long after the conductor's start."""
+        if self._settling_since is None:
+            return True
+        young = time.monotonic() - self._settling_since < self.settings.host_down_after
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def awaits_host(self, spec: RequestSpec) -> bool:

@@ -157,9 +157,11 @@ def test_a_host_without_libvirt_has_what_it_told_last(tmp_path, monkeypatch):
         listening.bind(str(tmp_path / "agent.sock"))
         listening.listen()
         threading.Thread(target=answer_each, args=(listening, agent), daemon=True).start()
-        row = {"endpoint": f"unix:{tmp_path}/agent.sock"}
-        conductor = SimpleNamespace(agents=Agents(), settings=SimpleNamespace(heartbeat=1.0), states=SimpleNamespace(
-            rows={"kvm1": row}, rules=SimpleNamespace(looks_at_told=False), up=lambda *_args, **_more: None))
+        row = SimpleNamespace(endpoint=f"unix:{tmp_path}/agent.sock", info={})
+        conductor = SimpleNamespace(
+            agents=Agents(), settings=SimpleNamespace(heartbeat=1.0), begin_settling=lambda: None,
+            states=SimpleNamespace(rows={"kvm1": row}, rules=SimpleNamespace(looks_at_told=False),
+                                   up=lambda *_args, **_more: None))
         loop = WatchLoop(conductor, lambda *_event: None, lambda _name, host: saved.append(host["mdevs"]),
                          lambda *_host: False)
         monkeypatch.setattr(loop.heartbeats, "_write", lambda heard, *_more: loop.soon(
