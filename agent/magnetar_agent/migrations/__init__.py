@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Migration of a server between two agents: ``source`` sends it, ``target`` receives it, ``transfer`` carries its
-files.
+"""Migration of a server between two agents: ``source`` sends it, ``target`` receives it, ``transfer`` copies its files.
 
-The owner of the server changes once, and the target records that: when the source has told it that the guest is off
-there for good (``arrive``). Until then every step can be repeated or undone, and the guest does not run on the target,
-except after a switch to post-copy, which cannot be undone. From then on the target's copy is the server, and the
-source's copy is only removed.
+The owner of the server changes once: when the target records the call ``arrive``, with which the source confirms that
+the guest is off there for good. Until then every step can be repeated or undone, and the guest does not run on the
+target, except after a switch to post-copy, which cannot be undone. From then on the target's copy is the server, and
+the source's copy is only removed.
 """
 
 from __future__ import annotations
@@ -29,26 +28,27 @@ ARRIVING = "arriving"
 
 
 def arriving_servers(host: LocalHost) -> set[str]:
-    """Return the servers that are migrating to this host."""
+    """Return the uuids of the servers that are migrating to this host."""
     return {d.want["server"] for d in host.documents.list("migration")
             if d.want["side"] == "target" and not d.state.get("arrived")}
 
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
-    """Return the migration that brought a server here, while it is not settled: it would bring the server again."""
+    """Return the id of the migration that brought *server* to this host, unless it is settled. It would bring the
+    server again."""
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the migration that has marked the server. A mark without a migration document on this host means nothing:
-    that was removed, and the mark could not be, or need not be."""
+    """Return the id of the migration that has marked the server. A mark is ignored if this host has no document of the
+    migration: the document was removed and the mark stayed."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
-    """Raise ``Conflict`` if the server is in a migration other than *id*: nothing else may change it."""
+    """Raise ``Conflict`` if another migration than *id* has marked the server: nothing else may change the server."""
     mark = migration_of_server(host, server) if server is not None else None
     if server is not None and mark not in (None, id):
         raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "

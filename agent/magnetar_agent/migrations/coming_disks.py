@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The target's disks of a server on its way here: files in its folder, logical volumes with links there, or RBD images.
-RBD images exist already: only the files that mark them as complete are sent.
+"""The disks, on the target, of a server that migrates: files in its folder, logical volumes with links there, or RBD
+images.
 
-An incoming file has the suffix ``.part`` until it is complete; so has the link to a logical volume, which exists
-before. libvirt fills the disks of a running guest, which have their names before that.
+RBD images exist already: only the files that mark them as complete are sent. An incoming file has the suffix ``.part``
+until it is complete. So has the link to a logical volume, which is created before its content comes. libvirt fills the
+disks of a running guest, which have their final names from the start.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 def check_disk_room(host: LocalHost, manifest: Fields, admitted: Sequence[Fields]) -> None:
-    """Raise ``Conflict`` if the disks of a server cannot be logical volumes here, or are RBD images that this host does
-    not reach, and ``NoSpace`` if they do not fit. Servers in *admitted*, which were let in and have not begun to come,
-    need their space, too."""
+    """Raise ``Conflict`` if the server needs logical volumes that this host cannot provide, or RBD images that it does
+    not reach, and ``NoSpace`` if the disks do not fit. *admitted*: manifests of other servers that will come; their
+    space counts as used."""
     format = manifest.get("root_format", "")
     if format not in root_pool.WHAT:
         return
@@ -58,8 +59,8 @@ def _size(manifest: Fields) -> int:
 
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
-    """Set where the server's disks are on this host, as an earlier attempt (*earlier*) left it. RBD images stay where
-    they are."""
+    """Set where the server's disks are on this host, if an earlier attempt (*earlier*) has placed them. The location of
+    RBD images does not change."""
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)
@@ -68,9 +69,9 @@ def set_disk_location(server: Fields, earlier: Fields | None) -> None:
 
 
 def prepare_target_disks(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
-    """Return how many bytes of each file are here in the state that the source has now, ``None`` for all. The *line*
-    has the files and the disks. All else in the folder is removed, such as a disk that the server had in an earlier
-    attempt only. Logical volumes are made, and the migration's *document* records where."""
+    """Prepare the server's folder and logical volumes. Return by file name how many bytes are here in the source's
+    current state, ``None`` for all. *line*: the source's call ``begin`` with files and disks. Other files are removed,
+    such as those of an earlier attempt. The migration's *document* records where logical volumes are."""
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)
@@ -99,7 +100,7 @@ def _bytes_by_file(place: Path, want: Fields, files: Sequence[str], states: Fiel
 
 
 def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields], key: DiskKey | None) -> None:
-    """Make the disks that libvirt will fill, encrypted with the *key*."""
+    """Create the disks that libvirt will fill, encrypted with the *key*."""
     place = server_folder(host, server.id)
     backing = spec.root_backing(server.want, server.state, place)
     for disk in disks:
@@ -111,18 +112,18 @@ def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields]
 
 
 def remove_target_disks(host: LocalHost, server: Document) -> None:
-    """Remove the logical volumes of a server that does not come."""
+    """Remove the logical volumes of a server whose migration is aborted."""
     if logical_volumes.uses_logical_volumes(server.want):
         own_disks.remove_server_folder(host, server)
 
 
 def is_linked(want: Fields, name: str) -> bool:
-    """Return whether *name* is a link to a logical volume."""
+    """Return whether the file *name* of a server with fields *want* is a link to a logical volume."""
     return logical_volumes.uses_logical_volumes(want) and name in spec.guest_written_files(want)
 
 
 def check_file_name(name: str) -> str:
-    """Return a name that the source sent. Raises ``InvalidRequest`` unless a server's file can have it."""
+    """Return *name*, which the source sent. Raises ``InvalidRequest`` unless a server's file can have this name."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith((PART, ".at", ".link")):
         raise InvalidRequest(f"The source sends a file with the name {name!r}, which no file of a server has.")
     return name

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Console logs of a migrating server: virtlogd starts a new one now and then, also while the server migrates.
+"""Console logs of a migrating server. virtlogd rotates them, also while the server migrates.
 
-The guest writes to ``console.log``; a full one becomes ``console.log.0``, that one ``console.log.1``, and the oldest is
-removed. So a log is identified by its inode, and held open while it may still be read.
+The guest writes to ``console.log``. A full log becomes ``console.log.0``, the former ``console.log.0`` becomes
+``console.log.1``, and the oldest is removed. So a log is identified by its inode, and kept open while it may still be
+read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOG = "console.log"
 
 
 class Logs:
-    """The logs of the server in *place*, as one attempt sends them."""
+    """The console logs in the folder *place* of a server, as one attempt of a migration sends them."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -33,14 +34,14 @@ class Logs:
             os.close(self._open.pop())
 
     def send(self, talk: Rpc) -> None:
-        """Send all logs, each as its own file."""
+        """Send all logs, each as a separate file."""
         logs = self._look()
         for number, log in reversed(list(enumerate(logs))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
     def send_rest(self, talk: Rpc) -> None:
-        """Send what the guest wrote since, to be appended to the target's log before the guest runs there: so the order
-        is kept. Logs that were rotated meanwhile are merged into one file there."""
+        """Send the output since ``send``. The target appends it to its log before the guest runs there, so the order is
+        kept. The target gets logs that were rotated meanwhile as parts of the same file."""
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():
@@ -53,7 +54,7 @@ class Logs:
             self._file(talk, LOG, log, 0, True)
 
     def _look(self) -> list[int]:
-        """Return the logs, newest first, each once, though they may change their names meanwhile."""
+        """Return descriptors of the logs, newest first. Each log is opened once, even if it is renamed meanwhile."""
         by_inode: dict[int, int] = {}
         first = self._opened(self.place / LOG)
         numbers = [int(path.suffix[1:]) for path in self.place.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]

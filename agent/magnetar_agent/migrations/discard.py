@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The end of a migration on one host without asking the other host: for a server that is deleted in any case.
+"""The end of a migration on one host without contact to the other host, for a server that will be deleted.
 
-An abort finds out first where the server is, and so needs the other host; a deletion does not. It neither starts nor
-resumes a guest, and needs no space on the disk.
+An abort first asks the other host where the server is; a deletion does not need to know. It neither starts nor resumes
+a guest, and needs no disk space.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EVENT = "discard"
 
 
 def discard_migration(host: LocalHost, key: str) -> None:
-    """End migration *key* here. A server of this host stays, and can be deleted; a copy that has not arrived is
-    removed. Repeating it is safe; a migration that has ended stays as a record. Raises ``NotFound``."""
+    """End migration *key* on this host. A server of this host stays and can be deleted; an incomplete copy is removed.
+    Repeating this is safe; the document of a completed migration stays as a record. Raises ``NotFound``."""
     migration = host.documents.find("migration", key)
     if migration is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
@@ -42,7 +42,8 @@ def discard_migration(host: LocalHost, key: str) -> None:
 
 
 def _at_source(host: LocalHost, document: Document) -> None:
-    """End the source's part. The server's mark means nothing without the migration, so it need not be removed."""
+    """End the migration on the source. The mark in the server may stay: without the migration's document it has no
+    effect."""
     host.links.cut(document.id)
     host.progress.pop(document.id, None)
     id = document.want["server"]

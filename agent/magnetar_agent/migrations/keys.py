@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of a server that moves: of its encrypted disks, and the secret of its TPM if its host keeps that.
+"""Keys of a server that migrates: of its encrypted disks, and the secret of its TPM if its host stores that.
 
-They go over the link, and the target seals them with its own key. In a live migration libvirt opens disks and TPM on
-the target at the request of the source's libvirt: so libvirt holds the keys in its memory, from when the files are
-there until the source has finished. They are lent to one connection of the source: when an old connection ends late,
-the keys of a later one stay.
+They are sent over the link, and the target seals them with its own key. In a live migration the target's libvirt opens
+disks and TPM at the request of the source's libvirt: so it has the keys in its memory, from when the files have come
+until the source has finished. The keys belong to one connection of the source: when an old connection ends late, the
+keys of a later one stay.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ LENT = "lent keys"
 
 
 def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """Return the keys to send."""
+    """Return the keys to send, by field of the call ``begin``."""
     return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
 def import_server_keys(host: LocalHost, server: Fields, sent: Fields) -> None:
-    """Seal the keys that were *sent* with a *server*, parts of a document."""
+    """Seal the keys in *sent*, and store them in *server*, the parts of a document."""
     encryption.import_disk_key(host, server, sent.get("key"))
     tpm.import_tpm_secret(host, server, sent.get("tpm_secret"))
 
 
 def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | None:
-    """Give libvirt the keys of an incoming live guest, until *talk* ends. Return the key of its disks."""
+    """Define the keys of an incoming live guest in libvirt, until the connection *talk* ends. Return the key of its
+    disks."""
     disk_key = encryption.open_disk_key(host, server)
     secret = tpm.open_tpm_secret(host, server, None)
     if disk_key or secret:
@@ -49,8 +50,8 @@ def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | 
 
 
 def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
-    """Remove the keys of the *server* (its uuid) from libvirt that were lent to *talk*, or, without one, to an earlier
-    process. Without keys nothing happens; a stopped libvirt has forgotten them."""
+    """Remove the keys of *server* (a uuid) from libvirt if they belong to the connection *talk*; ``None``: to an
+    earlier process of the agent. Errors are ignored: a stopped libvirt has forgotten the keys."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The source of a migration: mark the server, send it, and remove it once the target has settled. Every verb may be
-repeated.
+"""The source of a migration: mark the server, send it, and remove it once the target has taken it over.
 
-Nothing else changes a marked server (``refuse_while_it_moves``), also after a restart of the agent, until it is known
-where the server is.
+Every verb may be repeated. Nothing else changes a marked server (``refuse_while_it_moves``), also after a restart of
+the agent, until it is known where the server is.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ FORCE_COMPLETE = "force_complete"
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
-    """Return the server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` if it cannot go, before
-    anything is done."""
+    """Return the server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` if the server cannot
+    migrate; nothing has been changed then."""
     server = host.documents.get("server", want["server"])
     if server is None or server.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
@@ -88,7 +87,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
 
 
 def _check_live(server: Document, power: str) -> None:
-    """Raise ``Conflict`` for a server that cannot move live."""
+    """Raise ``Conflict`` for a server that cannot migrate live."""
     if power not in LIVE:
         raise Conflict(
             f"Server {server.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
@@ -103,7 +102,7 @@ def _check_live(server: Document, power: str) -> None:
 
 
 def build_manifest(host: LocalHost, server: Document) -> Fields:
-    """Return the facts that the target needs for its decision; it has no secrets."""
+    """Return the facts about the server from which the target decides whether it can take it; without secrets."""
     domain, want = host.hypervisor.domain(server.id), server.want
     place = server_folder(host, server.id)
     power = domain.state if domain else OFF
@@ -134,7 +133,7 @@ def build_manifest(host: LocalHost, server: Document) -> Fields:
 
 
 def claim_server(task: Task) -> None:
-    """Mark the server, so that only this migration changes it."""
+    """Mark the server as claimed by this migration: nothing else may change it."""
     _mark(task)
     task.document.state["claimed"] = True
     task.keep()
@@ -155,7 +154,8 @@ def _mark(task: Task) -> Document:
 
 # The move ---------------------------------------------------------------------------------------------------------
 def move_server(task: Task) -> None:
-    """Send the server; after this it is the target's. A failure that leaves the guest here restores it."""
+    """Send the server; afterwards it is the target's. If this fails while the guest is here, unmark the server and let
+    it run."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)
@@ -178,10 +178,10 @@ def move_server(task: Task) -> None:
 def file_state(path: Path, migration: str, run: str) -> str:
     """Return a text that changes whenever the content of the server's file at *path* may have changed.
 
-    For files that a guest writes to, it also changes with each *run* of the guest and each boot of the host: a crash
-    may have kept the data and lost its time. It changes with each change of the owner, too, as libvirt makes when a
-    guest starts. Read-only files have hard links that come and go, which change the time of the inode, so that does not
-    count.
+    For files that a guest writes to, the text also changes with each *run* of the guest and each boot of the host:
+    after a crash a file may have new data with its old time. It also changes with the file's owner, which libvirt
+    changes when a guest starts. For read-only files the time of the inode is ignored, since new and removed hard links
+    change it.
     """
     file_stat = path.stat()
     parts = [migration, file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns]
@@ -191,14 +191,14 @@ def file_state(path: Path, migration: str, run: str) -> str:
 
 
 class Throughput:
-    """An estimate of the time left from the bytes per second so far."""
+    """An estimate of the remaining time, from the average bytes per second so far."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def seconds_left(self, done: int, remaining: int) -> int | None:
-        """Return the seconds left; ``None`` while nothing has come yet. Call it with each look, *done* and *remaining*
-        in bytes."""
+        """Return the seconds left; ``None`` before any bytes are done. Must be called at each measurement, with *done*
+        and *remaining* in bytes."""
         clock = time.monotonic()
         if self._first is None or done <= self._first[1]:
             self._first = clock, done
@@ -208,14 +208,14 @@ class Throughput:
 
 @dataclass
 class _Counted:
-    """Bytes to send, and bytes sent."""
+    """The total of bytes to send, and the bytes sent so far."""
 
     total: int
     done: int = 0
 
 
 class _Move:
-    """One attempt."""
+    """One attempt to move the server to the target."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document
@@ -227,7 +227,7 @@ class _Move:
         self.arrived = False
 
     def run(self) -> None:
-        """Find out how far an earlier attempt came, then do the rest."""
+        """Find out how far an earlier attempt came, then do the remaining steps."""
         with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.call("look")["arrived"]
             self.host.hypervisor.stray(self.server.id)
@@ -237,7 +237,7 @@ class _Move:
                 self._hand_over(talk)
 
     def _hand_over(self, talk: Rpc) -> None:
-        """Give the server to the target: the guest is off here for good."""
+        """Make the target the owner of the server. The guest must be off here for good."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True
@@ -278,12 +278,13 @@ class _Move:
             self._migrate(talk, plan)
 
     def _ran(self) -> None:
-        """Draw another id of the guest's run: it may have written to its disks since the last attempt."""
+        """Record a new id of the guest's run, because the guest may have written to its disks since the last
+        attempt."""
         self.document.state[RUN] = uuid.uuid4().hex
         self.task.keep()
 
     def _stop(self) -> None:
-        """Shut the guest down. Its document still says that it runs, so the target starts it."""
+        """Shut the guest down. The server's document still says that it runs, so the target starts it."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
         domain = self.host.hypervisor.domain(self.server.id)
@@ -293,14 +294,14 @@ class _Move:
         self.server.want["power"] = power
 
     def _wake(self) -> None:
-        """Resume a guest that is still paused after an earlier attempt whose end libvirt did not see. The target has
-        dropped its copy before, so the guest may run here."""
+        """Resume a guest that an earlier attempt left paused, because libvirt did not see its end. The target has
+        dropped its copy, so the guest may run here."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
-        """Return the files to send, small ones first, each with its ``file_state``."""
+        """Return the ``file_state`` of each file to send, by name, small files first."""
         # libvirt copies the disks of a running guest; all other files in the folder are sent as they are, also those
         # that mark an RBD image as complete.
         libvirt_copied = spec.guest_written_files(self.server.want) if self.live and not own_disks.are_shared(
@@ -315,8 +316,8 @@ class _Move:
         return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
     def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
-        """Send the files. *present*: how many bytes of each the target has, ``None``: all. An earlier agent, which
-        would go by the name alone, reports none, and gets everything."""
+        """Send the files. *present*: by name, how many bytes the target has; ``None``: all. Earlier agents do not
+        compare states and report nothing, so they get all files."""
         size = {name: stored_bytes(self.place / name) for name in states}
         bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
                             for name in states)
@@ -346,8 +347,8 @@ class _Move:
             talk.result()
 
     def _limit(self) -> int | None:
-        """Return how many seconds the files of a cold migration may take: pause or post-copy do not apply to a guest
-        that is off. A live migration has its limit in ``hv.MigrationParams``."""
+        """Return the time limit of a cold migration in seconds; ``None`` without one. Only the action abort applies to
+        a guest that is off. A live migration has its limit in ``hv.MigrationParams``."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit
@@ -390,8 +391,8 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Give the server to the target if its copy is complete: the guest's QEMU has ended here, and the guest
-        continues there immediately. Return whether it has arrived."""
+        """Make the target the owner of the server, if its copy is complete; it resumes the guest immediately. Return
+        whether it is the owner. The guest's QEMU must have ended here."""
         if not talk.call("look")["arrived"]:
             return False
         self.logs.send_rest(talk)
@@ -409,9 +410,9 @@ class _Move:
 
 
 def force_live_migration(host: LocalHost, key: str) -> None:
-    """Switch migration *key* to post-copy if it allows that and memory flows already; otherwise pause the guest. The
-    target resumes it, or the source if the migration fails. Repeating it is safe. Raises ``NotFound``, or ``Conflict``
-    for a migration that is not running from here."""
+    """Switch migration *key* to post-copy if that is allowed and the memory is being copied; otherwise pause the guest.
+    The target resumes it, or the source if the migration fails. Repeating this is safe. Raises ``NotFound``, and
+    ``Conflict`` if this host is not the source of such a running migration."""
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

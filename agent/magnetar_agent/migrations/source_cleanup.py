@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The source after a migration: find out where the server is, remove the remains of a server that has moved, and
-restore a server that stays. Every verb may be repeated."""
+"""The end of a migration on the source: find out where the server is, then remove the remains of a server that has
+moved, or restore a server that stays. Every verb may be repeated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUN = "run"
 
 
 def target_address(id: str, want: Fields) -> LinkAddress:
-    """Return the link to the target's agent."""
+    """Return the address of link *id* to the target's agent, from the migration's fields *want*."""
     host, _colon, port = (want.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField("address", "must be host:port", want.get("address"))
@@ -43,15 +43,16 @@ def target_address(id: str, want: Fields) -> LinkAddress:
 
 
 def is_here(host: LocalHost, document: Document) -> bool:
-    """Return whether the server of a migration is certainly here: its guest is active, or it is off and the target was
-    never told to take it. While the guest is active here, the target's copy never runs."""
+    """Return whether the server of a migration is certainly on this host: its guest is active here, or the migration is
+    cold and the target has not been told to take the server. While the guest is active here, the target's copy never
+    runs."""
     if guest_runs(host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """Return a task on the server of a migration's *task*."""
+    """Return a task on the *server* with the operation of the migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
@@ -93,7 +94,7 @@ def recover_source(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to drop the server's files and disks."""
+    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived there."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "
@@ -119,7 +120,7 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration here: the server can be changed again, and a guest that was stopped or paused runs again."""
+    """End the migration on this host: unmark the server, and start or resume a guest that was stopped or paused."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.stray(document.want["server"])

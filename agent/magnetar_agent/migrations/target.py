@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The target of a migration: check for room, let the source in, receive files, and take the server over.
+"""The target of a migration: check for room, admit the source, receive files, and take the server over.
 
-The guest does not run here, and the server has no document here, before the source sends ``arrive``; until then all of
-it can be dropped. From the line that notes the arrival on, the server is this host's.
+Before the source calls ``arrive``, the guest does not run here, and the server has no document here; the whole copy can
+be dropped. As soon as the arrival is recorded, the server belongs to this host.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ log = logging.getLogger(__name__)
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check_migration_target(host: LocalHost, want: Fields) -> None:
-    """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for a server that cannot come, before anything is done."""
+    """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for a server that this host cannot take. Nothing has been
+    changed then."""
     manifest = want.get("manifest")
     if not isinstance(manifest, dict) or manifest.get("server") != want["server"]:
         raise InvalidField("manifest", "is required on the target: what the source's half shows under that name")
@@ -144,7 +145,7 @@ def _room(host: LocalHost, manifest: Fields) -> None:
 
 
 def _coming(host: LocalHost) -> list[Fields]:
-    """Return the manifests of the servers that were let in and are not this host's yet."""
+    """Return the manifests of the servers that may migrate to this host and do not belong to it yet."""
     return [migration.want["manifest"] for migration in _on_their_way(host)]
 
 
@@ -155,7 +156,7 @@ def _on_their_way(host: LocalHost) -> list[Document]:
 
 
 def _missing(host: LocalHost, manifest: Fields) -> int:
-    """Return the bytes of the server's disks that have not come yet."""
+    """Return how many bytes of the server's disks are still to come."""
     bytes_present = 0
     with suppress(OSError):  # it has not begun, or ends just now
         bytes_present = sum(path.stat().st_blocks * 512 for path in server_folder(host, manifest["server"]).iterdir())
@@ -163,7 +164,7 @@ def _missing(host: LocalHost, manifest: Fields) -> int:
 
 
 def prepare_target(task: Task) -> None:
-    """Let the source in."""
+    """Admit the source's agent to this migration."""
     server = task.document.want["server"]
     with task.host.locks.hold("server", server):
         _is_alone(task.host, server, task.document.id)
@@ -173,7 +174,8 @@ def prepare_target(task: Task) -> None:
 
 
 def offer_migration_link(host: LocalHost, document: Document) -> None:
-    """Offer the doors of this migration; also after a restart of the agent."""
+    """Let the source's agent connect to the endpoints of this migration: this agent, libvirt, and QEMU's two sockets.
+    Called again after a restart of the agent."""
     run = run_folder(host, document.id)
     host.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
         AGENT: partial(_talk, host, document.id), LIBVIRT: host.hypervisor.libvirt_socket(),
@@ -182,7 +184,8 @@ def offer_migration_link(host: LocalHost, document: Document) -> None:
 
 
 def resume_migrations(host: LocalHost) -> None:
-    """Let sources in again, and finish what has arrived, after a start of the agent."""
+    """Admit the sources of all migrations again, and take over servers that have arrived. Called when the agent
+    starts."""
     for document in host.documents.list("migration"):
         if document.want["side"] != "target":
             continue
@@ -200,13 +203,14 @@ def resume_migrations(host: LocalHost) -> None:
 
 
 def run_folder(host: LocalHost, id: str) -> Path:
-    """Return the folder of QEMU's sockets; the source has its own under the same path."""
+    """Return the folder of QEMU's sockets for migration *id*; it has the same path on the source."""
     return host.settings.socket.parent / "links" / id
 
 
 # The connection ---------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """Answer the calls of the source. The keys lent to this connection end with it: a repetition lends them again."""
+    """Answer the calls of the source on one connection. At its end the keys that it brought are removed from libvirt; a
+    repeated migration defines them again."""
     with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
@@ -237,13 +241,14 @@ def _document(host: LocalHost, id: str) -> Document:
 
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Return whether all of the server is here."""
+    """Return whether the server has arrived: all of it is on this host."""
     return {"arrived": bool(document.state.get("arrived")) or (
         document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
-    """Keep the server's document and make its disks; a guest that an earlier attempt left is removed."""
+    """Store the server's document in the migration's, and create its disks. The domain that an earlier attempt left is
+    removed."""
     sent_server, id = line["document"], document.want["server"]
     _not_arrived(document)
     if sent_server["id"] != id:
@@ -275,7 +280,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
 
 
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
-    """Receive one file."""
+    """Receive one file of the server."""
     _not_arrived(document)
     path = server_folder(host, document.want["server"]) / coming_disks.check_file_name(line["name"])
     linked = coming_disks.is_linked(document.state["server"]["want"], path.name)
@@ -286,7 +291,8 @@ def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Field
 
 
 def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fields:
-    """Make the disks that libvirt will fill, and let QEMU read its files: all files are here."""
+    """Create the disks that libvirt will fill, and let QEMU read the server's files. Called when all files have
+    come."""
     _not_arrived(document)
     place = server_folder(host, document.want["server"])
     server = _server(document)
@@ -298,7 +304,8 @@ def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fie
 
 
 def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Record the arrival: the guest is off at the source for good, and the server is this host's from here on."""
+    """Record the arrival: from now on the server belongs to this host. The source calls this when the guest is off
+    there for good."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
@@ -313,7 +320,7 @@ def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> F
 
 
 def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Remove all that has come."""
+    """Remove the copy of the server."""
     _not_arrived(document)
     remove_copy(host, document)
     return {}
@@ -330,7 +337,7 @@ def _not_arrived(document: Document) -> None:
 
 
 def _server(document: Document) -> Document:
-    """Return the server's document as it came; its fields are checked like a request's."""
+    """Return the server's document as the source sent it. Its fields are checked like those of a request."""
     sent_server = document.state["server"]
     fields = {name: sent_server["want"].get(name) for name in {f.name
                                                                for f in Server.settable()} & set(sent_server["want"])}
@@ -344,7 +351,7 @@ def _server(document: Document) -> Document:
 
 # The end ----------------------------------------------------------------------------------------------------------
 def _take_over(host: LocalHost, document: Document) -> None:
-    """Resume the guest if it ran, then keep the server's document and reconcile it."""
+    """Write the server's document and reconcile the server. Before that, resume a live guest that ran on the source."""
     server = _server(document)
     if host.documents.get("server", server.id) is None:
         volumes.adopt_attachments(host, document)
@@ -367,7 +374,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
 
 
 def clean_up_target(task: Task) -> None:
-    """Close the link and remove all that only the migration needed: the source has finished."""
+    """Close the link and remove all that only the migration needed. The source must have finished."""
     host, document = task.host, task.document
     if not document.state.get("arrived"):
         raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")
@@ -382,7 +389,7 @@ def clean_up_target(task: Task) -> None:
 
 
 def abandon_target(task: Task) -> None:
-    """Abort the migration: remove what has come. Raises ``NotRemovable`` if the server has arrived."""
+    """Abort the migration: remove the copy of the server. Raises ``NotRemovable`` if the server has arrived."""
     host, document = task.host, task.document
     if document.state.get("settled"):
         return
@@ -395,7 +402,7 @@ def abandon_target(task: Task) -> None:
 
 
 def remove_copy(host: LocalHost, document: Document) -> None:
-    """Remove the copy of a server that is not this host's."""
+    """Remove the copy of a server that does not belong to this host."""
     _discard(host, document.want["server"])
     volumes.drop_attachments(host, document)
     shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
@@ -406,7 +413,7 @@ def remove_copy(host: LocalHost, document: Document) -> None:
 
 
 def _discard(host: LocalHost, id: str) -> None:
-    """Remove the domain of a guest that never ran here."""
+    """Remove the domain of a server that does not belong to this host: its guest has never run here."""
     if host.documents.get("server", id) is None:
         domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:

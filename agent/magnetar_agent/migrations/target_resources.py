@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The resources that a server gets on its target host: CPUs, NUMA cells, pages and devices, for its new flavor.
+"""The resources of a server on its target host, for its new flavor: CPUs, NUMA cells, pages and devices.
 
-With a resize the server comes with another flavor and hardware (``becomes`` of the manifest): the target must have the
-resources for these, and need not have what the former flavor needed. A cloud may also name the target's cards of its
-virtual functions (``cards``)."""
+In a resize the server gets another flavor and hardware (``becomes`` of the manifest): the target must have the
+resources for these, not for the former flavor. A cloud may also choose the target's cards for the server's virtual
+functions (``cards``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def target_manifest(manifest: Fields) -> Fields:
 
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
-    """Return the NICs with this host's cards in place of the source's."""
+    """Return the NICs with the target's cards in place of the source's."""
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]
@@ -42,7 +42,7 @@ def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[F
 
 def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> None:
     """Raise ``Conflict`` if this host lacks the resources in the manifest (from ``target_manifest``), or the server
-    cannot move while it runs, and ``InvalidField`` for a flavor beyond this host's limits. An earlier agent sends no
+    cannot migrate *live*, and ``InvalidField`` for a flavor beyond this host's limits. An earlier agent sends no
     hardware: its servers need none."""
     if flavor := (manifest.get("becomes") or {}).get("flavor"):
         local = any(disk["name"] == ROOT for disk in manifest["disks"])
@@ -64,8 +64,8 @@ def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> Non
 
 
 def claim_target_resources(host: LocalHost, manifest: Mapping[str, Any], server: Fields, live: bool) -> None:
-    """Set the new flavor and hardware in the ``want`` of *server*, parts of a document, and choose its resources here.
-    Hold the lock of choices until the document is written. Raises ``Conflict``."""
+    """Set the new flavor and hardware in ``want`` of *server*, the parts of a document, and choose its resources on
+    this host. The caller holds the locks ``CHOICES`` until the document is written. Raises ``Conflict``."""
     becomes, want = manifest.get("becomes") or {}, server["want"]
     if "flavor" in becomes:
         # An earlier agent may not have noted the sizes, and the flavor with them is replaced.

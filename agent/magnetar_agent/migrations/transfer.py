@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files of a migration, sent in frames between the lines of JSON (``link.rpc``).
 
-A frame is offset, length and half of a SHA-256 of the data (CPUs have instructions for that hash), so that a byte that
-changed on its way is noticed; a frame of length 0 is the end, and its offset the size of the file. Holes are not sent,
-nor zeros of a logical volume, which has no holes. An interrupted file is resumed after the last byte that is on the
-receiver's disk, as long as its content is the same: the sender sends the state of the content, the receiver notes it,
-and removes data of another state.
+A frame has offset, length and half of a SHA-256 of the data (CPUs have instructions for that hash), which detects bytes
+changed on the way. A frame of length 0 ends the file; its offset is the size of the file. Holes are not sent, nor zeros
+of a logical volume, which has no holes.
+
+An interrupted transfer continues after the last byte that is flushed to the receiver's disk, if the content is the
+same: the sender sends the state of the content, the receiver notes it, and removes data of another state.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ PART, NOTE = ".part", ".part.at"
 
 # Sending --------------------------------------------------------------------------------------------------------
 def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
-    """Send the file *path* from *offset* on; return its size. *sent(bytes)* is called after each frame; *rate* is
-    bytes/s."""
+    """Send the file *path* from *offset* on; return the size of the file. *sent(bytes)* is called after each frame;
+    *rate* is in bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
         device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
@@ -57,7 +58,7 @@ def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], N
 
 
 def stored_bytes(path: Path) -> int:
-    """Return the bytes that the file takes on disk; for a logical volume all."""
+    """Return how many bytes the file takes on disk; for a logical volume its size."""
     file_stat = path.stat()
     if not stat.S_ISBLK(file_stat.st_mode):
         return file_stat.st_blocks * 512
@@ -86,8 +87,8 @@ def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 # Receiving ------------------------------------------------------------------------------------------------------
 def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | None:
-    """Return how many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown
-    *state* are removed. *linked*: its names are links to a logical volume, which stays."""
+    """Return how many bytes of the file *path* are flushed to disk on the receiver, ``None`` for all. Bytes of another
+    or unknown *state* are removed. *linked*: the path is a link to a logical volume, which stays."""
     part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
     of, sure = _noted(note)
     if state is not None and of == state:
@@ -106,7 +107,7 @@ def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | 
 
 
 def _noted(note: Path) -> tuple[str | None, int]:
-    """Return the state of the content that is here, and how many bytes of it are flushed."""
+    """Return the state of the received content, and how many of its bytes are flushed, from the file *note*."""
     try:
         content = json.loads(note.read_bytes())
         return content["state"], int(content["sure"])
@@ -116,11 +117,10 @@ def _noted(note: Path) -> tuple[str | None, int]:
 
 def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
                         linked: bool = False) -> int:
-    """Receive a file from ``send_file_frames``; it gets its name when all of it is on the disk. Return its size.
-
-    *append*: the frames are appended to the file at *path*, which another process writes, too. *state*: of its content,
-    noted before the first byte and kept when the file is complete; without it nothing is resumed. *linked*: the data is
-    written to the logical volume behind the incomplete name, with zeros where nothing is sent.
+    """Receive a file from ``send_file_frames``; it gets its name *path* when all of it is on disk. Return its size.
+    *append*: append the frames to the file at *path*, to which another process writes too. *state*: the state of the
+    content, noted before the first byte and kept with the complete file; without it no transfer can be continued.
+    *linked*: write to the logical volume that ``.part`` links to, and zeros where nothing is sent.
     """
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
@@ -165,8 +165,8 @@ def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None])
 
 @dataclass
 class _Place:
-    """An open file that is written as *part* and will be named *path*. *link*: the result of ``_inode`` for *part* if
-    that is a link to a logical volume, which a later attempt may write to as well."""
+    """An open file that is written as *part* and will be renamed to *path*. *link*: the ``_inode`` of *part* if that is
+    a link to a logical volume; a later attempt may write to the same volume."""
 
     path: Path
     part: Path
@@ -175,7 +175,8 @@ class _Place:
     append: bool
 
     def write(self, data: bytes, start: int, end: int) -> None:
-        """Write *data* at *start*; the bytes before *end* are written already."""
+        """Write *data* at offset *start*. For a logical volume, write zeros from *end*, the end of the data so far, up
+        to *start*."""
         if self.append:
             os.write(self.descriptor, data)
         elif self.link is None:
@@ -192,7 +193,7 @@ class _Place:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def check(self) -> None:
-        """Raise ``HypervisorError`` if a later attempt has begun another file."""
+        """Raise ``HypervisorError`` if a later attempt has replaced the file."""
         if not (_is_same_file(self.part, self.descriptor) if self.link is None else _inode(self.part) == self.link):
             raise _lost_file(self.path)
 
@@ -214,8 +215,8 @@ def _note(path: Path, state: str, count: int) -> None:
 def _clear(path: Path, offset: int, linked: bool) -> None:
     """Remove the complete file at *path*, before the transfer of its new content is noted.
 
-    A transfer from the start (*offset* 0) also removes the note of the former transfer and the part that came of it. A
-    *linked* part stays."""
+    A transfer from the start (*offset* 0) also removes the note and the partial file of the former transfer. A *linked*
+    partial file stays."""
     path.unlink(missing_ok=True)
     if not offset:
         for end in (NOTE,) if linked else (NOTE, PART):
@@ -224,7 +225,7 @@ def _clear(path: Path, offset: int, linked: bool) -> None:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return whether the file at *path* is still the open one; a later attempt may have begun another."""
+    """Return whether the file at *path* is still the open one; a later attempt may have replaced it."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -237,7 +238,8 @@ def _lost_file(path: Path) -> HypervisorError:
 
 
 def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
-    """Write all frames and return the size of the file. *end*: where the data so far ends."""
+    """Receive and write all frames. Return the size of the file. *end*: the end of the data so far. *sure(end)* is
+    called after a flush."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))

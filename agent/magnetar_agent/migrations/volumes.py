@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The volumes of a migrating server. They stay where they are; which hosts may reach them changes, and the sockets.
+"""The volumes of a migrating server. Their content stays where it is; the hosts that may access them change, and so do
+the sockets.
 
-The source shares them (``share_volumes``): it exports its own volumes to the target, as stand-ins while the guest still
-writes here, and the hosts of other volumes let the target in too. When the guest is off here for good, the disks
-themselves are served instead of stand-ins (``serve_disks``), and QEMU on the target, whose guest is still paused,
-connects again. In the end only the target is let in (``release_source_volumes``), or only the source as before
-(``revoke_sharing``).
+The source gives the target access (``share_volumes``): it exports its own volumes to the target, as stand-ins while the
+guest still writes on the source, and the hosts of other volumes admit the target too. When the guest is off on the
+source for good, the source serves the disks themselves instead of stand-ins (``serve_disks``), and QEMU on the target,
+whose guest is still paused, connects again. In the end only the target has access (``release_source_volumes``), or only
+the source as before (``revoke_sharing``).
 
 A stand-in (an overlay that is thrown away) is needed because QEMU on the target opens all disks when it starts, while
-QEMU here still writes to them and holds their locks. After a post-copy the guest would run before the disks are served,
-so that is refused.
+QEMU on the source still writes to them and holds their locks. After a post-copy the guest would run before the disks
+are served, so that is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The source -------------------------------------------------------------------------------------------------------
 def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
-    """Raise ``Conflict`` for volumes that cannot go along."""
+    """Raise ``Conflict`` for attached volumes that prevent the migration."""
     for attachment in attaching.server_attachments(host, server.id, leaving=True):
         volume = host.documents.get("volume", attachment.want["volume"])
         if attachment.deleting or attachment.state.get("unfinished"):
@@ -54,19 +55,18 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
 
 
 def _post_copy(want: Fields) -> str | None:
-    """Return the name of the field that allows the guest to run before all of its memory has come; ``None`` if none
-    does."""
+    """Return the name of the field that allows a post-copy; ``None`` if none does."""
     return "post_copy" if want.get("post_copy") else "on_time_limit" if want["on_time_limit"] == "post_copy" else None
 
 
 def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
-    """Return the volumes for the manifest."""
+    """Return the facts about the server's volumes for the manifest."""
     return [{"volume": attachment.want["volume"], "origin": _origin(host, attachment)}
             for attachment in attaching.server_attachments(host, server.id)]
 
 
 def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
-    """Let *peer* reach all volumes; return the attachments to write there."""
+    """Give the agent *peer* access to all volumes of the server. Return the attachments that it must write."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
         if attachment.want.get("origin"):
@@ -95,7 +95,7 @@ def _export(host: LocalHost, attachment: Document, server: str, peer: str, live:
 
 
 def serve_disks(host: LocalHost, server: str) -> None:
-    """Serve the disks themselves instead of stand-ins: the guest is off here."""
+    """Serve the disks themselves instead of stand-ins. The guest must be off here."""
     for export in host.documents.list("volume_export"):
         if export.want["server"] == server and export.state.pop("stand_in", False):
             host.documents.write(export)
@@ -103,7 +103,8 @@ def serve_disks(host: LocalHost, server: str) -> None:
 
 
 def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
-    """Give up this host's access to the volumes: the server is on *peer* now. Raises ``Unreachable``."""
+    """Give up this host's access to the volumes of a server that is on *peer* now, and remove the attachments. Raises
+    ``Unreachable``."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
@@ -113,7 +114,8 @@ def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
 
 
 def revoke_sharing(host: LocalHost, server: str) -> None:
-    """End the target's access to the volumes: the server stays. A host that does not answer is told later."""
+    """End the target's access to the volumes of a server that stays. A volume's host that does not answer is told
+    later."""
     for attachment in attaching.server_attachments(host, server):
         if attachment.want.get("origin"):
             try:
@@ -138,7 +140,7 @@ def check_origins(host: LocalHost, manifest: Fields) -> None:
 
 
 def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: list[Fields]) -> None:
-    """Write the attachments, and open the sockets to the volumes."""
+    """Write the attachments that the source sent, and open the sockets to their volumes."""
     drop_attachments(host, migration)
     for sent_attachment in sent_attachments:
         document = _checked(migration, sent_attachment)
@@ -147,7 +149,7 @@ def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: 
 
 
 def _checked(migration: Document, sent_attachment: Fields) -> Document:
-    """Return the attachment that a source sent; its fields are checked like a request's."""
+    """Return the document of an attachment that the source sent. Its fields are checked like those of a request."""
     id, server = str(sent_attachment["id"]), migration.want["server"]
     settable = {f.name: sent_attachment["want"][f.name] for f in VolumeAttachment.settable()
                 if f.name in sent_attachment["want"]}
@@ -170,7 +172,7 @@ def drop_attachments(host: LocalHost, migration: Document) -> None:
 
 
 def forget_attachments(host: LocalHost, server: str) -> None:
-    """Remove the remaining attachments of a server that is not this host's, or no longer, and is deleted."""
+    """Remove the remaining attachments of a *server* that has no document on this host."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             remote.close_volume_socket(host, attachment)
@@ -178,7 +180,7 @@ def forget_attachments(host: LocalHost, server: str) -> None:
 
 
 def adopt_attachments(host: LocalHost, migration: Document) -> None:
-    """Make the attachments of an arrived server this host's."""
+    """Unmark the attachments of a server that has arrived: they belong to this host now."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             del attachment.state[ARRIVING]
@@ -186,7 +188,7 @@ def adopt_attachments(host: LocalHost, migration: Document) -> None:
 
 
 def reconnect_volumes(host: LocalHost, server: str) -> None:
-    """Have QEMU connect to disks that are no stand-ins any more, before the guest runs on here."""
+    """Make QEMU connect to the disks that are now served instead of stand-ins, before the guest is resumed here."""
     runs = host.hypervisor.running(server)
     used: set[Any] = {disk.remote.socket for disk in runs.disks if disk.remote} if runs else set()
     for attachment in attaching.server_attachments(host, server):

@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
                         ProductData):
-    """``LocalHypervisor`` on the libvirt at *uri*; facts about the host are stored in *state_dir*. A guest's QEMU must
-    answer within *patience* seconds."""
+    """The ``LocalHypervisor`` of the libvirt at *uri*. It stores facts about the host in *state_dir*. A guest's QEMU
+    must answer within *patience* seconds."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER, patience: float = PATIENCE) -> None:
@@ -75,7 +75,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connections, and end the probe and all events."""
+        """Close the connections to libvirt, and stop the KVM probe and all threads that deliver events."""
         self.close_exports()
         self.end_filters()
         self.switch_filter.close()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections to libvirt, and the places of calls on them."""
+"""Connections to libvirt, and the limits of concurrent calls on them."""

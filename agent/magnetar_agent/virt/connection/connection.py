@@ -36,7 +36,7 @@ libvirt.registerErrorHandler(lambda _context, _error: None, None)  # it would pr
 
 
 class EventLoop:
-    """libvirt's event loop, which is one per process, in a thread that runs while the loop has users."""
+    """libvirt's event loop (one per process). Its thread runs while the loop has users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,8 @@ class EventLoop:
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
-        """Ensure that the loop runs; must be called before a connection is opened."""
+        """Add a user of the loop, and start the loop for the first one. Must be called before a connection is
+        opened."""
         with self._lock:
             if not self._registered:
                 libvirt.virEventRegisterDefaultImpl()
@@ -60,7 +61,7 @@ class EventLoop:
                 self._thread.start()
 
     def give(self) -> None:
-        """Release the loop for one of its users; the last one stops it."""
+        """Remove a user of the loop, and stop the loop after the last one."""
         with self._lock:
             self._users -= 1
             if self._users or self._thread is None:
@@ -126,7 +127,8 @@ class Connection:
         return True
 
     def call(self, purpose: str, function: Callable[[Any], T]) -> T:
-        """Return the result of *function* on the connection; *purpose* completes "libvirt could not …" in errors."""
+        """Return the result of *function*, called with the ``virConnect``. *purpose* completes "libvirt could not …" in
+        errors."""
         conn = self._conn
         if conn is None:
             self._wake.set()
@@ -208,8 +210,8 @@ class Connection:
         return True
 
     def _lost(self, reason: int) -> None:
-        """Have another thread close the connection. libvirt calls this in the event thread, where closing would wait
-        for itself."""
+        """Close the connection in another thread. libvirt calls this in the event thread, where closing would
+        deadlock."""
         words = {libvirt.VIR_CONNECT_CLOSE_REASON_ERROR: "an I/O error",
                  libvirt.VIR_CONNECT_CLOSE_REASON_EOF: "libvirtd closed it",
                  libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE: "libvirtd left questions without an answer"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits for the calls to each guest and storage pool: few are in flight at a time, and few more wait.
+"""Limits on the calls to each guest and storage pool: on calls in flight, and on callers that wait.
 
-A guest has one call in flight. Next to a long call (start, managed save, migration) it has another one, such as a read
-of statistics, unless one of them hangs. A call that ends the guest waits only for calls that do the same.
+A guest has one call in flight. During a long call (start, managed save, migration) a second one may run, such as a read
+of statistics, unless a call hangs. A call that ends the guest waits only for other calls that end it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
 
 
 class Turn:
-    """The turn of a call of a *kind* to a guest or storage pool that is in flight. *long*: it takes long, and other
-    calls can pass."""
+    """A call of a *kind* that is in flight to a guest or storage pool. *long*: the call takes long, and calls of other
+    kinds may run meanwhile."""
 
     def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
         self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
@@ -54,8 +54,8 @@ class Turn:
 
 
 class Gates:
-    """The turns by owner (a guest's uuid or a pool's name) and kind. An owner without a call has no entry. *error*
-    makes the error for an owner that does not answer."""
+    """The calls in flight, by owner (a guest's uuid or a pool's name) and kind. An owner without a call has no entry.
+    *error* creates the error for an owner that does not answer."""
 
     def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent_guest, waiters: int = WAITERS,
                  wait: float = WAIT) -> None:
@@ -70,8 +70,8 @@ class Gates:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
     def enter(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait for the turn of a call to *owner*, and take it. Raises ``GuestSilent`` or ``StorageSilent`` when the
-        previous call hangs, and ``Conflict`` when it takes long or too many calls wait."""
+        """Wait until a call to *owner* may start, and register it. Raises ``GuestSilent`` or ``StorageSilent`` when the
+        previous call hangs, and ``Conflict`` when that call takes long or too many calls wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
@@ -89,26 +89,27 @@ class Gates:
             return turn
 
     def set_hanging(self, turn: Turn, hangs: bool) -> None:
-        """Note whether the call of this *turn* hangs: then no other call may pass it."""
+        """Record whether the call of this *turn* hangs. No other call may start during a call that hangs."""
         with self._changed:
             turn.hangs = hangs
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Tell callers that wait for this *turn*, and later callers until its call returns, that the guest hangs."""
+        """Fail the callers that wait for this *turn*, and later ones until its call returns, with the error of a hung
+        owner."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()
 
     def leave(self, turn: Turn) -> None:
-        """Release the *turn*: its call has returned."""
+        """Remove the *turn*, because its call has returned."""
         with self._changed:
             if self._turns.get((turn.owner, turn.kind)) is turn:
                 del self._turns[turn.owner, turn.kind]
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the turn that a call of this *kind* must wait for."""
+        """Return the call in flight that a new call of this *kind* must wait for; ``None`` if there is none."""
         if kind == END:
             return self._turns.get((owner, END))
         turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}

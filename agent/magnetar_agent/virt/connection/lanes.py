@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Places for calls in flight, each on a separate connection."""
+"""Slots ("places") that limit the concurrent calls to libvirt. Each call in flight has a separate connection."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NAMED = 5
 
 
 class CallPlace:
-    """The place of a call in its *lane*. It is held, with its *connection*, until the call returns. *owner*: the guest
-    or the storage pool that may delay it."""
+    """The slot of one call in its *lane*. The call holds slot and *connection* until it returns. *owner*: the guest or
+    storage pool that may delay the call."""
 
     def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
         self.lane, self.connection, self.owner = lane, connection, owner
@@ -38,16 +38,18 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Return whether the place counts towards the limit of all guests; hanging calls of other lanes do so too."""
+        """Return whether the call counts towards the limit of all guests. Hanging calls count too, except those to
+        storage."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 
 class Lanes:
-    """All places, and the connections with one call each. A call that hangs gives its place in the lane to another call
-    and keeps its connection.
+    """The slots of all lanes, and the connections with one call each. A call that hangs frees its slot in the lane for
+    another call and keeps its connection.
 
-    Guests share a number of places, and so do storage pools. While some of their calls hang, the last place is
-    reserved: for guests that have answered since the hang began, and for storage pools that have ever answered."""
+    All guests together have a limit of calls, and so have all storage pools. While some of these calls hang, the last
+    slot is reserved: for guests that have answered since the first call hung, and for storage pools that have ever
+    answered."""
 
     def __init__(self, limits: LibvirtLimits, connect: Callable[[], Connection]) -> None:
         self.limits = limits
@@ -59,17 +61,17 @@ class Lanes:
         self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:
-        """Return all connections."""
+        """Return all connections, used and unused."""
         with self._changed:
             return [*self._idle, *(place.connection for place in self._taken)]
 
     def in_flight(self) -> int:
-        """Return how many places are taken, including hanging calls."""
+        """Return the number of calls in flight, including hanging ones."""
         return len(self._taken)
 
     def take(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a place in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` when hanging
-        calls hold the places, and ``Unavailable`` after *timeout* seconds."""
+        """Wait for a free slot in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` when
+        hanging calls hold the slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not self._has_room(lane, owner):
@@ -84,8 +86,8 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Give the lane's place of this hanging call to another call. A call that ends a guest, or only reads, keeps
-        its place while the guests' places are taken."""
+        """Free the lane's slot of this hanging call for another call. A call that ends a guest, or only reads, keeps
+        its slot while the guests' limit is used up."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -95,14 +97,14 @@ class Lanes:
             self._changed.notify_all()
 
     def mark_answering(self, place: CallPlace) -> None:
-        """Note that the call of this place answers again."""
+        """Record that the call in this slot is answered again."""
         with self._changed:
             self._set_hanging(place, False)
             self._note_answer(place)
             self._changed.notify_all()
 
     def give_back(self, place: CallPlace) -> None:
-        """Free the *place*. Few unused connections stay open."""
+        """Free the slot *place*. Keep its connection open if few unused connections are, otherwise close it."""
         with self._changed:
             self._taken.discard(place)
             self._note_answer(place)
@@ -114,7 +116,7 @@ class Lanes:
             threading.Thread(target=place.connection.close, name="close-connection", daemon=True).start()
 
     def close(self) -> None:
-        """Close all connections in parallel: one whose libvirtd hangs takes a while."""
+        """Close all connections, in parallel: closing takes long for a connection whose libvirtd hangs."""
         threads = [threading.Thread(target=connection.close, daemon=True) for connection in self.connections()]
         for thread in threads:
             thread.start()
@@ -122,7 +124,7 @@ class Lanes:
             thread.join(15)
 
     def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Note whether a call hangs, and with it the reads that watch it."""
+        """Record whether a call hangs; reads that watch the call (lane ``WATCH``) get the same mark."""
         for other in self._taken:
             if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
                 other.hangs = hangs
@@ -135,8 +137,8 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many places *owner* may not have: the last one, while other calls hang, if *owner* is a guest that
-        has not answered since, or a storage pool (there are few) that has never answered."""
+        """Return how many slots are closed to *owner*: 0 or 1. It is 1 while other calls hang, if *owner* is a guest
+        that has not answered since, or a storage pool (there are few) that has never answered."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0
@@ -145,7 +147,7 @@ class Lanes:
         return int(self._answered.get(owner, 0.0) < began)
 
     def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
-        """Return the taken places that share a limit with *lane*, and that limit."""
+        """Return the calls that share a limit with *lane*, and that limit."""
         if lane is Lane.STORAGE:
             return [place for place in self._taken if place.lane is lane], self.limits.storage
         return [place for place in self._taken if place.of_guests], self.limits.guests
@@ -178,7 +180,8 @@ class Lanes:
                           "their storage or stop them, or raise max_workers in libvirtd.conf.")
 
     def _free_connection(self) -> Connection:
-        """Return the open connection that was used last; without one, any unused or a new connection."""
+        """Return the unused open connection that was used last. If none is open, return any unused one, or a new
+        one."""
         for at in range(len(self._idle) - 1, -1, -1):
             if self._idle[at].generation is not None:
                 return self._idle.pop(at)

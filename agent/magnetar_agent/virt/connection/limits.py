@@ -22,7 +22,7 @@ _ADMIN_TIMEOUT = 5.0
 
 
 class Lane(Enum):
-    """A kind of calls. Each lane has separate places, so no lane can use up another one."""
+    """A class of calls to libvirt. Each lane has separate slots, so no lane can use up the slots of another one."""
 
     #: Reads that libvirt answers without asking a QEMU.
     LOOK = "look"
@@ -58,24 +58,24 @@ _LEFT = 2
 
 @dataclass(frozen=True)
 class LibvirtLimits:
-    """The calls that libvirtd serves at the same time: *workers* (max_workers) for all calls, and others for calls that
-    never wait for a QEMU (prio_workers)."""
+    """The number of calls that libvirtd serves at the same time. *workers* (max_workers) serve all calls; libvirtd has
+    other workers (prio_workers) for calls that never wait for a QEMU."""
 
     workers: int = WORKERS
 
     @property
     def storage(self) -> int:
-        """Return the limit of calls to storage pools in flight, hanging ones included."""
+        """Return the most calls to storage pools in flight, including hanging ones."""
         return max(_FEWEST_STORAGE, self.workers // 10)
 
     @property
     def guests(self) -> int:
-        """Return the limit of calls to guests in flight, hanging ones included. libvirtd's other workers serve the
-        other lanes."""
+        """Return the most calls to guests in flight, including hanging ones. libvirtd's other workers serve the other
+        lanes."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:
-        """Return the limit of calls of *lane* in flight, hanging ones excluded."""
+        """Return the most calls of *lane* in flight, not counting hanging ones."""
         if lane is Lane.AGENT:
             return max(1, self.guests // 4)
         if lane is Lane.STORAGE:
@@ -84,8 +84,8 @@ class LibvirtLimits:
 
 
 def ask_workers() -> int | None:
-    """Return the number of workers that libvirt's daemon for QEMU may have, from its admin interface; ``None`` when
-    that does not answer."""
+    """Return the limit of worker threads of libvirt's daemon for QEMU, from its admin interface; ``None`` without an
+    answer."""
     for server, uri in _SERVERS.items():
         try:
             reply = run_program(["virt-admin", "-c", uri, "server-threadpool-info", server],

@@ -3,9 +3,11 @@
 
 Outside of jobs libvirt reports for how long a command is unanswered ("occupied"). Within a job (start, managed save,
 migration, backup) it reports only that a command is unanswered (``VIR_DOMAIN_CONTROL_JOB``, with the age of the job).
-Between its commands, while it waits for QEMU's events, the state is OK. So a job whose QEMU answers is sometimes seen
-without a command, however long the job takes, and a job whose QEMU hangs never is. A start differs: QEMU answers
-nothing while it prepares memory, for minutes if that is large. It uses the CPU then.
+Between its commands, while libvirt waits for QEMU's events, the state is OK. So a QEMU that answers is sometimes seen
+without an unanswered command, however long the job takes; a QEMU that hangs never is.
+
+A start differs: QEMU answers nothing while it prepares the guest's memory, for minutes if that is large, but it uses
+the CPU meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ _RUN = Path("/run/libvirt/qemu")
 
 
 class MonitorState(NamedTuple):
-    """A snapshot of a monitor. *seconds*: how long a command is unanswered. *in_job*: whether the command belongs to a
-    job; libvirt does not report its seconds then. The last field: the seconds of CPU that QEMU has used, ``None`` if
-    unknown."""
+    """A snapshot of a monitor. *seconds*: how long a command has been unanswered. *in_job*: the unanswered command
+    belongs to a job; libvirt does not report its seconds then. *cpu*: the seconds of CPU that QEMU has used, ``None``
+    if unknown."""
 
     seconds: float = 0.0
     in_job: bool = False
@@ -50,7 +52,8 @@ def monitor_state(conn: Any, guest: str) -> MonitorState:
 
 
 def cpu_seconds(pid_file: Path) -> float | None:
-    """Return the seconds of CPU that all threads of a process have used."""
+    """Return the CPU seconds that all threads of the process in *pid_file* have used; ``None`` when it cannot be
+    read."""
     try:
         words = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -59,17 +62,18 @@ def cpu_seconds(pid_file: Path) -> float | None:
 
 
 class MonitorCalls(Protocol):
-    """The source of calls to libvirt that read the state of monitors (``ConnectionPool``)."""
+    """An object that makes the calls to libvirt that read monitors (``ConnectionPool``)."""
 
     def control(self, guest: str) -> Any:
-        """Begin to read the state of the monitor of a *guest*'s QEMU (``monitor_state``), and return the call."""
+        """Begin a read of the state of the monitor of a *guest*'s QEMU (``monitor_state``). Return the call without
+        waiting."""
 
     def unplace(self, call: Any) -> None:
-        """Give the place of a hanging call to other calls."""
+        """Free the slot of a hanging *call* for other calls."""
 
 
 class MonitorWatch:
-    """A watch on the monitor of one guest's QEMU, with one read under way at a time. *pause*: seconds that a read may
+    """A watch on the monitor of one guest's QEMU, with at most one read in flight. *pause*: the seconds that a read may
     take. *starts*: whether QEMU is being started."""
 
     def __init__(self, calls: MonitorCalls, guest: str, pause: float, starts: bool = False) -> None:
@@ -81,7 +85,8 @@ class MonitorWatch:
         self._last: tuple[float, float | None] = (0.0, None)
 
     def unanswered(self) -> float:
-        """Return for how many seconds QEMU, or libvirt's own lock on the guest, has not answered; 0.0 when unknown."""
+        """Return for how many seconds QEMU has not answered libvirt, or libvirt's lock on the guest has been held; 0.0
+        when unknown."""
         call, self._call = self._call, None
         if call is None:
             try:
@@ -109,6 +114,6 @@ class MonitorWatch:
         return now - self._since
 
     def _works(self, now: float, cpu: float | None) -> bool:
-        """Return whether a starting QEMU has used the CPU since the last read; true if that is unknown."""
+        """Return whether a starting QEMU has used the CPU since the last read; ``True`` if unknown."""
         (then, cpu_before), self._last = self._last, (now, cpu)
         return cpu is None or cpu_before is None or cpu - cpu_before >= BUSY * (now - then)

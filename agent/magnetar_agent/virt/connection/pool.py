@@ -2,16 +2,16 @@
 """The connections to libvirt, and the entry point of every call.
 
 libvirtd takes few calls at a time on one connection (``max_client_requests``, 5). From a connection with that many it
-reads nothing more, not even answers to its keepalive messages: it closes the connection after 30 s. And libvirt's
-client sometimes loses a wake-up when two threads call on one connection, so that a call waits for the next keepalive
-message (seen with 9.0: 5 s). So each connection has one call at a time. Calls have places (``lanes``), limited for each
-kind so that libvirtd's workers are enough for all. One connection is for events alone.
+reads nothing more, not even answers to its keepalive messages, and closes it after 30 s. Also, libvirt's client
+sometimes loses a wake-up when two threads call on one connection, so that a call waits for the next keepalive message
+(seen with 9.0: 5 s). So each connection has one call at a time. Slots (``lanes``) limit the calls of each kind, so that
+libvirtd's workers are enough for all. One connection is for events only.
 
 A call that needs an answer of a guest's QEMU goes through ``ask``, a call that needs one of a storage pool through
-``ask_storage``. Each guest and pool has a limit of calls in flight (``gates``). When it leaves a call unanswered for
-``patience`` seconds, the caller gets ``GuestSilent`` or ``StorageSilent``. The call itself cannot be withdrawn: it
-stays in its thread until it is answered. Other calls get its place after two seconds. ``monitors`` describes how a
-hanging QEMU is detected.
+``ask_storage``. Each guest and pool has a limit of calls in flight (``gates``). When a guest or pool leaves a call
+unanswered for ``patience`` seconds, the caller gets ``GuestSilent`` or ``StorageSilent``. The call itself cannot be
+withdrawn: it stays in its thread until it is answered. After two seconds its slot is free for other calls. ``monitors``
+describes how a hanging QEMU is detected.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OPEN_TIMEOUT = 10.0
 
 
 class _Call:
-    """A call in a separate thread, whose caller may give up waiting."""
+    """A call in a separate thread. Its caller may stop waiting for it."""
 
     def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
         self.place, self.turn = place, turn
@@ -70,7 +70,7 @@ class _Call:
         self._error: BaseException | None = None
 
     def run(self, ended: Callable[[_Call], None]) -> None:
-        """Make the call, then call *ended*."""
+        """Make the call, then run *ended*."""
         try:
             self._result = self._perform()
         except BaseException as error:  # noqa: BLE001 (the caller raises it)
@@ -79,11 +79,11 @@ class _Call:
         self._done.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it has ended within *seconds*."""
+        """Wait for the end of the call, at most *seconds*. Return whether it has ended."""
         return self._done.wait(seconds)
 
     def outcome(self) -> Any:
-        """Return the result, or raise the exception, of the call."""
+        """Return the result of the call, or raise its exception."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -104,8 +104,8 @@ class ConnectionPool:
 
     @property
     def generation(self) -> Any:
-        """Return an object that is another one after each reconnection to libvirt: cached facts of the host are read
-        again then."""
+        """Return an object that changes with each reconnection to libvirt, after which cached facts of the host must be
+        read again."""
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
@@ -131,10 +131,10 @@ class ConnectionPool:
             self._asks_limits.join(5)
 
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
-        """Return the result of *function* on a connection.
+        """Return the result of *function*, called with a ``virConnect``.
 
-        *function* must ask no guest's QEMU, except *guest*'s, if this call belongs to that guest's long call. *purpose*
-        completes "libvirt could not …" in errors. A lost call that only reads is repeated."""
+        *function* must need no answer of a guest's QEMU, except of *guest*'s, if this call is part of a long call to
+        that guest. *purpose* completes "libvirt could not …" in errors. A lost call is repeated if it only reads."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
@@ -145,8 +145,8 @@ class ConnectionPool:
         raise AssertionError
 
     def ask(self, purpose: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
-        """Return the result of *function*, which needs an answer of *guest*'s QEMU; see ``call``. One call of a *kind*
-        is in flight for each guest. Raises ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest
+        """Return the result of *function*, which needs an answer of *guest*'s QEMU; see ``call``. Each guest has one
+        call of a *kind* in flight. Raises ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest
         is busy with another call."""
         call = self._enter(self._gates, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
@@ -157,8 +157,8 @@ class ConnectionPool:
                     wipes: bool = False) -> T:
         """Return the result of *function*, which needs an answer of the storage of *pool*; see ``call``.
 
-        One call is in flight for each pool, next to a call that *wipes*, which has no time limit. *changes*: whether it
-        may take long. Raises ``StorageSilent`` when the storage does not answer."""
+        Each pool has one call in flight, and may have one more that *wipes*, which has no time limit. *changes*:
+        whether the call may take long. Raises ``StorageSilent`` when the storage does not answer."""
         call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
@@ -186,7 +186,8 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Begin a call once it has its turn and a place."""
+        """Begin a call as soon as its *owner* and *lane* have room for it. Return the call without waiting for its
+        end."""
         self._wait_until_up()
         turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
@@ -211,8 +212,8 @@ class ConnectionPool:
             turn.gates.leave(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
-        """Wait for *call*; give up when it is unanswered for *limit* seconds. An operation releases its own place
-        meanwhile.
+        """Return the result of *call*. Raise the error of a hung guest or pool when it is unanswered for *limit*
+        seconds. An operation gives its own slot to other operations meanwhile.
         """
         if call.wait(FIRST_LOOK):
             return call.outcome()
@@ -230,7 +231,7 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Note whether a call that has been unanswered for so many *seconds* hangs."""
+        """Record whether a call hangs, which has been unanswered for this many *seconds*."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)
@@ -239,18 +240,18 @@ class ConnectionPool:
             turn.gates.set_hanging(turn, False)
 
     def control(self, guest: str) -> _Call:
-        """Begin to ask libvirt for the state of the *guest*'s monitor; see ``monitors``."""
+        """Begin a read of the state of the *guest*'s monitor; see ``monitors``. Return the call without waiting."""
         purpose = f"look at the monitor of the domain {guest}"
         place = self._lanes.take(Lane.LOOK, purpose, guest)
         return self._begin(lambda: self._on(place, purpose, lambda conn: monitor_state(conn, guest)), place, None)
 
     def unplace(self, call: _Call) -> None:
-        """Give the place of a hanging *call* to other calls."""
+        """Free the slot of a hanging *call* for other calls."""
         self._lanes.mark_hanging(call.place)
 
     # Connection -----------------------------------------------------------------------------------------------------
     def _wait_until_up(self) -> None:
-        """Wait until libvirt is back, if an operation asks: its work is not given up for a restart of libvirtd. Other
+        """Wait until libvirt is back, if the caller is an operation: a restart of libvirtd must not fail it. Other
         callers get the error of the call immediately."""
         operation = CURRENT.get()
         if self._events.generation is not None or operation is None:
@@ -274,12 +275,12 @@ class ConnectionPool:
 
 
 class _Age:
-    """The age of a call whose waiting libvirt does not report: to a storage pool, or to end a guest, where libvirt
-    itself waits until it has killed a hanging QEMU."""
+    """The age of a call for which libvirt reports no unanswered time: a call to a storage pool, or one that ends a
+    guest, where libvirt itself waits until it has killed a hanging QEMU."""
 
     def __init__(self, call: _Call) -> None:
         self._began = call.began
 
     def unanswered(self) -> float:
-        """Return the age in seconds."""
+        """Return the age of the call in seconds."""
         return time.monotonic() - self._began

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads for calls that their callers may stop waiting for."""
+"""Threads for calls. The caller may stop waiting for a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ IDLE = 8
 
 
 class Workers:
-    """Daemon threads: none keeps the process from ending. A hanging call occupies only its own thread."""
+    """A pool of daemon threads, which do not keep the process from ending. A hanging call occupies only its own
+    thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +33,7 @@ class Workers:
             inbox.put(work)
 
     def close(self) -> None:
-        """End the idle threads; the others end after their work."""
+        """End the idle threads; busy ones end after their work."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

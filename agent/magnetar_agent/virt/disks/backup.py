@@ -32,8 +32,8 @@ class Backups(Domains):
     """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """Begin a copy of this instant: QEMU saves data that the guest is about to overwrite. An encrypted copy is
-        formatted in advance, since QEMU would stop the guest while it computes the cost of a key."""
+        """Begin a copy of the disk as it is now: QEMU first copies blocks that the guest is about to overwrite. An
+        encrypted copy is formatted in advance, since QEMU would stop the guest during the key derivation."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
@@ -54,7 +54,7 @@ class Backups(Domains):
         self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the job, the domain's only one, and check how it ended."""
+        """Wait for the backup job, check how it ended, and rename its file to *path*."""
         part = path.with_name(path.name + PART)
         try:
             while job := self._job(uuid, 0):
@@ -72,8 +72,8 @@ class Backups(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Call virDomainAbortJob if the job is ours, then remove the file. The file marks our job, because an operator
-        may make a backup with other tools."""
+        """Call virDomainAbortJob if the agent began the job, then remove the file. The file ``.part`` marks the agent's
+        job, because an operator may make a backup with other tools."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
@@ -91,7 +91,7 @@ class Backups(Domains):
             return False
 
     def _job(self, uuid: str, flags: int) -> dict[str, Any]:
-        """Return the statistics of the job; empty when there is none."""
+        """Return the statistics of the domain's job; empty when there is none."""
         statistics: dict[str, Any] = {}
         self._with("follow a copy of", uuid, lambda domain: statistics.update(domain.jobStats(flags)))
         return statistics if statistics.get("type") else {}

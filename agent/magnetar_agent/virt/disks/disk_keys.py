@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of encrypted disks, for programs that read and write these.
+"""Keys of encrypted disks, for the programs that open these disks.
 
 libvirt has a key in its memory only (virSecretDefineXML, private and ephemeral) and only while it opens the disk.
-qemu-img and qemu-nbd read theirs from a file without a name, so it is in no argument and on no disk.
+qemu-img and qemu-nbd read a key from a file without a name, so the key is in no argument and on no disk.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _guard = threading.Lock()
 
 @contextmanager
 def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
-    """Give libvirt these keys for the duration of the context. Other callers may open the same disk at the
-    same time."""
+    """Define these keys in libvirt for the duration of the context. Other callers may open the same disk at the same
+    time."""
     mine = [key for key in keys if key is not None]
     with _guard:
         lend_disk_keys(conn, mine)
@@ -43,13 +43,13 @@ def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
 
 
 def lend_disk_keys(conn: Any, keys: Iterable[DiskKey]) -> None:
-    """Give libvirt these keys until they are taken back."""
+    """Define these keys in libvirt, until ``take_back_disk_keys``."""
     for key in keys:
         conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
 
 
 def take_back_disk_keys(conn: Any, ids: Iterable[str]) -> None:
-    """Remove the keys with these *ids* from libvirt, unless a disk is being opened with them."""
+    """Remove the keys with these *ids* from libvirt, except those with which a disk is being opened."""
     with _guard:
         for id in ids:
             if not _held[id]:
@@ -62,14 +62,14 @@ def _forget(conn: Any, id: str) -> None:
 
 
 def key_object_name(number: int) -> str:
-    """Return the name of the object for a key, for ``key-secret``."""
+    """Return the name of the QEMU object with key *number*, for the option ``key-secret``."""
     return f"key{number}"
 
 
 @contextmanager
 def qemu_key_options(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield the options that make objects of the keys, each named ``key_object_name`` of its position, and the
-    descriptors that the program needs."""
+    """Yield the options ``--object`` that pass the keys to a QEMU program, and the descriptors that it must inherit.
+    Key number n has the name ``key_object_name(n)``."""
     words, files = [], []
     with ExitStack() as stack:
         for number, key in enumerate(keys):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disk files: written next to their final place as ``.part``, flushed, then renamed, so that a file is complete or
+"""Disk files. A file is written next to its final path as ``.part``, flushed, then renamed, so it is complete or
 absent."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
 class Disks:
-    """The disk part of ``LocalHypervisor``; it needs no libvirt."""
+    """The disk part of ``LocalHypervisor``. It works without libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
         """Return the facts in a disk's header, also of a disk in use."""
@@ -44,7 +44,8 @@ class Disks:
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Make an empty disk, an overlay on *backing*, or a disk with only a swap area or an ext4 file system."""
+        """Make an empty disk, an overlay on *backing*, or, with a *label*, a disk with only a swap area or an ext4 file
+        system."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             if label is not None:
                 _labelled(part, format, size, label, key)
@@ -54,8 +55,8 @@ class Disks:
                 _empty(part, format, size, backing)
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Run mkswap or mke2fs on an existing disk. Both look for known signatures at its beginning and its end, where
-        a previous user may have written anything: those parts are overwritten first."""
+        """Run mkswap or mke2fs on an existing disk. Both programs look for known signatures at the beginning and end of
+        the disk, where a previous user may have written anything: so these parts are overwritten first."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             size = zeros.open_file_size(descriptor)
@@ -68,8 +69,8 @@ class Disks:
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Run ``qemu-img convert``; *progress* may end it by raising. A disk that is encrypted as a whole does not read
-        as zero where nothing was written, so zeros are written too."""
+        """Run ``qemu-img convert``; *progress* may end it by raising. Unwritten parts of a LUKS disk do not read as
+        zeros, so zeros are written to it too."""
         total = self._copied_size(source, source_format)
         with atomic_file(path) as part:
             if key is not None:
@@ -83,7 +84,7 @@ class Disks:
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """Run ``qemu-img convert -n``, which writes zeros where the source has none."""
+        """Run ``qemu-img convert -n``, which also writes the zeros of the source, unless the target is *blank*."""
         total, more = self._copied_size(source, source_format), ["--target-is-zero"] if blank else []
         self._convert(source, source_format, target.remote or target.path, "raw", total, progress, *more)
         progress(total, total)
@@ -133,7 +134,7 @@ class Disks:
                 vfat.write_vfat(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Give folders and files under *paths* to QEMU's group, which may then read them."""
+        """Change the group of folders and files under *paths* to QEMU's, and let the group read them."""
         group = self.qemu_group()
         for top in paths:
             _open_to(top, group)
@@ -142,11 +143,11 @@ class Disks:
                     _open_to(name, group, folder_descriptor)
 
     def qemu_group(self) -> int:
-        """Return the group that QEMU runs with."""
+        """Return the id of the group that QEMU runs with."""
         raise NotImplementedError
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return user and group that QEMU runs with."""
+        """Return the ids of the user and group that QEMU runs with."""
         raise NotImplementedError
 
 
@@ -207,7 +208,7 @@ def _direct_io(device: int, folder: Path) -> bool:
 
 
 def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
-    """Have mkswap or mke2fs write into a raw file, then convert it to *format*, encrypted with the *key*."""
+    """Run mkswap or mke2fs on a raw file, then convert the file to *format*, encrypted with the *key*."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:
@@ -230,7 +231,7 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
 
 
 def _signed(raw: Path, label: str, name: str) -> None:
-    """Write the signature that *label* asks for; *name* appears in errors."""
+    """Run mkswap if *label* is ``swap``, otherwise mke2fs with that label. *name* appears in errors."""
     if label == "swap":
         run_program(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
     else:
@@ -239,7 +240,7 @@ def _signed(raw: Path, label: str, name: str) -> None:
 
 
 def _escaped(path: Path) -> str:
-    """Return *path* as a value among the options of an image."""
+    """Return *path* with commas escaped, for QEMU's comma-separated options of an image."""
     return str(path).replace(",", ",,")
 
 

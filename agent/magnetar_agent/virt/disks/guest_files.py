@@ -32,11 +32,11 @@ MARK = "# Added by Magnetar: keys that were injected get their SELinux context"
 
 
 class NotWritable(Exception):
-    """The disk has nothing that can be written to; the text says why."""
+    """The disk has no file system or file to write to; the text says why."""
 
 
 def main() -> None:
-    """Run the job."""
+    """Run the job whose descriptor is the argument of the program."""
     job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -108,8 +108,8 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
 
 
 def mount_file_systems(guest: Any, partition: int) -> None:
-    """Mount the guest's file systems below /: the detected ones (-1), the whole disk's (0) or a partition's. Raises
-    ``NotWritable``."""
+    """Mount the guest's file systems: *partition* -1: those of the operating system that is found, 0: the whole disk,
+    from 1: that partition. Raises ``NotWritable``."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return
@@ -137,7 +137,7 @@ def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(guest: Any, key: str) -> None:
-    """Add a line to root's authorized_keys, if it is not there yet."""
+    """Add a line to root's authorized_keys, unless the file has it."""
     guest.mkdir_p("/root/.ssh")
     guest.chown(0, 0, "/root/.ssh")
     guest.chmod(0o700, "/root/.ssh")
@@ -176,7 +176,7 @@ def _password(guest: Any, hashed: str) -> None:
 
 
 def replace_root_password(text: bytes, hashed: bytes) -> bytes:
-    """Return /etc/shadow with a new password of root's. Raises ``NotWritable``."""
+    """Return *text*, the content of /etc/shadow, with the new password hash of root. Raises ``NotWritable``."""
     lines = text.split(b"\n")
     for number, line in enumerate(lines):
         fields = line.split(b":")
@@ -206,7 +206,7 @@ def _write(guest: Any, path: str, content: bytes) -> None:
 
 
 def _check(guest: Any, path: str) -> None:
-    """Raise ``NotWritable`` for a FIFO, which has no reader, a device or a folder."""
+    """Raise ``NotWritable`` for a FIFO (which has no reader), a device or a folder."""
     if guest.exists(path) and not guest.is_file(path, followsymlinks=True):
         raise NotWritable(f"{path} is not a file")
 

@@ -54,7 +54,7 @@ class Injections:
         self._without_module: Mapping[str, int] | None = None  # ``_searched`` at the last check without the module
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return user and group that QEMU runs with."""
+        """Return the ids of the user and group that QEMU runs with."""
         raise NotImplementedError
 
     def permit(self, paths: Iterable[Path]) -> None:
@@ -62,7 +62,7 @@ class Injections:
         raise NotImplementedError
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
-        """Run ``guest_files``, with the disk as descriptors (``qemu_img.Nodes``)."""
+        """Run ``guest_files``, which gets the disk as descriptors (``qemu_img.Nodes``)."""
         if disk.remote is not None:
             raise HypervisorError(f"Nothing is written into the disk {disk.path}: it is in Ceph, for whose key the "
                                   "program that does it has no right.")
@@ -86,7 +86,7 @@ class Injections:
         return _failed(disk.path, output, injection)
 
     def lacks_injection(self) -> str:
-        """Check again until nothing is missing."""
+        """Return the first missing part. The result is cached once nothing is missing."""
         if not self._can_inject:
             if _parts() is None:
                 return "libguestfs is not installed (libguestfs0)"
@@ -101,8 +101,8 @@ class Injections:
         return ""
 
     def _has_module(self) -> bool:
-        """Return whether that Python has the module guestfs. The check starts a process, so it is repeated only after a
-        change in the folders of modules, and not at each heartbeat."""
+        """Return whether the Python at ``PYTHON`` has the module guestfs. The check starts a process, so after a
+        failure it is repeated only when the folders of modules have changed, and not at each heartbeat."""
         searched = _searched()
         if searched == self._without_module:
             return False
@@ -115,7 +115,8 @@ class Injections:
         return True
 
     def _built(self) -> Path:
-        """Return the appliance; build it again when the host's packages that it is made of have changed."""
+        """Return the folder of the appliance. Build it first if it is missing or the host's packages in it have
+        changed."""
         with self._building:
             make_state_folder(self._appliance.parent)
             lock = self._appliance.with_name("appliance.lock")
@@ -130,7 +131,7 @@ class Injections:
 
 
 def _searched() -> dict[str, int]:
-    """Return the times of the last changes in ns of that Python and the paths of ``SEARCHED``."""
+    """Return the modification times in ns of ``PYTHON`` and of the paths that match ``SEARCHED``."""
     times: dict[str, int] = {}
     for path in (Path(PYTHON), *(path for pattern in SEARCHED for path in Path("/").glob(pattern[1:]))):
         with suppress(OSError):
@@ -143,7 +144,7 @@ def _parts() -> Path | None:
 
 
 def _folder(stack: ExitStack, user: tuple[int, int]) -> str:
-    """Return a folder of *user*, which is removed with its content, also when the program was killed."""
+    """Return a new folder owned by *user*. *stack* removes it with its content, also when the program was killed."""
     made = tempfile.mkdtemp(prefix="magnetar-inject-")
     stack.callback(shutil.rmtree, made, ignore_errors=True)
     os.chown(made, *user)
@@ -151,8 +152,8 @@ def _folder(stack: ExitStack, user: tuple[int, int]) -> str:
 
 
 def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
-    """Return the program's report of parts that failed, checked strictly: the program has read data of a
-    guest's image."""
+    """Return the parts that failed according to the program's output. Check the output strictly: the program has read
+    data of a guest's image."""
     try:
         answer: Any = json.loads(output[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})
@@ -164,5 +165,5 @@ def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
 
 
 def _shown(text: object) -> str:
-    """Return *text* in a form that is safe for logs and answers."""
+    """Return *text* without the characters that are unsafe in logs and replies."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:400])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ISO 9660 images such as config drives. Names are in Rock Ridge and Joliet, which guests read."""
+"""ISO 9660 images such as config drives. They have Rock Ridge and Joliet names, which guests read."""
 
 from __future__ import annotations
 

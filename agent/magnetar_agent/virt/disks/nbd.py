@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks for other hosts: one ``qemu-nbd`` for each, watched by a thread, at a unix socket and not at a port.
+"""Disks served to other hosts: one ``qemu-nbd`` for each disk, watched by a thread, at a unix socket and not at a port.
 
-It runs as QEMU's user without any capability, so it may do only what guests may. The folder of its socket and the names
-in it belong to root: the server gets the socket from the agent, as systemd gives one. It ends with the agent, as its
-links do; QEMU's NBD clients connect again.
+qemu-nbd runs as QEMU's user without any capability, so its rights are those of a guest. Root owns the folder of the
+socket and the names in it: qemu-nbd inherits the listening socket from the agent (socket activation as by systemd). It
+ends with the agent, as the agent's links do; QEMU's NBD clients connect again.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Exports:
         self._guard = threading.Lock()
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return user and group that QEMU runs with."""
+        """Return the ids of the user and group that QEMU runs with."""
         raise NotImplementedError
 
     def serve(self, export: Export) -> None:
-        """Start ``qemu-nbd``; its log goes to the agent's."""
+        """Start ``qemu-nbd``, whose output goes to the agent's log."""
         with self._guard:
             server = self._servers.get(export.id)
             if server and server.export != export:
@@ -78,7 +78,7 @@ class Exports:
         server.wait()
 
     def serving(self, id: str) -> Export | None:
-        """Return the export that its thread keeps running."""
+        """Return the export with this *id*, if a thread serves it."""
         server = self._servers.get(id)
         return server.export if server else None
 
@@ -90,8 +90,9 @@ class Exports:
                 server.end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Run ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's NBD client. Without
-        it the client connects again only when a request finds no connection, and fails that request."""
+        """Read from the disk with ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's
+        NBD client. Without that the client connects again only when a request finds no connection, and fails that
+        request."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():
@@ -109,8 +110,8 @@ class Exports:
 
 
 class _NbdServer(threading.Thread):
-    """The qemu-nbd of one disk. This thread starts the program, because setpriv ends the program with the thread that
-    started it."""
+    """The qemu-nbd of one disk. This thread starts the program, because setpriv ends the program together with the
+    thread that started it."""
 
     def __init__(self, export: Export, user: tuple[int, int]) -> None:
         super().__init__(name=f"export {export.id[:8]}", daemon=True)
@@ -121,7 +122,7 @@ class _NbdServer(threading.Thread):
         self.start()
 
     def wait(self) -> None:
-        """Wait until it listens. Raises ``HypervisorError`` with its output when it does not."""
+        """Wait until qemu-nbd listens. Raises ``HypervisorError`` with its output when it does not."""
         deadline, failures = time.monotonic() + READY, self._failures + ATTEMPTS
         while not self._listens.wait(LOOK) and time.monotonic() < deadline and self._failures < failures:
             pass
@@ -130,7 +131,7 @@ class _NbdServer(threading.Thread):
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
     def end(self) -> None:
-        """End it; return when it has closed the disk."""
+        """Stop qemu-nbd, and wait until it has closed the disk."""
         self._ended.set()
         process = self._process
         if process and process.poll() is None:
@@ -183,8 +184,8 @@ class _NbdServer(threading.Thread):
                 "json:" + json.dumps(self._node())]
 
     def _node(self) -> dict[str, Any]:
-        """Return the block nodes. They state formats and that volumes have no backing file, regardless of the
-        headers."""
+        """Return the block nodes for qemu-nbd. They state all formats, and that volumes have no backing file, so that
+        headers of disks have no effect."""
         disk = self.export.disk
         file = {"driver": "host_device" if disk.block else "file", "filename": str(disk.path)}
         if disk.shareable:  # a multiattach disk is raw and is opened without a lock
@@ -211,7 +212,7 @@ class _NbdServer(threading.Thread):
                      str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
     def _until_it_listens(self) -> None:
-        """Wait until it greets a client; when it ends before, the connection ends too."""
+        """Wait until qemu-nbd greets a client. When qemu-nbd ends first, the connection ends too."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(READY)
             probe.connect(str(self.export.socket))
@@ -220,7 +221,7 @@ class _NbdServer(threading.Thread):
                 self._listens.set()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep the last lines of its output, until its end."""
+        """Log the output of qemu-nbd until its end; keep the last line for errors."""
         assert process.stderr is not None
         for line in iter(process.stderr.readline, b""):
             self._said = line.decode(errors="replace").strip()[:500]

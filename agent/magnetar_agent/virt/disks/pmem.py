@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Namespaces of persistent memory, emptied by daxio, and files in place of them, emptied by writing zeros."""
+"""Namespaces of persistent memory, overwritten with zeros by daxio, and files used in place of namespaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pmem:
     """The part of ``LocalHypervisor`` for persistent memory."""
 
     def empty_pmem(self, path: Path) -> None:
-        """Have daxio write zeros to all of a device."""
+        """Overwrite all of a device with zeros (daxio), or a file that is used in place of one."""
         try:
             if stat.S_ISREG(path.stat().st_mode):
                 _empty_file(path)
@@ -38,7 +38,8 @@ class Pmem:
 
 
 def _empty_file(path: Path) -> None:
-    """Write zeros in place: after a crash the file keeps its size, which identifies the namespace."""
+    """Overwrite a file with zeros in place: so it keeps its size after a crash, and the size identifies the
+    namespace."""
     with path.open("r+b", buffering=0) as file:
         for start, end in _written(file.fileno()):
             at = start
@@ -48,7 +49,7 @@ def _empty_file(path: Path) -> None:
 
 
 def _written(file: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each part of a file that is no hole."""
+    """Yield start and end of each part of the open *file* that is not a hole."""
     end = 0
     while True:
         try:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Empty qcow2 images and overlays, version 3 of QEMU's docs/interop/qcow2.txt; this saves a process per server.
+"""Empty qcow2 images and overlays, version 3 of QEMU's docs/interop/qcow2.txt. Writing them here saves a process per
+server.
 
 The clusters: the header, the table of reference counts, one block of reference counts (2 bytes each), the L1 table.
 """

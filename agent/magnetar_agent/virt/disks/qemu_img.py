@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""qemu-img on disks that a guest may have written, and their headers.
+"""qemu-img for disks that a guest may have written, and the headers of these disks.
 
 A guest that has broken out of QEMU may write anything into the header of its disk, such as the name of a file that root
 can read and QEMU's user cannot. So root reads only the header, with ``image_format``; qemu-img runs as QEMU's user
@@ -39,14 +39,14 @@ BENEATH = ("base", "rescue.base")
 
 
 def inspect_disk(path: Path, format: str) -> DiskSeen:
-    """Return the facts that the disk states about itself; the file that it names is not read. A guest can write any
-    header into its raw disk: so the format is always given, never detected."""
+    """Return the facts in the header of a disk of this *format*; a backing file that it names is not read. The format
+    is never detected, because a guest can write any header into its raw disk."""
     with _held(path, os.O_RDONLY) as descriptor:
         return _seen(descriptor, path, format)
 
 
 def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
-    """Return the bytes that a guest sees of a disk, local or remote."""
+    """Return the size in bytes that a guest sees of a local or remote disk."""
     if isinstance(source, Path):
         return inspect_disk(source, format).virtual_size
     output = run_program(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],
@@ -55,14 +55,15 @@ def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int
 
 
 def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
-    """Return the user for qemu-img: QEMU's *user*, except when it needs the key of a Ceph cluster, which is root's."""
+    """Return the user that qemu-img runs as: QEMU's *user*, or root (``None``) if a place is in Ceph, as root has its
+    key."""
     ceph = any(isinstance(place, NetworkSource) and place.protocol == "rbd" for place in places)
     return None if ceph else user
 
 
 class Nodes:
-    """Descriptors for one run of qemu-img. Files belong to *user* inside the context; their owners are restored
-    afterwards."""
+    """The disks of one run of qemu-img, passed as open descriptors. QEMU's *user* may use the files inside the context;
+    their owners are restored afterwards."""
 
     def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user
@@ -79,8 +80,8 @@ class Nodes:
         self._undo.close()
 
     def source(self, source: Path | NetworkSource, format: str, write: bool = False) -> str:
-        """Return a disk and its backing files as an argument of qemu-img. Raises ``HypervisorError`` when its header
-        names another backing file than the one it was made on."""
+        """Return qemu-img's argument for a source disk and its backing files. Raises ``HypervisorError`` when its
+        header names another backing file than the one it was made on."""
         if isinstance(source, NetworkSource):
             return "json:" + json.dumps(_remote(source))
         descriptor = self._open(source, write)
@@ -97,7 +98,7 @@ class Nodes:
         return "json:" + json.dumps(node)
 
     def target(self, target: Path | NetworkSource, format: str) -> tuple[list[str], str]:
-        """Return an existing disk to write as arguments of ``convert -n``: options, and its name."""
+        """Return arguments of ``convert -n`` for an existing disk to write to: options, and the target."""
         if isinstance(target, NetworkSource):
             return ["-O", "raw"], "json:" + json.dumps(_remote(target))
         file = self._file(self._open(target, write=True))
@@ -152,7 +153,8 @@ def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[int]:
-    """Yield a descriptor of the file or block device."""
+    """Yield an open descriptor of the file or block device at *path*; *how*: flags of open(2). Raises
+    ``HypervisorError``."""
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     try:
@@ -194,7 +196,7 @@ def _luks_begin(descriptor: int, path: Path) -> int:
 
 
 def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
-    """Let *group* read the open file, as ``Disks.permit`` does by name."""
+    """Give *group* read access to the open file; ``Disks.permit`` does the same for paths."""
     if status.st_gid != group:
         os.fchown(descriptor, -1, group)
     if not status.st_mode & 0o040:
@@ -202,7 +204,7 @@ def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
 
 
 def _remote(remote: NetworkSource) -> dict[str, Any]:
-    """Return a node for a disk that is reached by a protocol: its content is raw."""
+    """Return the block node of a disk that is reached over the network; its format is raw."""
     words: dict[str, object] = {"driver": remote.protocol}
     if remote.protocol == "rbd":
         pool, _slash, image = remote.name.partition("/")

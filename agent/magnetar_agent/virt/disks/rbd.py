@@ -31,13 +31,14 @@ _ABSENT, _THERE, _DONE, _OPEN = ("(2) No such file or directory", "(17) File exi
 
 
 class RbdTools:
-    """``RbdPool``; *place* is an image's source without its name."""
+    """``RbdPool`` through the tools ``rbd`` and ``ceph``. *place* is the source of the pool's images without their
+    names."""
 
     def __init__(self, place: NetworkSource) -> None:
         self.place, self.pool = place, place.name.partition("/")[0]
 
     def source(self, name: str) -> NetworkSource:
-        """Return the source; the user's key is a secret of libvirt for QEMU."""
+        """Return the location of the image *name* for QEMU, which gets the user's key from a secret of libvirt."""
         return replace(self.place, name=f"{self.pool}/{name}")
 
     def names(self) -> list[str]:
@@ -86,7 +87,7 @@ class RbdTools:
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
-        """Run ``rbd snap create`` and ``protect``; another host may do the same."""
+        """Run ``rbd snap create`` and ``snap protect``, also while another host does the same."""
         at = ("--image", name, "--snap", SNAPSHOT)
         for words, fine in ((("create", *at, "--no-progress"), _THERE), (("protect", *at), _DONE)):
             try:
@@ -96,8 +97,8 @@ class RbdTools:
                     raise
 
     def remove_base(self, name: str) -> None:
-        """Run ``rbd children``, ``snap unprotect``, ``snap rm``, ``rm``. It stops when another host fills, clones or
-        removes the base meanwhile."""
+        """Run ``rbd children``, ``snap unprotect``, ``snap rm``, ``rm``. Give up without an error when another host
+        fills, clones or removes the base meanwhile."""
         if self.size(name) is None:
             return
         protected = self._snapshot(name)
@@ -116,13 +117,13 @@ class RbdTools:
                 raise
 
     def _snapshot(self, name: str) -> bool | None:
-        """Return whether the snapshot of a base is protected; ``None`` when there is none."""
+        """Return whether the snapshot of a base is protected; ``None`` when there is no snapshot."""
         snapshots = self._seen(name, "snap", "ls") or ()
         return next((snapshot.get("protected") == "true" for snapshot in snapshots if snapshot["name"] == SNAPSHOT),
                     None)
 
     def _seen(self, name: str, *words: str) -> Any:
-        """Return the output of ``rbd`` *words* for an image; ``None`` when there is none."""
+        """Return the parsed output of ``rbd`` *words* for the image *name*; ``None`` when there is no such image."""
         try:
             return self._look(name, *words)
         except HypervisorError as error:
@@ -137,7 +138,7 @@ class RbdTools:
         return json.loads(self._rbd(f"look at {name}", *words, "--format=json", "--image", name))
 
     def room(self) -> tuple[int, int]:
-        """Run ``ceph df``: total and free bytes of the pool, with replicated data counted once."""
+        """Return total and free bytes of the pool (``ceph df``), with replicated data counted once."""
         usage = json.loads(self._run("ceph", "look for room", "df", "--format=json"))
         pool: dict[str, Any] | None = next((candidate for candidate in usage["pools"]
                                             if candidate["name"] == self.pool), None)
@@ -167,7 +168,8 @@ class RbdTools:
 
 @dataclass(frozen=True)
 class RoomSeen:
-    """The room of a pool, or the error of reading it, cached: a cluster that does not answer takes its time."""
+    """The cached size and free space of a pool, or the cached error: a cluster that does not answer delays each
+    read."""
 
     pool: str
     at: float
@@ -176,18 +178,18 @@ class RoomSeen:
 
     @classmethod
     def look(cls, pool: str, tools: RbdTools) -> RoomSeen:
-        """Read the room of *pool* now."""
+        """Read size and free space of *pool* now."""
         try:
             return cls(pool, time.monotonic(), tools.room())
         except HypervisorError as error:
             return cls(pool, time.monotonic(), (0, 0), error)
 
     def is_good(self, pool: str) -> bool:
-        """Return whether it is of this pool, and at most a minute old."""
+        """Return whether the cached values are of this *pool* and at most a minute old."""
         return self.pool == pool and time.monotonic() < self.at + GOOD
 
     def told(self) -> tuple[int, int]:
-        """Return total and free bytes. Raises ``HypervisorError``."""
+        """Return total and free bytes. Raises the ``HypervisorError`` of a failed read."""
         if self.error is not None:
             raise HypervisorError(self.error.message)
         return self.room

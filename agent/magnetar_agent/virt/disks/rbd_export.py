@@ -54,7 +54,8 @@ def _size(output: str, purpose: str) -> int:
 
 
 def keyring_path(image: CephImage) -> Path:
-    """Return the path of the user's key for the cluster that ``image.conf`` is named after."""
+    """Return the path of the keyring of the image's user, in the folder of ``image.conf`` and for the cluster it is
+    named after."""
     return image.conf.with_name(f"{image.conf.stem}.client.{image.user}.keyring")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes in libvirt's storage pools (LVM, RBD). The pools are the operator's: they are used, and never made.
+"""Volumes in libvirt's storage pools (LVM, RBD). The operator creates the pools; the agent only uses them.
 
-RBD pools with autostart are started with each new connection to libvirt: it cannot check whether they run
-(``storagePoolUpdateState``), so it takes them for stopped whenever it starts, and starts pools by itself only once
+RBD pools with autostart are started with each new connection to libvirt. libvirt cannot check whether they run
+(``storagePoolUpdateState``), so it considers them stopped after each start of its own, and autostarts pools only once
 after each boot.
 """
 
@@ -53,8 +53,8 @@ class Storage:
     _rbd_room: RoomSeen | None = None
 
     def start_pools(self, conn: Any) -> None:
-        """Call virStoragePoolCreate until all RBD pools run, or the connection ends: after a power cut hosts are up
-        before the cluster is."""
+        """Call virStoragePoolCreate for stopped RBD pools until all run, or the connection ends: after a power cut a
+        host may be up before the cluster is."""
         flags = (libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART |
                  libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
         last_error = ""
@@ -73,7 +73,7 @@ class Storage:
             return  # the next connection begins again
 
     def check_pool(self, pool: str) -> None:
-        """Call virStoragePoolIsActive."""
+        """Call virStoragePoolIsActive; see ``HypervisorStorage.check_pool``."""
         self._in(pool, "look", lambda _found: None)
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
@@ -100,7 +100,7 @@ class Storage:
         self._in(pool, f"make {name}", make, changes=True)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Call virStorageVolResize; run lvextend for LVM, which libvirt cannot resize."""
+        """Call virStorageVolResize; for LVM, run lvextend, because libvirt cannot resize logical volumes."""
         def grow(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             if volume is None:
@@ -121,7 +121,8 @@ class Storage:
             self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Call virStorageVolDelete; before it virStorageVolWipe to wipe all, as that knows no size."""
+        """Call virStorageVolDelete, after overwriting the volume: all of it by virStorageVolWipe, which has no
+        parameter for a size, or its beginning by the agent."""
         def look(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             return None if volume is None else str(volume.path())
@@ -143,14 +144,15 @@ class Storage:
         self._in(pool, f"remove {name}", remove, changes=True)
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """Call virStoragePoolGetInfo: the values of libvirt's last change or refresh of the pool."""
+        """Call virStoragePoolGetInfo, which returns the values of libvirt's last change or refresh of the pool."""
         def look(storage_pool: Any) -> tuple[int, int]:
             _state, total, _used, free = storage_pool.info()
             return int(total), int(free)
         return self._in(pool, "look for room", look)
 
     def rbd_pool(self, pool: str) -> RbdTools:
-        """Return the pool with its source from libvirt, except the key, which Ceph's tools read as qemu-img does."""
+        """Return the RBD pool behind a storage pool of libvirt, without the key, which Ceph's tools read from
+        ``/etc/ceph``."""
         return RbdTools(self._in(pool, "look", lambda storage_pool: rbd_source(storage_pool.XMLDesc(), "",
                                                                                storage_pool)))
 
@@ -159,8 +161,8 @@ class Storage:
         return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """Run ``ceph df``, since libvirt reports the whole cluster, including replicas. Raises ``Conflict`` for a pool
-        that does not run, even with a cached value."""
+        """Return total and free bytes from ``ceph df``, since libvirt reports the whole cluster, including replicas.
+        Raises ``Conflict`` for a pool that does not run, even if the values are cached."""
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
             self._rbd_room = RoomSeen.look(pool, tools)
@@ -168,7 +170,8 @@ class Storage:
 
     def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,
             wipes: bool = False) -> T:
-        """Return the result of *function* on the pool, which must run. See ``ConnectionPool.ask_storage``."""
+        """Return the result of *function*, called with the libvirt pool, which must run. See
+        ``ConnectionPool.ask_storage``."""
         def call(conn: Any) -> T:
             try:
                 storage_pool = conn.storagePoolLookupByName(pool)
@@ -191,7 +194,7 @@ def _extend(path: str, size: int) -> None:
 
 
 def _zero(path: Path, size: int) -> None:
-    """Overwrite the first *size* bytes, or all if there are fewer."""
+    """Overwrite the first *size* bytes with zeros, or the whole volume if it is smaller."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -204,7 +207,7 @@ def _zero(path: Path, size: int) -> None:
 
 
 def _roomy(work: Callable[[], T]) -> T:
-    """Return the result of *work*; an error about room becomes ``NoSpace``."""
+    """Return the result of *work*. Raises ``NoSpace`` for an error about missing space."""
     try:
         return work()
     except HypervisorError as error:
@@ -233,7 +236,7 @@ def _content(pool: Any, volume: Any) -> PoolContent:
 
 
 def rbd_source(xml: str, name: str, pool: Any) -> NetworkSource:
-    """Return how QEMU reaches the image *name* of a pool of type rbd, from the pool's *xml*."""
+    """Return the location of the image *name* for QEMU, from the *xml* of a libvirt pool of type rbd."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
         raise HypervisorError("The storage pool does not say where it is: its XML has no name of a Ceph pool.")

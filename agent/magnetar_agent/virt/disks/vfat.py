@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """FAT16 file systems with long names, such as config drives for guests that read no ISO 9660. The layout is Microsoft's
-"FAT: General Overview of On-Disk Format", 1.03. Sparse, and written without a process per drive."""
+"FAT: General Overview of On-Disk Format", 1.03. The files are sparse, and written without a process per drive."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_vfat(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None
 
 
 def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
-    """Return folders as nested mappings."""
+    """Return the *files* as nested mappings, one for each folder."""
     top: dict[str, object] = {}
     for path, content in sorted(files.items()):
         at = top
@@ -99,7 +99,8 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """Return the entries of a name: the long one's, and the short one, which is only a number."""
+    """Return the directory entries of a file or folder: those of the long name, and the short one, whose name is a
+    number."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 
@@ -109,7 +110,7 @@ def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
 
 
 def _long(name: str, short: bytes) -> Iterator[bytes]:
-    """Yield the entries of a long name, the last part first."""
+    """Yield the directory entries of a long name, the last part first."""
     check = 0
     for byte in short:
         check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF
