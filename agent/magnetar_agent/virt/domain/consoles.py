@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections to the consoles of domains: the VNC and SPICE servers of QEMU, without a port, and the serial line."""
+"""Connections to the consoles of domains: QEMU's VNC and SPICE servers, which listen on no port, and the serial
+line."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Consoles(Domains):
     """The part of ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
-        """Call virDomainOpenGraphicsFD: libvirt passes one end of a pair of sockets to QEMU."""
+        """Call virDomainOpenGraphicsFD: libvirt passes one end of a socket pair to QEMU."""
         sockets: list[socket.socket] = []
 
         def take(domain: Any) -> None:
@@ -39,8 +40,8 @@ class Consoles(Domains):
         return sockets[0]
 
     def open_serial(self, uuid: str) -> int:
-        """Return the guest's pseudo-terminal, raw. While QEMU holds its other side, no other terminal has the same
-        name, so this one is certainly the guest's."""
+        """Return a descriptor of the guest's pseudo-terminal in raw mode. The path is read again after opening: while
+        QEMU has the terminal open, no other terminal can have that path."""
         lines: list[int] = []
 
         def take(domain: Any) -> None:
@@ -66,7 +67,7 @@ class Consoles(Domains):
 
 
 def _live(domain: Any) -> ET.Element:
-    """Return the XML of a running domain. Raises ``Conflict``."""
+    """Return the XML of a running domain. Raises ``Conflict`` if it does not run."""
     if not domain.isActive():
         raise Conflict("The guest does not run, so it has no console. Start the server.")
     return ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)

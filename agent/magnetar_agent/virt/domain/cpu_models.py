@@ -28,7 +28,7 @@ class CpuModels:
         self._cpu_answers: dict[Any, Any] = {}
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """Call virConnectGetDomainCapabilities. A model that libvirt reports neither as usable nor as unusable is
+        """Call virConnectGetDomainCapabilities. Models that libvirt reports neither as usable nor as unusable are
         tried."""
         def ask(conn: Any) -> CpuChoices:
             offered = self._capabilities(conn, virt_type)
@@ -63,11 +63,9 @@ class CpuModels:
 
 
 def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
-    """Return the element ``cpu`` that another host needs to compare its CPU with a running *domain*'s; ``None`` without
-    KVM.
-
-    With the host's own CPU (host-passthrough) libvirt names no model, and would permit every target: then the element
-    is libvirt's description of the host's CPU."""
+    """Return the XML element ``cpu`` with which the target compares its CPU to that of the running *domain*; ``None``
+    without KVM. With the host's own CPU (host-passthrough) the domain names no model, and libvirt would accept every
+    target: then the element describes the host's CPU."""
     cpu = domain.find("cpu")
     if cpu is None or domain.get("type") != "kvm":
         return None
@@ -84,7 +82,7 @@ def _offered(conn: Any, virt_type: str) -> ET.Element:
 
 
 def _described(offered: ET.Element, model: str, features: Features) -> str:
-    """Return the element ``cpu`` of this *model* (default: the host's) with *features* added."""
+    """Return the XML element ``cpu`` of this *model* (default: the host's) with *features* added."""
     cpu = ET.Element("cpu", mode="custom", match="exact")
     if model:
         ET.SubElement(cpu, "model", fallback="forbid").text = model
@@ -108,7 +106,7 @@ def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[
 
 
 def missing_cpu_features(conn: Any, virt_type: str, cpu: str) -> str:
-    """Return what the host lacks for this *cpu*, which begins with its model; "" if nothing."""
+    """Return a text that names the model of *cpu* and the features of it that the host lacks; "" if none."""
     try:
         conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
     except libvirt.libvirtError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of running domains: hot-plugged, unplugged and resized."""
+"""Devices of running domains: hot-plug, unplug and resize."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Devices:
         raise NotImplementedError
 
     def running(self, uuid: str) -> DomainSeen | None:
-        """Parse the live XML."""
+        """Return the facts in the live XML of a domain; ``None`` when it does not run."""
         running: list[DomainSeen] = []
 
         def look(domain: Any, parsed: DomainSeen) -> None:
@@ -54,7 +54,8 @@ class Devices:
         return running[0] if running else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """Call virDomainAttachDeviceFlags, live; ``define`` changes the definition."""
+        """Call virDomainAttachDeviceFlags for the live domain. The persistent definition does not change; see
+        ``define``."""
         def plug(domain: Any, parsed: DomainSeen) -> None:
             if has_device(parsed, device):
                 return
@@ -68,7 +69,8 @@ class Devices:
         self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Call virDomainDetachDeviceFlags, live: QEMU asks the guest, and libvirt waits some seconds for the answer."""
+        """Call virDomainDetachDeviceFlags for the live domain: QEMU asks the guest, and libvirt waits some seconds for
+        its answer."""
         def unplug(domain: Any, parsed: DomainSeen) -> None:
             if not domain.isActive() or not has_device(parsed, device):
                 return

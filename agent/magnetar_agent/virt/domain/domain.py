@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Conversion of ``DomainSpec`` to libvirt's XML, and of libvirt's XML and state to ``Domain``. No call to libvirt is
-made here."""
+"""Conversion of ``DomainSpec`` to libvirt's XML, and of libvirt's XML and state to ``Domain``, without calls to
+libvirt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DomainState:
 
 
 def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
-    """Return state and reason in the words of ``hypervisor.Domain``."""
+    """Return state and reason for ``hypervisor.Domain``."""
     state_and_reason = STATES.get((libvirt_state.state, libvirt_state.reason)) or STATES.get((libvirt_state.state,
                                                                                               None), (OFF, "unknown"))
     if libvirt_state.saved and libvirt_state.state == libvirt.VIR_DOMAIN_SHUTOFF:
@@ -76,8 +76,8 @@ def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
 
 def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
                   caches: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the domain XML of *spec*. *cache* is the cache mode of its disks: none, or writeback without O_DIRECT;
-    *caches*: different modes, by target."""
+    """Return the domain XML of *spec*. *cache*: the cache mode of its disks, none, or writeback without O_DIRECT.
+    *caches*: the modes of disks that differ, by target."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
@@ -94,7 +94,7 @@ def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
 
 
 def _devices(spec: DomainSpec) -> GuestDevices:
-    """Return the devices of the server's hardware, and the controller that its disks need."""
+    """Return the devices that the server's hardware asks for, and a USB controller if a disk needs one."""
     hardware_devices = guest_devices(spec.hardware)
     return hardware_devices._replace(usb=True) if any(disk.bus == "usb" for disk in spec.disks) else hardware_devices
 
@@ -105,14 +105,14 @@ def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER
 
 
 def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
-    """Return Magnetar's note in a domain or network, if it is about this very uuid (a clone carries a copy)."""
+    """Return Magnetar's metadata in a domain or network; ``None`` if it has another uuid, as in a clone."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
-    """Return the first element at a path of *names* of first elements. ``find`` takes ten times as long for a path as
-    for a name."""
+    """Return the element at a path of *names*, each the first of its name. ``find`` takes ten times as long for a path
+    as for a name."""
     for name in names:
         element = None if element is None else element.find(name)
     return element
@@ -152,7 +152,7 @@ def parse_domain_xml(xml: str) -> Domain:
 
 
 def _hardware(note: ET.Element | None) -> dict[str, Any]:
-    """Return the hardware from the note in the definition."""
+    """Return the hardware in Magnetar's metadata of a domain; empty without any."""
     hardware_json = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
     return json.loads(hardware_json) if hardware_json else {}
 
@@ -189,7 +189,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """Return MAC and address of a NIC that is a device of the host, from ``Nic.alias``; nothing for another device."""
+    """Return the MAC, and the address on the host, of a NIC that is a device of the host, from ``Nic.alias``; "" and
+    ``None`` for another device."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
@@ -199,19 +200,19 @@ def _noted(device: ET.Element) -> tuple[str, str | None]:
 
 
 def is_nic_device(device: ET.Element) -> bool:
-    """Return whether a PCI device is a NIC, a whole card."""
+    """Return whether a PCI device in a domain's XML is a NIC: a whole network card, not a virtual function."""
     return _noted(device)[1] is not None
 
 
 def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
-    """Return the NIC of a PCI device that is a whole card; ``None`` for another device."""
+    """Return the NIC for a PCI device that is a whole network card; ``None`` for another device."""
     mac, address = _noted(device)
     return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
                managed=device.get("managed") == "yes") if address else None
 
 
 def host_address(device: ET.Element) -> str:
-    """Return the address on the host of a PCI device, or of a NIC that is one, in the agent's form."""
+    """Return the address on the host of a PCI device, or of a NIC that is one, such as ``0000:3b:00.2``."""
     place = device.find("source/address")
     domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
                                    for name in ("domain", "bus", "slot", "function"))
@@ -242,8 +243,8 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
 
 
 def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
-    """Return bus and address, as Nova writes them: a PCI address; controller, bus, target and unit of SCSI; channel and
-    unit of IDE and SATA."""
+    """Return bus and address of a device, in Nova's form: a PCI address; controller, bus, target and unit of SCSI;
+    channel and unit of IDE and SATA."""
     address = device.find("address")
     if address is None:
         return None
@@ -257,13 +258,13 @@ def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
 
 
 def _chain_ends(disk: ET.Element) -> bool:
-    """Return whether the disk states its whole backing chain; an empty element is the end."""
+    """Return whether the XML of a disk states its whole backing chain, which ends with an empty ``backingStore``."""
     below = disk.find("backingStore")
     return below is not None and (len(below) == 0 or _chain_ends(below))
 
 
 def _backing(disk: ET.Element) -> Backing | None:
-    """Return the backing file; if libvirt detected it by itself, the detected one."""
+    """Return the backing file of a disk, stated in its XML or detected by libvirt; ``None`` without one."""
     source, format = _below(disk, "backingStore", "source"), _below(disk, "backingStore", "format")
     if source is None:
         return None

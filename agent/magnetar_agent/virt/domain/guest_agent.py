@@ -29,7 +29,7 @@ class GuestAgent(Domains):
     """The part of ``LocalHypervisor`` that uses guest agents."""
 
     def freeze(self, uuid: str) -> bool:
-        """Call virDomainFSFreeze; after any error of the agent nothing is frozen."""
+        """Call virDomainFSFreeze. After an error of the guest agent, thaw: nothing is frozen then."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)
@@ -41,7 +41,7 @@ class GuestAgent(Domains):
         return True
 
     def thaw(self, uuid: str) -> None:
-        """Call virDomainFSThaw; a guest whose agent has stopped answering is only logged."""
+        """Call virDomainFSThaw. If the guest agent has stopped answering, only log that."""
         try:
             self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw(),
                        lane=Lane.AGENT)
@@ -49,7 +49,7 @@ class GuestAgent(Domains):
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
     def agent_connected(self, uuid: str) -> bool:
-        """Return the state of the channel, which QEMU reports when the guest opens it."""
+        """Return whether the guest agent's channel is connected: the guest has opened it."""
         connected: list[bool] = []
 
         def look(domain: Any) -> None:
@@ -63,7 +63,7 @@ class GuestAgent(Domains):
         return any(connected)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Call virDomainSetUserPassword. libvirt's messages do not contain the password."""
+        """Call virDomainSetUserPassword, whose error messages do not contain the password."""
         try:
             self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
                        lane=Lane.AGENT)

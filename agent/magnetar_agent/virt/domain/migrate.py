@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Live migration: peer to peer through unix sockets, with local disks, paused at the target until the agents permit it
-to run. Where post-copy is permitted, libvirt starts the guest at the target itself.
+"""Live migration: peer to peer through unix sockets, with local disks. The guest is paused at the target until the
+agents agree that it may run. With post-copy, libvirt starts the guest at the target itself.
 
 The pause makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and "there is a
 small chance" (its own words) that the guest already runs at the target then. A paused guest at the target cannot run in
@@ -55,7 +55,7 @@ class Migrations:
         return Path(socket_paths[0] if socket_paths else "/run/libvirt/libvirt-sock")
 
     def cpu(self, uuid: str) -> str | None:
-        """Return the CPU of a KVM guest; emulation provides any CPU that this QEMU knows."""
+        """Return the CPU of a KVM guest as XML; ``None`` for emulation, which provides any CPU that this QEMU knows."""
         def see(conn: Any) -> str | None:
             xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
             return cpu_models.migratable_cpu(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
@@ -97,7 +97,7 @@ class Migrations:
         self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
     def stray(self, uuid: str) -> None:
-        """Abort a job that no thread of this process watches, and wait for its end."""
+        """Abort the domain's job, which an earlier process of the agent began, and wait for its end."""
         def end(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             deadline = time.monotonic() + STRAY
@@ -120,8 +120,9 @@ class Migrations:
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Call virDomainMigrateToURI3 in a separate thread, while another one watches and steers. Raises
-        ``GuestSilent`` when QEMU does not answer: libvirt's job stays until it does, and ``stray`` ends it."""
+        """Call virDomainMigrateToURI3 in a separate thread, while this thread reports progress and enforces limits.
+        Raises ``GuestSilent`` when QEMU does not answer: libvirt's job stays until QEMU does, and ``stray`` ends the
+        job."""
         purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:
@@ -144,7 +145,7 @@ class Migrations:
 
 
 class _Work(threading.Thread):
-    """The call that lasts as long as the migration."""
+    """The thread of the call to libvirt, which lasts as long as the migration."""
 
     def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
         super().__init__(name="migrate", daemon=True)
@@ -169,11 +170,11 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Pause a guest without KVM while its memory is copied, after its *disks*.
+    """Pause a guest without KVM while its memory is copied; with *disks*, only after its disks.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. The host that takes the guest over,
-    or takes it back, lets it run again."""
+    migration out of ten, as panics of guests at the target, with libvirt alone too. The guest is resumed on the host
+    that it runs on afterwards."""
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:
@@ -203,7 +204,7 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
 
 
 class _Watch:
-    """Reports the progress, and acts when the migration is cancelled or takes too long."""
+    """The watch on a running migration: report its progress, and act when it is cancelled or takes too long."""
 
     def __init__(self, domain: Any, params: MigrationParams, on_progress: ProgressCallback) -> None:
         self.domain, self.params, self.on_progress = domain, params, on_progress
@@ -213,10 +214,11 @@ class _Watch:
         self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
     def until(self, work: _Work, on_cut_over: CutOverCallback) -> None:
-        """Start *work* and return at its end. Raises the reason for giving up, or libvirt's error.
+        """Start *work* and wait for its end. Raises libvirt's error, or the reason for which this watch aborted the
+        migration.
 
         *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest
-        would stand still for that long."""
+        would not run for that long."""
         process, over = _process(self.domain.name()), False
         watch = select.poll()
         try:
@@ -259,7 +261,7 @@ class _Watch:
             self._aborted = True
 
     def _allow_downtime(self) -> None:
-        """Tell libvirt the longest pause that the migration may make now; it grows with time.
+        """Set the longest downtime that libvirt may use now; it grows with time.
 
         A refused request is repeated at the next look."""
         since = time.monotonic() - self._began
@@ -270,10 +272,10 @@ class _Watch:
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Act on the time limit; return whether the action took effect.
+        """Take the action for an exceeded time limit. Return whether it took effect.
 
-        While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's error here; or, after an
-        earlier migration of this guest that failed, accepts and forgets it."""
+        QEMU cannot begin post-copy while disks are copied, before the copy of the memory: it refuses (an error of
+        libvirt), or, after an earlier failed migration of this guest, accepts the request and forgets it."""
         action = self.params.on_time_limit
         if action == "pause":
             self.domain.suspend()
@@ -287,7 +289,8 @@ class _Watch:
 
 
 def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
-    """Return pairs: from this second of the migration on, the guest may stand still for so many ms."""
+    """Return pairs (s, ms): the number of seconds after which a downtime is allowed, and that downtime in
+    milliseconds."""
     most, steps, delay = params.max_downtime, params.downtime_steps, params.downtime_delay
     if most is None:
         return []
@@ -297,13 +300,14 @@ def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
 
 
 def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
-    """Ask for post-copy; return whether it has begun. See ``_Watch._too_long``."""
+    """Call virDomainMigrateStartPostCopy. Return whether post-copy has begun; see ``_Watch._too_long``."""
     domain.migrateStartPostCopy()
     return bool(facts.get("memory_processed"))
 
 
 def _process(name: str) -> int | None:
-    """Return a descriptor that is readable once the domain's QEMU has ended; ``None`` when libvirt runs elsewhere."""
+    """Return a descriptor that becomes readable when the domain's QEMU ends; ``None`` when QEMU runs on another
+    machine."""
     try:
         return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
     except (OSError, ValueError):
@@ -343,7 +347,8 @@ def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
 
 
 def _told(facts: dict[str, Any]) -> dict[str, int]:
-    """Return the progress in bytes of memory and disks together."""
+    """Return the progress: done, total and remaining bytes of memory and disks together, and the dirty rate in
+    bytes/s."""
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
     return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
             "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}

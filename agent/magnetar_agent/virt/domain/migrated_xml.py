@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The XML of a running domain for the target of a live migration: names and addresses of this host are replaced by the
-target's."""
+"""The XML of a running domain for the target of a live migration: with the target's names and addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 
 def migrated_disks(xml: str, folder: Path) -> list[str]:
-    """Return targets of the disks whose content is copied: writable ones with names in *folder*. Volumes are not
+    """Return the targets of the disks whose content is copied: writable disks with paths in *folder*. Volumes are not
     copied.
     """
     targets = []
@@ -33,8 +32,8 @@ def migrated_disks(xml: str, folder: Path) -> list[str]:
 
 
 def target_domain_xml(xml: str, params: MigrationParams) -> str:
-    """Return the XML of a running domain for the target: with the folder, the networks and the paths to its volumes
-    (the disks with serial numbers) there."""
+    """Return the XML of a running domain, changed for the target host: with that host's folder, networks, devices and
+    paths to volumes (the disks with serial numbers)."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     source_folder, target_folder = (str(path) + "/" for path in params.folder)
     for element in root.iter():
@@ -63,7 +62,7 @@ def target_domain_xml(xml: str, params: MigrationParams) -> str:
 
 
 def _placement(root: ET.Element, target_root: ET.Element) -> None:
-    """Replace the CPUs, NUMA cells, pages and memory files of the source by the target's."""
+    """Replace the CPUs, NUMA cells, pages and memory files of the source by those in the target's XML."""
     vcpu, target_vcpu = root.find("vcpu"), target_root.find("vcpu")
     if vcpu is not None:
         vcpu.attrib.pop("cpuset", None)
@@ -84,10 +83,10 @@ def _placement(root: ET.Element, target_root: ET.Element) -> None:
 
 
 def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, str]) -> None:
-    """Replace the PCI devices of the source by the target's, in the order of their aliases.
+    """Replace the PCI devices of the source by those in the target's XML, in the order of their aliases.
 
-    NICs are left out: a migrating guest has released them. A guest started by an earlier agent has its devices in the
-    order of their addresses."""
+    NICs are skipped: a migrating guest has released them. Devices without an alias, of a guest started by an earlier
+    agent, are in the order of their addresses."""
     mine, new = ([device for device in each.iterfind("devices/hostdev") if device.get("type") == "pci"
                   and not is_nic_device(device)]
                  for each in (root, target_root))
@@ -102,7 +101,8 @@ def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, st
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:
-    """Set the NIC's port of OVN, or none: libvirt's other data of the source's port (such as a profile) is dropped."""
+    """Set the interface id of the OVN *port* of a NIC, or remove it. libvirt's other data of the source's port (such as
+    a profile) is dropped."""
     for old in card.findall("virtualport"):
         card.remove(old)
     if port:
@@ -110,8 +110,8 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
 
 
 def _shared(disk: ET.Element) -> str | None:
-    """Return the name that a disk that is not copied has on both hosts: a volume's serial number, or a server's own RBD
-    image."""
+    """Return an identifier that a disk that is not copied has on both hosts: a volume's serial number, or the name of a
+    server's own RBD image."""
     own_source = disk.find("source[@protocol='rbd']")
     return disk.findtext("serial") or (None if own_source is None else own_source.get("name"))
 

@@ -40,7 +40,8 @@ class Mirrors(Domains, Devices):
         return sizes[0]
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Call virDomainBlockCopy. QEMU copies only between disks of one size; of a larger raw one it uses a slice."""
+        """Call virDomainBlockCopy. QEMU copies only between disks of the same size: of a larger raw disk it gets a
+        slice."""
         qemu_img.check_backing_files([disk], self.qemu_user())
 
         def begin(domain: Any) -> None:
@@ -57,19 +58,19 @@ class Mirrors(Domains, Devices):
         self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state from the XML of the active domain, and virDomainGetBlockJobInfo."""
+        """Return the state of the copy, from the XML of the active domain and virDomainGetBlockJobInfo."""
         mirrors: list[Mirror | None] = []
         self._with(f"look at the copy of the disk {target} of", uuid,
                    lambda domain: mirrors.append(_mirror(domain, target)), missing_is_fine=True)
         return mirrors[0] if mirrors else None
 
     def pivot(self, uuid: str, target: str) -> None:
-        """Call virDomainBlockJobAbort with the flag to pivot: libvirt changes the definition too."""
+        """Call virDomainBlockJobAbort with the flag to pivot. libvirt changes the persistent definition too."""
         self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
                    lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """Call virDomainBlockJobAbort, if the job is ours."""
+        """Call virDomainBlockJobAbort, if the job copies to the disk *path*."""
         end = time.monotonic() + END
         while (current_copy := self.mirror(uuid, target)) is not None and current_copy.path == path:
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
@@ -81,7 +82,7 @@ class Mirrors(Domains, Devices):
 
 
 def _cut(disk: ET.Element, size: int) -> None:
-    """Limit the raw disk to *size* bytes for QEMU."""
+    """Limit QEMU to the first *size* bytes of the raw disk, by a slice in its XML."""
     source = disk.find("source")
     assert source is not None
     slices = ET.SubElement(source, "slices")

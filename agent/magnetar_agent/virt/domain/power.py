@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Domains on libvirt: read, defined, started, stopped. A domain without Magnetar's metadata is only read."""
+"""Domains of libvirt: read, define, start and stop them. A domain without Magnetar's metadata is only read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Domains:
         self._forms: set[str] = set()
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Make three calls for all domains and one for the XML of each new definition."""
+        """Return all domains by uuid, with three calls for all, and one for the XML of each changed definition."""
         return self.connection.call("list the domains", self._domains)
 
     def domain(self, uuid: str) -> DomainSeen | None:
@@ -75,7 +75,7 @@ class Domains:
         return render_domain(spec, "none", self.templates, caches)
 
     def define(self, spec: DomainSpec) -> None:
-        """Define the domain; refused when another owner's domain has the uuid or the name."""
+        """Define the domain. Raises ``Conflict`` when a domain of another owner has the uuid or the name."""
         def define(conn: Any) -> None:
             own_domain = _lookup(conn, spec.uuid)
             for existing in (own_domain, _named(conn, spec.name) if own_domain is None or own_domain.name() != spec.name
@@ -93,7 +93,7 @@ class Domains:
         self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
     def undefine(self, uuid: str) -> None:
-        """Undefine with managed save, NVRAM, TPM and the metadata of snapshots and checkpoints."""
+        """Undefine the domain, with its managed save, NVRAM, TPM, and the metadata of snapshots and checkpoints."""
         def undefine(domain: Any) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -105,7 +105,7 @@ class Domains:
         tpm.forget_tpm(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Call virDomainCreate: boots, or restores the managed save. A crashed domain is destroyed first."""
+        """Call virDomainCreate, which boots the domain or restores its managed save. Destroy a crashed domain first."""
         def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -124,7 +124,7 @@ class Domains:
         self._with("shut down", uuid, shutdown)
 
     def destroy(self, uuid: str) -> None:
-        """Call virDomainDestroy; a later look tells whether it failed because the domain was off already."""
+        """Call virDomainDestroy. An error is ignored if the domain is off afterwards."""
         def destroy(domain: Any) -> None:
             try:
                 domain.destroy()
@@ -141,7 +141,7 @@ class Domains:
         self._with("pause", uuid, pause)
 
     def resume(self, uuid: str) -> None:
-        """Call virDomainResume; virDomainPMWakeup for a guest that put itself to sleep."""
+        """Call virDomainResume, or virDomainPMWakeup for a guest that has put itself to sleep."""
         def resume(domain: Any) -> None:
             now = domain.state()[0]
             if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
@@ -189,8 +189,8 @@ class Domains:
         return domains
 
     def _file(self, name: str) -> tuple[int, ...] | None:
-        """Return the state of the file that holds libvirt's definition: it is replaced with every change, and before
-        any client sees the change. ``None`` when it cannot be read."""
+        """Return inode, time and size of the file with libvirt's definition of the domain *name*. libvirt replaces the
+        file with every change, before any client sees the change. ``None`` when the file cannot be read."""
         if self.connection.uri != "qemu:///system":
             return None
         try:
@@ -215,13 +215,13 @@ class Domains:
 
     def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain, if it is ours. *lane*, *kind*: see ``ConnectionPool.ask``."""
+        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's, or, unless
+        *missing_is_fine*, is missing. *lane*, *kind*: see ``ConnectionPool.ask``."""
         self._with_seen(purpose, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
     def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain and the facts of its XML (with *flags*; without, of the running domain), if it is
-        ours."""
+        """Call *act* with the domain and the facts in its XML (live, unless *flags* say otherwise); see ``_with``."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
             if domain is None:
@@ -245,7 +245,7 @@ class Domains:
 
 
 class _Gone(Exception):
-    """The domain vanished while it was being read."""
+    """The domain was removed while it was being read."""
 
 
 def _gone_is_gone(call: Callable[[], T]) -> T:

@@ -43,7 +43,8 @@ class Statistics:
         raise NotImplementedError
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
-        """Make one call for all counters, and one for the live XML, which maps devices to their owners."""
+        """Return the usage of a domain, with one call for all counters, and one for the live XML, which tells which
+        device is which."""
         figures: list[dict[str, Any]] = []
 
         def look(domain: Any) -> None:
@@ -64,13 +65,14 @@ class Statistics:
         return figures[0] if figures else None
 
     def uptime(self) -> dict[str, Any]:
-        """Read /proc/uptime, /proc/loadavg, and the sessions of systemd-logind."""
+        """Return uptime, load and sessions of the host, from /proc/uptime, /proc/loadavg and systemd-logind."""
         return {"time": time.strftime("%H:%M:%S"),
                 "uptime": int(float(Path("/proc/uptime").read_text().split()[0])), "users": _users(),
                 "load_average": [float(load) for load in Path("/proc/loadavg").read_text().split()[:3]]}
 
     def _age(self, name: str) -> int | None:
-        """Return the seconds since QEMU of a domain was started; ``None`` when its file cannot be read."""
+        """Return the seconds since the domain's QEMU was started; ``None`` when libvirt's file of its process cannot be
+        read."""
         if self.connection.uri != "qemu:///system":
             return None
         try:
@@ -80,7 +82,8 @@ class Statistics:
 
 
 def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> dict[str, Any]:
-    """Return libvirt's *stats* of a domain with this live *xml*, in the words of the protocol; no side effects."""
+    """Return the statistics in the form of ``LocalHypervisor.statistics``, from libvirt's *stats* and the domain's live
+    *xml*. No side effects."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {"virt_type": root.get("type", ""), "uptime": uptime, "cpus": _cpus(stats), "memory": _memory(stats),
             "disks": [{"device": device, **_counters(stats, f"block.{at}.", DISK_COUNTERS, _DISK)}
@@ -89,8 +92,8 @@ def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> d
 
 
 def _cpus(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the CPUs that are plugged in; libvirt has no time for a CPU without a thread of its own (emulation in
-    one)."""
+    """Return the plugged-in CPUs. ``time`` is ``None`` for a CPU without a separate thread (emulation in one
+    thread)."""
     return [{"id": at, "time": stats.get(f"vcpu.{at}.time")}
             for at in range(stats.get("vcpu.maximum", 0)) if f"vcpu.{at}.state" in stats]
 
@@ -113,7 +116,7 @@ def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _named(stats: Mapping[str, Any], group: str) -> list[tuple[int, str]]:
-    """Return number and name of the devices of a group; libvirt leaves out devices without a name."""
+    """Return number and name of each device of a *group* in *stats*; libvirt leaves out devices without a name."""
     return [(at, stats[f"{group}.{at}.name"]) for at in range(stats.get(f"{group}.count", 0))
             if f"{group}.{at}.name" in stats]
 

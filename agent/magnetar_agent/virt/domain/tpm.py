@@ -33,13 +33,13 @@ class Tpms:
     """The TPM part of ``LocalHypervisor``."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
-        """Write a tar archive of libvirt's files."""
+        """Write a tar archive of the TPM files that libvirt has for the domain."""
         with _told(uuid):
             _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Write next to the existing files, then replace these. libvirt gives them to swtpm's user when the domain
-        starts."""
+        """Replace the domain's TPM files by those in the archive, after all have been written. libvirt makes swtpm's
+        user their owner when the domain starts."""
         if path.exists():
             with _told(uuid):
                 _load(uuid, path)
@@ -58,8 +58,8 @@ def _save(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _opened(uuid: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield open files, each with its name in an archive. The folders below the domain's belong to swtpm's user: a
-    guest that has broken out of its TPM may swap names there, so no name is followed."""
+    """Yield the domain's TPM files: their names in an archive, and open descriptors. The folders belong to swtpm's
+    user: a guest that has broken out of its TPM may replace names there, so no link is followed."""
     with ExitStack() as stack:
         files = []
         for version in VERSIONS:
@@ -109,7 +109,7 @@ def _load(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _told(uuid: str) -> Iterator[None]:
-    """Turn errors of files into errors of the hypervisor."""
+    """Turn ``OSError`` into ``HypervisorError``."""
     try:
         yield
     except OSError as error:
@@ -125,7 +125,7 @@ def forget_tpm(uuid: str) -> None:
 
 @contextmanager
 def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
-    """Give libvirt the secret of the domain's TPM for the duration of the context, in its memory only
+    """Define the secret of the domain's TPM in libvirt for the duration of the context, in memory only
     (virSecretDefineXML, private and ephemeral)."""
     if secret is None:
         yield
@@ -138,7 +138,7 @@ def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
 
 
 def lend_tpm_secret(conn: Any, uuid: str, secret: str) -> None:
-    """Give libvirt the secret of the domain's TPM until it is taken back."""
+    """Define the secret of the domain's TPM in libvirt, until ``take_back_tpm_secret``."""
     conn.secretDefineXML(_XML.format(uuid=uuid)).setValue(secret.encode())
 
 

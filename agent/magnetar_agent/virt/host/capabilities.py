@@ -55,7 +55,8 @@ class Capabilities:
         self._lacks: str | None = None
 
     def host(self) -> dict[str, Any]:
-        """Return facts under the names of ``kinds.host``; ``kvm`` as known now."""
+        """Return the host's facts, by the names of ``kinds.host``. ``kvm`` is the result so far: this does not wait for
+        the probe."""
         facts = dict(self._of_host())
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
@@ -65,20 +66,22 @@ class Capabilities:
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
-        """Wait for the probe, which takes some seconds after the first start of the agent on a host."""
+        """Return the result of the probe. Wait for it: after the first start of the agent on a host it takes some
+        seconds."""
         return self.probe.wait()
 
     def serves_shares(self) -> bool:
-        """Return whether libvirt can find virtiofsd: QEMU's own, or a separate package's."""
+        """Return whether libvirt can find virtiofsd, QEMU's or that of a separate package."""
         return any(path.exists() for path in VIRTIOFSD)
 
     def has_spice(self) -> bool:
-        """Return whether libvirt reports SPICE for this QEMU: distributions may have SPICE as a module in a separate
+        """Return whether libvirt reports SPICE for this QEMU. In some distributions SPICE is a module in a separate
         package."""
         return bool(self._of_host()["spice"])
 
     def lacks_traffic_control(self) -> str:
-        """Try libvirt's setup for a NIC's bandwidth, on the loopback of a separate network namespace."""
+        """Return the error of libvirt's commands that limit a NIC's bandwidth, tried on the loopback of a separate
+        network namespace; "" without one."""
         if self._lacks is None:
             try:
                 run_program(["unshare", "--net", "sh", "-ec", TRAFFIC_CONTROL], "limit a network device")
@@ -88,18 +91,20 @@ class Capabilities:
         return self._lacks
 
     def numa_cells(self) -> list[HostCell]:
-        """Read libvirt's capabilities on each call: pages can be reserved while the host runs."""
+        """Return the NUMA cells from libvirt's capabilities, read at each call: pages can be reserved while the host
+        runs."""
         def ask(conn: Any) -> list[HostCell]:
             root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
             return host_cells(root)
         return self.connection.call("look at the host's NUMA cells", ask, Lane.HOST)
 
     def qemu_group(self) -> int:
-        """Return the group that QEMU runs with."""
+        """Return the id of the group that QEMU runs with."""
         return self.qemu_user()[1]
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return user and group of libvirt's DAC label; without one, the machine's usual ones for QEMU."""
+        """Return the ids of user and group in libvirt's DAC label; without a label, those of the machine's usual QEMU
+        user."""
         user_and_group: tuple[int, int] | None = self._of_host()["qemu_user"]
         for name in () if user_and_group else ("libvirt-qemu", "qemu"):
             with contextlib.suppress(KeyError):
@@ -173,8 +178,8 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
 
 
 def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
-    """Return the machine types of each architecture in libvirt's *capabilities*, each with the name of its version: its
-    own name, except for aliases."""
+    """Return the machine types of each architecture in libvirt's *capabilities*: name to versioned name, which differs
+    for aliases only."""
     types: dict[str, dict[str, str]] = {}
     for arch in capabilities.iterfind("guest/arch"):
         arch_types = types.setdefault(arch.get("name", ""), {})
@@ -184,7 +189,7 @@ def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
 
 
 def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
-    """Return architectures that QEMU emulates, other than the host's own, with a firmware that libvirt knows."""
+    """Return the architectures other than the host's own that QEMU emulates and for which libvirt knows a firmware."""
     host_arch, emulated = capabilities.findtext("host/cpu/arch", ""), []
     for arch, machine in architectures.MACHINES.items():
         if arch != host_arch and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
@@ -197,8 +202,8 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
 
 def _of_domains(conn: Any, machine: str, capability: str, arch: str | None = None,
                 type: str | None = None) -> ET.Element:
-    """Return libvirt's capabilities for guests of a *machine*. When its emulator does not report them, *capability* is
-    reported as missing: all other facts of the host remain."""
+    """Return libvirt's domain capabilities for a *machine*; empty, with a warning, if libvirt has none. The host then
+    reports *capability* as missing, and all other facts."""
     try:
         return ET.fromstring(conn.getDomainCapabilities(None, arch, machine, type))  # noqa: S314 (libvirt wrote it)
     except libvirt.libvirtError as error:
@@ -230,8 +235,8 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
 
 
 def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
-    """Return ``memory_encryption`` of ``kinds.Host`` from libvirt's domain capabilities. libvirt before 8.0 reports no
-    number of guests, which counts as no limit. 0 means that the firmware has it disabled."""
+    """Return ``memory_encryption`` of ``kinds.Host`` from libvirt's domain capabilities. libvirt before 8.0 does not
+    report the limit of guests: then there is no limit. A limit of 0 means that the firmware has SEV disabled."""
     sev = domains.find("features/sev")
     if sev is None or sev.get("supported") != "yes":
         return {}
@@ -251,7 +256,7 @@ def _disk_encryption() -> list[str]:
 
 
 def _enum(domains: ET.Element, path: str) -> set[str | None]:
-    """Return the values of one element in libvirt's domain capabilities."""
+    """Return the values of the element at *path* in libvirt's domain capabilities."""
     return {value_element.text for value_element in domains.iterfind(f"{path}/value")}
 
 
@@ -260,7 +265,7 @@ def _version(number: int) -> str:
 
 
 def _processor() -> str:
-    """Return the model in /proc/cpuinfo: libvirt has only the nearest model with a name."""
+    """Return the CPU's model from /proc/cpuinfo, since libvirt reports only the nearest model that it knows by name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -271,7 +276,7 @@ def _processor() -> str:
 
 
 def _dac_user(root: ET.Element) -> tuple[int, int] | None:
-    """Return user and group of QEMU, such as ``+64055:+64055``."""
+    """Return the ids of QEMU's user and group from a label such as ``+64055:+64055``; ``None`` without a label."""
     for model in root.iterfind("host/secmodel"):
         label = model.findtext("baselabel", "")
         if model.findtext("model") == "dac" and ":+" in label:

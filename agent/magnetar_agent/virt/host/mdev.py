@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Mediated devices through libvirt's node devices, which need mdevctl on the host: the agent itself does not write to
+"""Mediated devices, created through libvirt's node devices, which need mdevctl on the host. The agent does not write to
 sysfs."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def node_name(address: str) -> str:
 
 
 def mdev_of(text: str) -> Mdev | None:
-    """Return the mediated device in libvirt's XML of a node device; ``None`` when its parent is no PCI device."""
+    """Return the mediated device in libvirt's XML of a node device; ``None`` when its parent is not a PCI device."""
     root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
     kind, capability = root.find("capability/type"), root.find("capability")
     parent = root.findtext("parent", "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A test whether KVM works on this host: a guest must really run; /dev/kvm alone proves nothing.
+"""A test that KVM works on this host: it runs a real guest, because /dev/kvm alone proves nothing.
 
-On some machines /dev/kvm opens and guests then hang. So QEMU is started directly (libvirt would wait until its end)
+On some machines /dev/kvm opens and guests then hang. So QEMU is started directly (libvirt would wait until it ends)
 with a small firmware, ``probe.s``: it switches to 64-bit mode with paging, waits in ``hlt`` for five timer interrupts,
 and only then writes to QEMU's exit port.
 """
@@ -53,12 +53,13 @@ def probe_firmware() -> bytes:
 
 
 def qemu_program() -> str | None:
-    """Return the QEMU of this machine's architecture; ``None`` without one."""
+    """Return the path of QEMU for this machine's architecture; ``None`` if it is not installed."""
     return shutil.which(f"qemu-system-{platform.machine()}") or shutil.which("qemu-kvm", path="/usr/libexec:/usr/bin")
 
 
 def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
-    """Run the guest under *accel*; return whether it ran, and the reason. *stop* ends it early."""
+    """Run the guest under *accel* for at most *limit* seconds. Return whether it ran, and the reason. *stop* ends it
+    early."""
     program = qemu_program()
     if platform.machine() != "x86_64":
         return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
@@ -92,13 +93,15 @@ def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | 
 
 
 def _dying() -> list[str]:
-    """Return a command prefix that ends a hanging guest with this thread, also when the agent is killed."""
+    """Return a command prefix that kills the program when the thread that started it ends, also when the agent is
+    killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 class Kvm:
-    """The outcome of ``probe_kvm``: found once per boot and QEMU in the background, and stored in *folder*."""
+    """The result of ``probe_kvm``, which runs in the background once per boot and version of QEMU. It is stored in
+    *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"
@@ -109,16 +112,16 @@ class Kvm:
         self._thread.start()
 
     def seen(self) -> dict[str, Any]:
-        """Return ``{"usable", "reason", "checked_at"}`` as known now."""
+        """Return the result so far as ``{"usable", "reason", "checked_at"}``, without waiting."""
         return dict(self._answer)
 
     def wait(self) -> dict[str, Any]:
-        """Return the same, once it is known: at most slightly after the limit of the probe."""
+        """Return the result as ``seen`` does. Wait for it, slightly longer than the limit of the probe at most."""
         self._known.wait(LIMIT + 5)
         return self.seen()
 
     def close(self) -> None:
-        """End the probe; a later outcome is not stored."""
+        """Stop the probe; a result that comes later is not stored."""
         self._stop.set()
         self._thread.join(LIMIT)
 
@@ -151,7 +154,7 @@ class Kvm:
 
 
 def _stamp() -> str:
-    """Return a text that changes whenever QEMU is replaced, without starting QEMU."""
+    """Return a text that changes whenever QEMU is replaced. QEMU is not started for it."""
     program = qemu_program()
     if program is None:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Vital product data (VPD) of PCI devices from libvirt's node devices, which have it since libvirt 7.9.0."""
+"""Vital product data (VPD) of PCI devices, from libvirt's node devices (libvirt 7.9.0 or newer)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ProductData:
     _serials: Mapping[str, str] = MappingProxyType({})
 
     def card_serials(self) -> Mapping[str, str]:
-        """Call virConnectListAllNodeDevices. Reading a card's data is slow, and the data does not change: each device
-        is read once, until it is removed."""
+        """Call virConnectListAllNodeDevices. Reading the data of a card is slow and the data does not change, so each
+        device is read once, until it is removed."""
         def look(conn: Any) -> dict[str, str]:
             known_serials, serials = self._serials, {}
             for device in conn.listAllDevices(_WITH_DATA) if _WITH_DATA else ():
@@ -48,6 +48,6 @@ def serial_number(text: str) -> str:
 
 
 def _address(name: str) -> str:
-    """Return the address of libvirt's node device of a name such as ``pci_0000_3b_00_2``."""
+    """Return the PCI address of a node device from its *name* in libvirt, such as ``pci_0000_3b_00_2``."""
     domain, bus, slot, function = name.removeprefix("pci_").split("_")
     return f"{domain}:{bus}:{slot}.{function}"

@@ -2,7 +2,7 @@
 """Connections in the kernel's connection tracking, listed and removed over netlink
 (linux/netfilter/nfnetlink_conntrack.h).
 
-TCP connections are left out: without acknowledgements a sender stops. Connections in zones are left out too: Open
+TCP connections are left out: a sender without acknowledgements stops. Connections in zones are left out too: Open
 vSwitch tracks them for OVN, whose networks may use any addresses, also addresses of guests on bridges."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 36, socket.AF_INET6: 60}
 
 
 class FlowEnd(NamedTuple):
-    """A connection as seen from one of its ends: the address *here*, the address *there*, and the destination *port*
-    (for ICMP: the type, and the *code*)."""
+    """A connection as one of its ends sees it: its own address *here*, the other end's address *there*, and the
+    destination *port* (for ICMP: the type, and the *code*)."""
 
     here: str
     there: str
@@ -41,8 +41,8 @@ class FlowEnd(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A connection: its *protocol*, as its originator sees it (*sent*), and as the other end does (*heard*): the host
-    may translate addresses in between. *key*: identifies it for the kernel."""
+    """A connection of a *protocol*. *sent*: as its originator sees it; *heard*: as the other end sees it. They differ
+    when the host translates addresses. *key*: the kernel's identifier."""
 
     protocol: int
     sent: FlowEnd
@@ -74,7 +74,8 @@ def list_flows() -> Iterator[Flow]:
 
 
 def end_flows(flows: Iterable[Flow]) -> int:
-    """Remove *flows* from the kernel's tracking; missing ones are no error. Return their number. Raises ``OSError``."""
+    """Remove *flows* from the kernel's tracking; ignore missing ones. Return the number of removed ones. Raises
+    ``OSError``."""
     count = 0
     with _socket() as line:
         for flow in flows:

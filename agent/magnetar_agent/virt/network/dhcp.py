@@ -19,7 +19,7 @@ MESSAGE_TYPE, RELEASE, SERVER_ID, END = 53, 7, 54, 255
 
 
 def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
-    """Return the message that releases *address* of *mac* to *server*."""
+    """Return the DHCPRELEASE message with which *mac* releases *address* to *server*. *xid*: its transaction id."""
     head = struct.pack(">BBBB4sHH4s4s4s4s16s64s128s", REQUEST, ETHERNET, 6, 0, xid, 0, 0, IPv4Address(address).packed,
                        bytes(4), bytes(4), bytes(4), bytes.fromhex(mac.replace(":", "")), b"", b"")
     options = bytes((MESSAGE_TYPE, 1, RELEASE, SERVER_ID, 4)) + IPv4Address(server).packed + bytes((END,))
@@ -27,8 +27,8 @@ def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
 
 
 def release_lease(bridge: str, server: str, mac: str, address: str) -> None:
-    """Send it to the dnsmasq that listens as *server* on *bridge*. There is no answer; losing the message only delays
-    the next use of the address."""
+    """Send a DHCPRELEASE for *mac* to the dnsmasq that listens as *server* on *bridge*. There is no answer; a lost
+    message only delays the next use of the address."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode())

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filter of taps by security groups, in the table of family bridge of ``port_filter``.
+"""The rules of security groups for taps, in the table of family bridge of ``port_filter``.
 
-A tap with groups has an element in two maps, which lead its frames to the chains of its *set of groups*: these are the
-same for all taps with these groups. A chain has the rules of the groups, and drops all other frames. The addresses of a
+A tap with groups has an element in two maps, which send its frames to the chains of its *set of groups*: taps with the
+same groups share the chains. A chain has the rules of the groups, and drops all other frames. The addresses of a
 group's ports are a set: a port that is added or removed changes elements, and no rule.
 
 Answers need no rule. The kernel tracks connections: in bridges themselves if it has nf_conntrack_bridge, otherwise in
-the IP layer, which sees bridged packets when br_netfilter is on. Both leave ``ANSWER`` in the packet's mark. In the
-original direction of a connection each packet needs a rule, so that removing a rule ends its connections. With UDP and
-similar protocols an end may send answers without new requests: the kernel is told to forget such connections
-(``forbidden_flows``).
+the IP layer, which sees bridged packets when br_netfilter is on. Both set the mark ``ANSWER`` on packets that are
+answers. In the original direction of a connection each packet needs a rule, so removing a rule ends its connections.
+With UDP and similar protocols an end may send answers without new requests: so the kernel is told to forget such
+connections (``forbidden_flows``).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Element = tuple[str, str]
 
 
 def is_used(desired: PortFilter) -> bool:
-    """Return whether a port has groups."""
+    """Return whether any port has security groups."""
     return any(port.groups is not None for port in desired.ports)
 
 
 def group_elements(desired: PortFilter) -> Iterator[Element]:
-    """Yield (map or set, element) for all maps and sets."""
+    """Yield each element with the name of its map or set, for all maps and sets of security groups."""
     for port in desired.ports:
         if port.groups is None:
             continue
@@ -60,7 +60,7 @@ def group_elements(desired: PortFilter) -> Iterator[Element]:
 
 
 def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
-    """Return the maps and sets: name to kind (map or set), and type."""
+    """Return the maps and sets of security groups: name to kind (map or set) and type."""
     named_sets = {"sends": ("map", "type ifname : verdict;"), "hears": ("map", "type ifname : verdict;"),
                   "resolvers": ("set", "type ifname . ipv4_addr;")} if is_used(desired) else {}
     for group in desired.groups:
@@ -70,15 +70,15 @@ def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
 
 
 def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
-    """Return the chains of all sets of groups that ports have: name to rules."""
+    """Return the chains of all combinations of groups that ports have: name to rules."""
     groups_by_id = {group.id: group for group in desired.groups}
     return {_chain(groups, direction): tuple(_rules(groups_by_id, groups, direction))
             for groups in {port.groups for port in desired.ports if port.groups is not None} for direction in MAPS}
 
 
 def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str, ...]:
-    """Return the chains that do not depend on groups. *metadata*: the prefix of the metadata service's devices;
-    *bridges_follow*: whether bridges track connections themselves."""
+    """Return the chains of family bridge that do not depend on groups. *metadata*: the prefix of the metadata service's
+    devices; *bridges_follow*: whether bridges track connections themselves."""
     follow = (f"chain followed {{ type filter hook prerouting priority {FOLLOWED}; policy accept;", *_ANSWERS, "}")
     return (
         f"chain asking {{ type filter hook prerouting priority {ASKING}; policy accept;",
@@ -99,13 +99,15 @@ def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str,
 
 
 def following_chains() -> tuple[str, ...]:
-    """Return the chains of family inet: the IP layer tracks connections of the host, and those it routes."""
+    """Return the chains of family inet, which mark answers among the packets that the host sends, receives or
+    routes."""
     return tuple(line for hook in ("prerouting", "output") for line in (
         f"chain followed_{hook} {{ type filter hook {hook} priority {FOLLOWED}; policy accept;", *_ANSWERS, "}"))
 
 
 def group_change(table: str, loaded: PortFilter, desired: PortFilter) -> tuple[str, str]:
-    """Return the commands before and after the change of elements: additions of sets and chains, and removals."""
+    """Return two scripts: to add sets and chains, before elements are changed, and to remove sets and chains,
+    afterwards."""
     had, has, old, new = group_chains(loaded), group_chains(desired), group_sets(loaded), group_sets(desired)
     first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
@@ -166,7 +168,8 @@ _Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
 
 
 def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset[str]:
-    """Return the taps with groups that are permitted less than in *loaded* (``None``: unknown)."""
+    """Return the taps with security groups that *desired* permits less than *loaded* does (``None``: unknown, so all
+    such taps)."""
     ports = [port for port in desired.ports if port.groups is not None]
     if loaded is None or not ports:
         return frozenset(port.tap for port in ports)
@@ -191,9 +194,9 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
     """Yield the *flows* from or to one of these *taps* that no rule permits now. Ports with unknown addresses have
     none.
 
-    If neither end is a port's own address, the flow may belong to any port that may send from a network with one of
-    them, in either direction: it ends when none of these ports permits it. That ends no other port's flow, which its
-    rules permit."""
+    If neither end has the address of a port, the flow may belong to any port that may send from a network with such an
+    address, in either direction: it ends when none of these ports permits it. A flow that the rules of its port permit
+    never ends."""
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
@@ -218,7 +221,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
 
 
 def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
-    """Return the ports by address, and a function that returns ports that may send from a network with an address."""
+    """Return a mapping from address to its ports, and a function: from an address to the ports that may send from a
+    network with it."""
     owners: dict[str, list[Port]] = {}
     wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # (version, host bits) to network number to ports
     for port in ports:
@@ -245,7 +249,8 @@ def _all_rules(groups_by_id: Mapping[str, PortGroup], groups: Iterable[str]) -> 
 
 
 def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
-    """Parse the rules once, however many connections a guest has made."""
+    """Return the *rules* with parsed prefixes, by direction and IP version. They are parsed once for all
+    connections."""
     parsed_rules: _Parsed = {}
     for rule in rules:
         parsed_rules.setdefault((rule.direction, rule.version), []).append(
@@ -254,7 +259,7 @@ def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
 
 
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
-    """Return whether each port may have the connection without a rule: DHCP, and DNS at the host."""
+    """Return whether the connection is permitted without a rule, as for every port: DHCP, and DNS at the host."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 

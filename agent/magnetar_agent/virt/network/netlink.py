@@ -28,7 +28,7 @@ def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Return start and end of each attribute's content, by number."""
+    """Return the start and end of the content of each attribute, by the attribute's number."""
     places = {}
     while at + _ATTRIBUTE.size <= end:
         length, number = _ATTRIBUTE.unpack_from(reply, at)
@@ -38,5 +38,5 @@ def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, i
 
 
 def aligned_size(size: int) -> int:
-    """Return *size* rounded up to the start of the next item."""
+    """Return *size* rounded up to netlink's alignment, where the next item starts."""
     return (size + 3) & ~3

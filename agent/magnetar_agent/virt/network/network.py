@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks on libvirt, their leases, and the bridges of the host. Networks without our metadata are only read."""
+"""Networks of libvirt, their leases, and the bridges of the host. Networks without Magnetar's metadata are only
+read."""
 
 from __future__ import annotations
 
@@ -44,17 +45,17 @@ class LibvirtNetworks:
     _reserving = threading.Lock()
 
     def bridges(self) -> frozenset[str]:
-        """Return devices under /sys/class/net that are bridges."""
+        """Return the names of the bridges under /sys/class/net."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Run ip-link(8), which asks the card's driver."""
+        """Set options of a virtual function by ip-link(8), which passes them to the card's driver."""
         words = [part for setting in settings.items() for part in setting]
         run_program(["ip", "link", "set", "dev", card, "vf", str(number), *words],
                     f"set virtual function {number} of {card}")
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Run ovs-vsctl(8), as libvirt does for taps, and ip-link(8)."""
+        """Run ovs-vsctl(8), with the values that libvirt sets for taps, and ip-link(8)."""
         purpose = f"plug {netdev} into Open vSwitch, or pull it out"
         if desired is None:
             run_program(["ovs-vsctl", "--timeout=30", "--if-exists", "del-port", netdev], purpose)
@@ -79,7 +80,7 @@ class LibvirtNetworks:
         return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
-        """Read routes of all tables, and addresses."""
+        """Return the host's routes of all tables, and its addresses; see ``routes``."""
         return routes.list_ip_routes()
 
     def networks(self) -> dict[str, NetworkSeen]:
@@ -146,7 +147,7 @@ class LibvirtNetworks:
         self._reserve(f"reserve {address} on the network {network}", network, change)
 
     def release(self, network: str, mac: str) -> None:
-        """Undo ``reserve``, and end the lease, even if libvirt does not know it yet."""
+        """Remove the reservation of ``reserve``, and end the lease, even if libvirt does not know the lease yet."""
         leased: set[str] = set()
 
         def change(hosts: dict[str, str]) -> dict[str, str]:
@@ -162,7 +163,8 @@ class LibvirtNetworks:
                 dhcp.release_lease(bridge, server, mac, address)
 
     def _reserve(self, purpose: str, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Update the definition, then the running network; skip correct entries."""
+        """Apply *change* to the DHCP reservations of a network (address by MAC): in its definition, then in the running
+        network."""
         def act(conn: Any) -> None:
             network = _lookup(conn, name)
             if network is None:
@@ -199,8 +201,8 @@ class LibvirtNetworks:
         return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Read the live XML of each active domain twice: a device that is in both was the domain's in between, when its
-        number was read."""
+        """Return the taps of active domains. Read each domain's live XML before and after the numbers of its devices: a
+        device that is in both was the domain's when its number was read."""
         def taps(conn: Any) -> list[Tap]:
             stable_taps = []
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
@@ -225,7 +227,8 @@ def _domain(conn: Any, uuid: str) -> Any:
 
 
 def _plugged(domain: Any) -> list[tuple[str, str, str, bool]]:
-    """Return MAC, tap and bridge of each NIC of a running domain of ours, and whether that bridge is Open vSwitch's."""
+    """Return for each NIC of a running domain of Magnetar: MAC, tap, bridge, and whether the bridge is Open
+    vSwitch's."""
     try:
         if not domain.isActive():
             return []
@@ -267,14 +270,14 @@ def _see(network: Any) -> NetworkSeen | None:
 
 
 def _cidrs(root: ET.Element) -> tuple[str, ...]:
-    """Return the IPv4 networks of the hosts of a libvirt network."""
+    """Return the IPv4 networks of a libvirt network, from its XML."""
     prefixes = ((ip.get("address"), ip.get("prefix") or ip.get("netmask") or "32") for ip in root.iterfind("ip")
                 if ip.get("family", "ipv4") == "ipv4")
     return tuple(str(IPv4Interface(f"{address}/{size}").network) for address, size in prefixes)
 
 
 def _served(conn: Any, name: str) -> tuple[str, str]:
-    """Return the bridge of a network, and the host's address on it."""
+    """Return the bridge of a libvirt network, and the host's address on it; "" if missing."""
     network = _lookup(conn, name)
     if network is None:
         return "", ""
@@ -289,7 +292,7 @@ def _owned(network: Any) -> bool:
 
 
 def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
-    """Call virNetworkUpdate for a network that reads no file."""
+    """Change DHCP reservations with virNetworkUpdate, for a network whose dnsmasq reads no file of reservations."""
     hosts_before = _hosts(xml)
     hosts_after = change(hosts_before)
     for command, hosts, other_hosts in ((_DELETE, hosts_before, hosts_after), (_ADD, hosts_after, hosts_before)):
@@ -299,7 +302,7 @@ def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str,
 
 
 def _hosts(xml: str) -> dict[str, str]:
-    """Return the addresses reserved in DHCP, by MAC."""
+    """Return the addresses that a network's XML reserves in DHCP, by MAC."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {host.get("mac", "").lower(): host.get("ip", "") for host in root.iterfind("ip/dhcp/host")
             if host.get("mac")}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A check whether this host can plug in ports of OVN, by Open vSwitch's database and ovn-controller at their sockets.
-
-Both speak JSON-RPC: OVSDB by RFC 7047, daemons as ``ovs-appctl`` does (ovs-appctl(8)). Nothing is changed.
+"""A check that ports of OVN can be plugged in on this host. It asks Open vSwitch's database and ovn-controller at their
+sockets. Both speak JSON-RPC: OVSDB by RFC 7047, daemons as ``ovs-appctl`` does (ovs-appctl(8)). Nothing is changed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MOST = 2**20
 
 
 def inspect_integration_bridge(bridge: str, run: Path = RUN) -> IntegrationBridge:
-    """Return the bridge as it is; its ``reason`` names the first thing that the host lacks."""
+    """Return the state of the *bridge*; its ``reason`` names the first requirement that the host does not meet."""
     database = run / "openvswitch/db.sock"
     if not shutil.which("ovs-vsctl"):
         return _lacking(bridge, "it has no ovs-vsctl, by which libvirt plugs them in. Install Open vSwitch (package "
@@ -66,7 +65,7 @@ def _lacking(bridge: str, reason: str) -> IntegrationBridge:
 
 
 def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the row of the bridge, if there is one, and the row of Open vSwitch."""
+    """Return the rows of the bridge (one or none), and the rows of the table Open_vSwitch."""
     results = _asked(database, "transact", [
         "Open_vSwitch", {"op": "select", "table": "Bridge", "where": [["name", "==", bridge]],
                          "columns": ["datapath_type"]},
@@ -82,14 +81,15 @@ def _older(version_text: str, daemon: str, least: tuple[int, int]) -> str:
 
 
 def _too_old(version: str) -> str:
-    """Return why a controller of this *version* is too old; "" if it is not."""
+    """Return why an ovn-controller of this *version* is too old; "" if it is not."""
     old = _older(version, "ovn-controller", OLDEST)
     return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests "
                     "send as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
-    """Return a daemon's answers to *questions*; ``[]`` when none runs. Sockets of killed ones may still exist."""
+    """Return a daemon's answers to *questions*; ``[]`` when no daemon answers. Sockets of killed daemons may still
+    exist."""
     for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
             return [str(_asked(path, question, [])).strip() for question in questions]
@@ -99,7 +99,8 @@ def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
 
 
 def _asked(path: Path, method: str, parameters: list[Any]) -> Any:
-    """Return the result of one call. Raises ``OSError``, or ``ValueError`` for a malformed answer."""
+    """Return the result of a JSON-RPC call at the socket *path*. Raises ``OSError``, or ``ValueError`` for an error or
+    a malformed answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(TIMEOUT)
         line.connect(str(path))

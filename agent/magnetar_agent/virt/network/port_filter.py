@@ -120,7 +120,7 @@ def removal_script(prefix: str) -> str:
 
 
 def change_script(loaded: PortFilter, desired: PortFilter) -> str:
-    """Return a script with the difference between the two, in one transaction."""
+    """Return a script that changes the tables from *loaded* to *desired*, in one transaction."""
     had, has = (port_elements(replace(port_filter, ports=port_filter.ports - other.ports,
                                       groups=port_filter.groups - other.groups))
                 for port_filter, other in ((loaded, desired), (desired, loaded)))
@@ -129,13 +129,15 @@ def change_script(loaded: PortFilter, desired: PortFilter) -> str:
 
 
 def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
-    """Return whether the two differ only in elements, and chains of groups."""
+    """Return whether ``change_script`` is enough: the filters differ only in elements, and in chains of security
+    groups."""
     return (bool(loaded.ports or loaded.bridges) and loaded.open_ports == desired.open_ports
             and group_filter.is_used(loaded) == group_filter.is_used(desired))
 
 
 def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Return a script that adds addresses that were given before the table existed."""
+    """Return a script that adds addresses that DHCP gave before the table existed. *leased*: pairs of tap and
+    address."""
     return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
                                      for tap, address in leased})
 
@@ -149,8 +151,8 @@ def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
 
 
 def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
-    """Return a script that replaces both tables, in one transaction: no packet meets half of them. *bridges_follow*:
-    see ``group_filter``."""
+    """Return a script that replaces both tables in one transaction, so each packet meets either the old or the new
+    ones. *bridges_follow*: see ``group_filter.fixed_chains``."""
     elements_by_set: dict[str, list[str]] = {}
     for set_, element in sorted(port_elements(desired)):
         elements_by_set.setdefault(set_, []).append(element)
@@ -175,7 +177,7 @@ def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], b
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
-    """Return the chains of family bridge."""
+    """Return the chains of family bridge, which filter the frames of taps."""
     def drop(name: str) -> str:
         return f"counter name {name} drop"
 
@@ -217,8 +219,8 @@ def _frames(prefix: str) -> tuple[str, ...]:
 
 
 def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
-    """Return the chains of family inet: the services of the host that guests reach. A drop here is final, even if other
-    tables accept."""
+    """Return the chains of family inet: which services of the host guests may reach. A drop here is final, even if
+    other tables accept."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
               (open_port.partition("/") for open_port in open_ports)]
     return (
@@ -241,7 +243,7 @@ class NftPortFilter:
     _end: socket.socket | None = None
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Run ``nft -f``, one transaction."""
+        """Run ``nft -f`` with one transaction, then end connections that are no longer permitted."""
         if not desired.ports and not desired.bridges:
             _nft(removal_script(desired.prefix))
         elif loaded is None or not is_a_change(loaded, desired):
@@ -254,12 +256,12 @@ class NftPortFilter:
         _end_connections(loaded, desired)
 
     def filters_ports(self, prefix: str) -> bool:
-        """Run ``nft list tables``."""
+        """Return whether both tables exist (``nft list tables``)."""
         tables = _ran("list", "tables").stdout.splitlines()
         return all(f"table {family} {table_name(prefix)}" in tables for family in ("bridge", "inet"))
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Listen to nftables' netlink messages about the removal of tables with our names."""
+        """Call *listener* when nftables reports over netlink that a table with a name of Magnetar's was removed."""
         bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETFILTER)
         bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
@@ -267,7 +269,7 @@ class NftPortFilter:
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()
 
     def end_filters(self) -> None:
-        """Stop listening."""
+        """Stop listening for removed tables. The filters stay."""
         if self._end is not None:
             self._end.close()
 
@@ -278,7 +280,7 @@ class NftPortFilter:
 
 
 def _end_connections(loaded: PortFilter | None, desired: PortFilter) -> None:
-    """Have the kernel forget connections that no rule permits any more: their answers would still pass."""
+    """Remove connections that no rule permits any more from the kernel's tracking: their answers would still pass."""
     if taps := group_filter.restricted_taps(loaded, desired):
         try:
             if over := list(group_filter.forbidden_flows(desired, taps, conntrack.list_flows())):
@@ -304,8 +306,8 @@ def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None])
 
 
 def _gone(message: bytes) -> bool:
-    """Return whether one of the messages reports the removal of a table of ours. Others come and go: the metadata
-    service has its own."""
+    """Return whether a netlink message reports the removal of a table with a name of Magnetar's. Tables of the metadata
+    service have other names and do not count."""
     for kind, begin, end in netlink.unpack_messages(message):
         if kind == _TABLE_GONE:
             place = netlink.unpack_attributes(message, begin + _TABLE_HEADER, end).get(_TABLE_NAME)
@@ -315,7 +317,7 @@ def _gone(message: bytes) -> bool:
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:
-    """Return taps and addresses that the loaded table has learned from answers of DHCP."""
+    """Return pairs of tap and address that the loaded table has learned from answers of DHCP."""
     done = _ran("-j", "list", "set", "bridge", table_name(prefix), "learned")
     if done.returncode:
         return []
@@ -325,14 +327,14 @@ def _learned(prefix: str) -> list[tuple[str, str]]:
 
 
 def _bridges_follow() -> bool:
-    """Return whether bridges track connections themselves."""
+    """Return whether the kernel tracks connections in bridges (nf_conntrack_bridge)."""
     probe = "table bridge magnetar_probe { chain one { ct state new accept; }; }"
     return _ran("-c", "-f", "-", script=probe).returncode == 0
 
 
 def _check_layer() -> None:
-    """Raise ``HypervisorError`` when the IP layer does not see bridged packets either: answers between guests of a
-    bridge would need rules then."""
+    """Raise ``HypervisorError`` when the IP layer does not see bridged packets: then no connections between guests of a
+    bridge are tracked, and their answers are dropped."""
     for name in ("iptables", "ip6tables"):
         switch = Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}")
         if not switch.exists() or switch.read_text().strip() == "0":

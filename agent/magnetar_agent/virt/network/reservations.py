@@ -25,12 +25,13 @@ OPTION = "{http://libvirt.org/schemas/network/dnsmasq/1.0}options/{http://libvir
 
 
 def reservations_path(network: str) -> Path:
-    """Return the path of a network's file."""
+    """Return the path of the file with the reservations of a network."""
     return FOLDER / f"{network}.magnetar"
 
 
 def reads_reservations(network: str, xml: str) -> bool:
-    """Return whether the network of this XML reads the file; one from an earlier release does not."""
+    """Return whether the dnsmasq of the network with this *xml* reads the file. A network from an earlier release does
+    not."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return any(option.get("value") == f"dhcp-hostsfile={reservations_path(network)}"
                for option in root.iterfind(OPTION))
@@ -59,7 +60,7 @@ def remove_reservations(network: str) -> None:
 
 
 def signal_dnsmasq(network: str) -> None:
-    """Have the running network's dnsmasq read the file again. A dnsmasq that has died reads it at its next start."""
+    """Make the running network's dnsmasq read the file again. A dnsmasq that has died reads it at its next start."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         pid = int((RUN / f"{network}.pid").read_text())
         if Path(f"/proc/{pid}/comm").read_text().strip() == "dnsmasq":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""IPv4 routes of the host in all its tables, including its own addresses, from the kernel (rtnetlink)."""
+"""IPv4 routes of the host in all tables, including those to its own addresses, from the kernel (rtnetlink)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SHORTEST = 8
 
 
 def list_ip_routes() -> list[tuple[str, IPv4Network]]:
-    """Return device ("" without one) and network of each route except the default; empty when the kernel does not
-    answer."""
+    """Return the device ("" without one) and the destination network of each route except default routes; empty when
+    the kernel does not answer."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
             link.send(netlink.pack_message(_GET_ROUTE, netlink.REQUEST | netlink.DUMP,
@@ -46,7 +46,8 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
 
 
 def _parsed(reply: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
-    """Return the number of the device (0: none) and the network of one route; ``None`` for a default route."""
+    """Return device number (0: none) and destination network of one route; ``None`` for default, broadcast and
+    multicast routes."""
     _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(reply, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None

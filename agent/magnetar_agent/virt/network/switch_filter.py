@@ -40,7 +40,7 @@ TIMEOUT, MOST = 10.0, 1000
 
 
 class SwitchFilter:
-    """The thread that keeps the flow in the bridge."""
+    """The thread that adds the flow to the bridge, and adds it again whenever it is removed."""
 
     def __init__(self) -> None:
         self.bridge = ""
@@ -60,7 +60,7 @@ class SwitchFilter:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread; the flow stays."""
+        """End the thread; the flow stays in the bridge."""
         with self._lock:
             self._ending.set()
             if self._process is not None:
@@ -89,7 +89,7 @@ class SwitchFilter:
         self.reason = reason
 
     def _watch(self) -> str:
-        """Keep the flow while the bridge can be watched. Return why it cannot."""
+        """Watch the bridge and add the flow whenever it is missing. When the watch ends, return why."""
         with self._lock:
             if self._ending.is_set():
                 return ""
@@ -111,7 +111,8 @@ class SwitchFilter:
                 "log of ovs-vswitchd.")
 
     def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[str]:
-        """Yield the output of the watch by line; "" until the first output, and each ``LOOK`` seconds."""
+        """Yield the lines that ``ovs-ofctl monitor`` prints. Yield "" at the start, and whenever nothing comes for a
+        while (at most ``LOOK`` seconds)."""
         assert process.stderr is not None
         pipe, partial, patience = process.stderr.fileno(), b"", FIRST
         ready = select.poll()  # select() takes no descriptor above 1,023

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs of the host such as qemu-img: argument lists, no shell, plain C messages, never left behind."""
+"""Programs of the host such as qemu-img: run with argument lists, without a shell, with English messages (locale C),
+and ended with the agent."""
 
 from __future__ import annotations
 
@@ -38,24 +39,25 @@ User = tuple[int, int] | None
 
 def run_program(arguments: Sequence[str], purpose: str, timeout: float = TIMEOUT, user: User = None,
                 files: Sequence[int] = (), groups: Sequence[int] = ()) -> str:
-    """Run a program and return its output. *purpose* completes "could not …"; the program inherits the descriptors
-    *files*. *groups*: additional groups of another *user*."""
+    """Run a program and return its output. *purpose* completes "could not …" in errors. *timeout*: seconds. The program
+    inherits the descriptors *files*. *groups*: additional groups of another *user*."""
     return _finish(_start(arguments, purpose, user, files, groups), arguments[0], purpose, time.monotonic() + timeout,
                    None)
 
 
 def follow_program(arguments: Sequence[str], purpose: str, progress: Callable[[float], None], user: User = None,
                    files: Sequence[int] = ()) -> None:
-    """Run a program without a time limit; *progress* gets percent, several times a second, and may raise to end it."""
+    """Run a program without a time limit. *progress* is called with the percentage, several times a second, and may
+    raise to end the program."""
     _finish(_start(arguments, purpose, user, files), arguments[0], purpose, None, progress)
 
 
 @contextmanager
 def pipe_program(arguments: Sequence[str], purpose: str, user: User, files: Sequence[int],
                  silence: float) -> Iterator[Iterator[bytes]]:
-    """Yield the output of a program in pieces as they arrive, without a time limit; the last piece arrives when the
-    program has ended successfully. Raises ``HypervisorError``, also after so many seconds of *silence* on its output,
-    even if it writes errors meanwhile."""
+    """Yield the output of a program in pieces as they arrive, without a time limit; the last piece comes after the
+    program has ended successfully. Raises ``HypervisorError``, also when nothing comes on its standard output for
+    *silence* seconds."""
     process = _start(arguments, purpose, user, files)
     try:
         yield _pieces(process, arguments[0], purpose, silence)
@@ -96,8 +98,8 @@ def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
 
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
-    """Return a command prefix: the program dies with the thread that started it, so a killed agent leaves no writer; as
-    another *user* it has no capability."""
+    """Return a command prefix that kills the program when the thread that started it ends, so that a killed agent
+    leaves no program that writes. As another *user* the program has no capability."""
     besides = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
     other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
@@ -105,8 +107,8 @@ def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
 
 
 def unnamed_file(stack: ExitStack, content: bytes) -> int:
-    """Return the descriptor of a file without a name, for a program to read: its content is in no argument and on no
-    disk, and no other program can open it. *stack* closes it."""
+    """Return the descriptor of a file without a name, from which a program reads *content*: so it is in no argument and
+    on no disk, and no other program can open it. *stack* closes the descriptor."""
     made = os.memfd_create("content", os.MFD_CLOEXEC)
     file = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
     os.close(made)
@@ -130,7 +132,8 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
-    """Read both outputs to their end; the program has always ended afterwards."""
+    """Read standard output and errors of the program to their end. The program has ended afterwards, also after an
+    exception."""
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
     watch, open_pipes, percent = select.poll(), 2, 0.0  # select() takes no descriptor above 1,023
@@ -172,7 +175,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failed(program: str, purpose: str, code: int, words: str) -> HypervisorError | NoSpace:
-    """Return an error with the program's message, on one line."""
+    """Return the error for a failed program, with its message on one line."""
     detail = " ".join(words.replace(f"{program}: ", "").split())[:500].rstrip(".") or f"exit status {code}"
     if any(full in words for full in _FULL):
         return NoSpace(f"The host has no room left to {purpose}. Free some, then repeat the call.")

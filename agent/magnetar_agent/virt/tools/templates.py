@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""XML from Jinja2 templates: all values escaped, undefined ones refused, characters outside XML replaced."""
+"""XML from Jinja2 templates: values are escaped, undefined ones raise an error, characters that XML forbids are
+replaced."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def xml_text(value: object) -> str:
-    """Return *value* with characters outside XML replaced by U+FFFD."""
+    """Return *value* with the characters that XML forbids replaced by U+FFFD."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
@@ -37,7 +38,8 @@ def xml_line(value: object) -> str:
 
 @cache
 def template_environment(folder: Path) -> Environment:
-    """Return Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
+    """Return the Jinja2 environment of the templates in *folder*. They are read once: they do not change while an agent
+    runs."""
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
                               auto_reload=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=pci_address_attributes)
