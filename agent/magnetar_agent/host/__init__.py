@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host: hypervisor protocol, inventory, networks, storage, power sync."""
+"""The host: hypervisor protocol, inventory, networks, storage, and power sync."""

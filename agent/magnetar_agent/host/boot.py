@@ -9,9 +9,8 @@ BOOT_ID, FIRST = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/1/stat")
 
 
 def boot_id() -> str:
-    """Return a text that differs after each boot: the kernel's boot id, and the start of process 1 (clock ticks,
-    proc(5)).
-
-    A host that is a container has the boot id of the machine around it; process 1 starts again there too.
+    """Return a text that identifies the current boot: the kernel's boot id, and the start time of process 1 (clock
+    ticks, proc(5)). A host that is a container shares the boot id of its machine; process 1 is started again with the
+    container.
     """
     return f"{BOOT_ID.read_text().strip()} {FIRST.read_text().rpartition(')')[2].split()[19]}"

@@ -7,7 +7,7 @@ import threading
 
 
 class Changes:
-    """A signal that wakes threads when something happens to a domain."""
+    """A signal that wakes threads when an event of a domain arrives."""
 
     def __init__(self) -> None:
         self._happened = threading.Condition()
@@ -21,7 +21,7 @@ class Changes:
                 self._happened.notify_all()
 
     def wait(self, id: str, seconds: float) -> None:
-        """Wait until something happens to domain *id*, at most *seconds*."""
+        """Wait until an event of domain *id* arrives, at most *seconds*."""
         with self._happened:
             count_before = self._count.setdefault(id, 0)
             self._happened.wait_for(lambda: self._count.get(id, 0) != count_before, seconds)

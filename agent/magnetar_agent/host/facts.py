@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts that a host reports for scheduling, next to its sizes: address, traits, images (metrics: ``cpu_meter``)."""
+"""Facts that a host reports for scheduling besides its resources: address, traits, and images (metrics:
+``cpu_meter``)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
 def advertised_host_address(host: LocalHost) -> str:
-    """Return the IP address that others use to reach the host: the one of the settings, or the source address of its
+    """Return the IP address at which others reach the host: from the settings, or the source address of the host's
     route to other networks; "" when the host has no route."""
     if host.settings.address_of_host:
         return host.settings.address_of_host
@@ -42,8 +43,8 @@ def stored_image_ids(host: LocalHost) -> list[str]:
 
 
 def injection_status(host: LocalHost) -> dict[str, Any] | None:
-    """Return whether keys and files can be written into servers' root disks, and why not; ``None`` when the settings do
-    not ask to."""
+    """Return whether keys and files can be injected into servers' root disks, and why not; ``None`` when the settings
+    disable injection."""
     partition = host.settings.inject_partition
     if partition == NO_INJECTION:
         return None
@@ -51,7 +52,7 @@ def injection_status(host: LocalHost) -> dict[str, Any] | None:
 
 
 def image_cache_gb(host: LocalHost) -> int:
-    """Return the GiB of disk that image contents take, and that the scheduler must reserve."""
+    """Return the GiB of disk that stored images take, and that the scheduler must reserve."""
     if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format in root_pool.WHAT:
         return 0  # content in a pool is not on the disk of the images
     return -(-sum(int(image.state.get("size") or 0) for image in host.documents.peek("image")
@@ -60,8 +61,8 @@ def image_cache_gb(host: LocalHost) -> int:
 
 
 def host_facts(host: LocalHost) -> dict[str, Any]:
-    """Return ``LocalHypervisor.host`` without the features that the settings rule out: content in a pool is not
-    encrypted."""
+    """Return ``LocalHypervisor.host``, without disk encryption if the settings put root disks into a pool, where it is
+    not possible."""
     facts = host.hypervisor.host()
     return facts | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else facts
 

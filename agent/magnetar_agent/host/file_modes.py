@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Modes of files and folders that the agent makes: the host's other users can read nothing that belongs to a server.
+"""Modes of files and folders that the agent creates: other users of the host cannot read anything that belongs to a
+server.
 
-``UMASK`` is the umask of the agent and of the programs that it runs. Code that makes a folder for another user (usually
-QEMU's) states the mode, and ``make_state_folder`` sets it regardless of the umask. ``close_state`` corrects the modes
-that earlier versions of the agent left open.
+``UMASK`` is the umask of the agent and of the programs that it runs. Code that creates a folder for another user
+(usually QEMU's) states the mode, and ``make_state_folder`` sets it regardless of the umask. ``close_state`` corrects
+the modes that earlier versions of the agent left open.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FOLDERS = ("documents", "events", "frozen", "images", "servers", "set_functions"
 
 
 def make_state_folder(path: Path, mode: int = PASSABLE) -> None:
-    """Make the folder at *path*, and missing parents, with exactly this *mode*; leave an existing folder as it is.
+    """Create the folder *path*, and missing parents, with exactly this *mode*. An existing folder is not changed.
     Raises ``OSError``."""
     if path.is_dir():
         return
@@ -37,18 +38,18 @@ def make_state_folder(path: Path, mode: int = PASSABLE) -> None:
 
 
 def close_file(path: Path) -> None:
-    """Remove all rights to a file from users who are neither its owner nor in its group. Raises ``OSError``."""
+    """Remove all rights of other users (neither owner nor group) to a file. Raises ``OSError``."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & ANY:
         path.chmod(mode & ~ANY)
 
 
 def close_state(state_dir: Path) -> int:
-    """Remove other users' read and write rights from the agent's folders in *state_dir*. Return how many files and
-    folders were open.
+    """Remove other users' read and write rights in the agent's folders in *state_dir*. Return how many files and
+    folders had such rights.
 
-    A folder that other users cannot pass is not entered: they reach nothing in it. Files that disappear meanwhile, such
-    as logs of running guests, are skipped. Files whose mode cannot be changed are logged."""
+    A folder that other users cannot enter is skipped: they reach nothing in it. Files that disappear meanwhile, such as
+    logs of running guests, are skipped. Files whose mode cannot be changed are logged."""
     count = 0
     for top in (state_dir / name for name in FOLDERS):
         for path, names, files, folder_descriptor in os.fwalk(top) if top.is_dir() else ():
@@ -71,7 +72,8 @@ def _passable(name: str, folder: int) -> bool:
 
 
 def _close(name: str, folder: int) -> bool:
-    """Close the entry *name* of the open *folder*. Leave links, sockets and devices as they are."""
+    """Remove other users' rights to the entry *name* of the open *folder*. Return whether it had such rights. Links,
+    sockets and devices are not changed."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)) or not status.st_mode & READ_WRITE:
         return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The context that drivers work with.
+"""The context for drivers.
 
-It knows neither drivers nor ``reconcile``: a driver that needs another resource made or changed calls ``ensure`` or
-``revise``, which the agent sets."""
+It does not depend on drivers or ``reconcile``: a driver that needs another resource created or changed calls ``ensure``
+or ``revise``, which the agent sets."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class EnsureCall(Protocol):
-    """The function ``reconcile.ensure_resource`` without any permission, and not as a dry run."""
+    """``reconcile.ensure_resource`` with the default permissions, and never as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
 class ReviseCall(Protocol):
-    """The function ``reconcile.revise_resource``: it changes an existing resource."""
+    """``reconcile.revise_resource``, which changes an existing resource."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                  operation: Operation) -> Result: ...
@@ -51,8 +51,8 @@ CONSOLES = (SERIAL, SPICE, VNC)
 
 
 class LocalHost:
-    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings. Parts that are not
-    given are those of this machine."""
+    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings. Objects that the
+    caller does not pass are created for this machine."""
 
     #: Change another resource.
     ensure: EnsureCall
@@ -85,12 +85,12 @@ class LocalHost:
         self.documents.listen(self._forget)
 
     def disk_space(self) -> tuple[int, int]:
-        """Return the total and free bytes of the file system with the state."""
+        """Return the total and free bytes of the file system of the state folder."""
         usage = shutil.disk_usage(self.settings.state_dir)
         return usage.total, usage.free
 
     def kinds_of_consoles(self) -> list[str]:
-        """Return the kinds of consoles that a server started now has."""
+        """Return the kinds of consoles that a server would have if it were started now."""
         has_spice = self.settings.spice and self.hypervisor.has_spice()
         return [kind for kind in CONSOLES if kind != SPICE or has_spice]
 
@@ -99,6 +99,6 @@ class LocalHost:
             self.reboots.pop(document.id, None)
 
     def count_reboot(self, event: DomainEvent) -> None:
-        """Count a reboot of a domain; a listener of the hypervisor's events."""
+        """Count a reboot of a server. This is a listener for events of the hypervisor."""
         if event.what == "rebooted" and self.documents.look("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

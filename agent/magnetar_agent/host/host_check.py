@@ -34,7 +34,7 @@ def print_host_check(socket: str, needed: Collection[str]) -> int:
 
 
 def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
-    """Yield name, whether it works, and an explanation for each feature, from the agent's ``host``."""
+    """Yield for each feature its name, whether it works, and an explanation, from the agent's resource ``host``."""
     connected = bool(host["connected"])
     yield "libvirt", connected, (f"{host['libvirt_version']}, QEMU {host['hypervisor_version']}" if connected else
                                  "libvirt does not answer. Start libvirtd, and look at its log.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host resource: facts, inventory and usage of the host, and objects on it that no document names."""
+"""The host resource: facts, inventory and usage of the host, and objects on it that belong to no document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def host_resource(drivers: Drivers) -> dict[str, Any]:
-    """Return the fields of kind ``host``. Without libvirt it works too, and has ``connected: false``."""
+    """Return the fields of kind ``host``. When libvirt does not answer, ``connected`` is ``False``."""
     fields, hypervisor = host_usage(drivers.host), drivers.host.hypervisor
     try:
         fields |= _virt(hypervisor.kvm()) | {"orphans": host_orphans(drivers, hypervisor.domains())}
@@ -37,7 +37,7 @@ def host_resource(drivers: Drivers) -> dict[str, Any]:
 
 
 def host_usage(host: LocalHost) -> dict[str, Any]:
-    """Return ``host_resource`` without the slow part (``host_orphans``): a few calls to libvirt, and no scan of the
+    """Return ``host_resource`` without its slow part, ``host_orphans``: with few calls to libvirt, and no scan of the
     disks."""
     documents = host.documents.peek("server")
     room, persistent = own_disks.own_disk_room(host), pmem.pmem_facts(host)
@@ -87,7 +87,7 @@ def _parts(host: LocalHost) -> dict[str, Any]:
 
 
 def ovn_status(host: LocalHost) -> dict[str, str]:
-    """Return whether ports of OVN can be plugged in."""
+    """Return whether ports of OVN can be plugged in on this host, and why not."""
     bridge = host.hypervisor.integration_bridge(host.settings.integration_bridge)
     return {"bridge": bridge.name, "datapath": bridge.datapath, "chassis": bridge.chassis, "reason": bridge.reason}
 
@@ -97,7 +97,8 @@ def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
 
 
 def host_orphans(drivers: Drivers, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
-    """Return our domains and files that no document names. There should be none; they are reported, never removed."""
+    """Return Magnetar's domains and files that belong to no document. There should be none; they are reported, never
+    removed."""
     known_ids = {d.id for d in drivers.host.documents.peek("server")} | arriving_servers(drivers.host)
     unknown = {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known_ids),

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters of the frames that guests may send and receive. The filter of each NIC follows from the documents of its
-server and security groups, and from no running state.
+"""Filters of the frames that guests may send and receive.
 
-One thread has the kernel filter as the documents say (``virt.network.port_filter``). Operations do not wait for the
-thread: a NIC that the filter does not know yet sends and receives nothing. The filter outlives the agent and libvirt,
-and goes with the last NIC and network. A flushed filter is loaded again immediately: the kernel reports removed tables.
+The filter of each NIC follows from the documents of its server and security groups, not from the state of running
+guests. One thread loads the filters into the kernel (``virt.network.port_filter``). Operations do not wait for the
+thread: a NIC that the filter does not contain yet sends and receives nothing. The filter stays when the agent or
+libvirt ends, and is removed with the last NIC and network. A flushed filter is loaded again immediately: the kernel
+reports removed tables.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ALL, GROUPS, THERE, END = "", "groups", "there", "end"
 
 
 class PortSecurity:
-    """The thread that keeps the host's filter as the documents say."""
+    """The thread that updates the host's filter when documents change."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -63,7 +64,8 @@ class PortSecurity:
         self.reason = ""
 
     def start(self) -> None:
-        """Load the filter, before any guest is started, and keep it loaded from now on."""
+        """Load the filter, and start the thread that keeps it up to date. Must be called before any guest is
+        started."""
         self.host.documents.listen(self._written)
         self.host.hypervisor.on_connect(lambda: self._todo.put(THERE))
         self.host.hypervisor.on_filters_gone(lambda: self._todo.put(THERE))
@@ -95,8 +97,8 @@ class PortSecurity:
             self._todo.put(document.want["server"])
 
     def _server_written(self, id: str) -> None:
-        """Wake the thread when the server's NICs have changed. A server is written several times while it is made, and
-        each look takes time from its operation."""
+        """Wake the thread if the server's NICs have changed. Other changes are ignored: a server is written several
+        times while it is created, and each wake-up would slow its operation."""
         server = self.host.documents.look("server", id)
         nics: Any = server.want["networks"] if server is not None else []
         changed = nics != self._nics.get(id, [])
@@ -121,7 +123,7 @@ class PortSecurity:
                 return
 
     def _keep(self, todo: set[str]) -> None:
-        """Have the kernel filter as the documents say."""
+        """Read the ports of *todo* (server ids and tasks) again, and load the filter if it differs or is missing."""
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False
@@ -142,7 +144,7 @@ class PortSecurity:
         return none or self.host.hypervisor.filters_ports(self.prefix)
 
     def _look(self, todo: set[str]) -> None:
-        """Find the ports of servers that have changed."""
+        """Read the ports of the servers in *todo* from their documents."""
         documents = self.host.documents
         if ALL in todo or self._loaded is None:
             todo = {server.id for server in documents.peek("server")} | {
@@ -176,7 +178,7 @@ class PortSecurity:
             self._seed(desired)
 
     def _groups(self, ports: frozenset[Port]) -> frozenset[PortGroup]:
-        """Return the security groups that *ports* have, and groups named by their rules."""
+        """Return the security groups of *ports*, and the groups that their rules name."""
         members: dict[str, set[str]] = {}
         for port in ports:
             for id in port.groups or ():
@@ -194,7 +196,7 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add addresses that DHCP gave while there was no filter to learn them."""
+        """Add addresses that DHCP gave before the filter was loaded, so that it could not learn them."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")
@@ -206,7 +208,7 @@ class PortSecurity:
 
 
 def port_of_nic(host: LocalHost, server: str, nic: Fields) -> Port:
-    """Return the port of a server's NIC: the frames that it may send."""
+    """Return the ``Port`` of a server's NIC: the rules for its frames."""
     tap = tap_name(host.settings.state_dir, server, nic["mac"])
     if nic.get("port"):
         return Port(tap, nic["mac"], switched=True)
@@ -220,7 +222,7 @@ def _groups_of(nic: Fields) -> tuple[str, ...] | None:
 
 
 def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
-    """Return the port of a NIC with port security, without the rules of its security groups."""
+    """Return the ``Port`` of a NIC with port security, without its security groups."""
     network = managed_network(host, nic)
     allowed = [_short(address) for address in nic.get("allowed_addresses") or ()]
     four = tuple(dict.fromkeys(filter(None, (bare_address(nic),
@@ -236,13 +238,13 @@ def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
 
 
 def _short(address: str) -> str:
-    """Return *address* without the prefix length of a single address."""
+    """Return *address* without the prefix length if it is a single address (/32 or /128)."""
     interface = ip_interface(address)
     return str(interface.ip) if interface.network.prefixlen == interface.max_prefixlen else str(interface.network)
 
 
 def _coming(host: LocalHost) -> dict[str, Iterable[Fields]]:
-    """Return the NICs of servers that migrate to this host, by server."""
+    """Return the NICs of servers that migrate to this host, by the server's uuid."""
     return {migration.want["server"]: migration.state["server"]["want"]["networks"]
             for migration in host.documents.peek("migration")
             if migration.want["side"] == "target" and migration.state.get("server")}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Power sync: documents follow the power changes that guests and operators make to domains. After a start of agent,
-libvirt or host it finishes operations that a crash cut short, and starts the servers that ran.
+"""Power sync: documents follow the power changes that guests and operators make to domains.
 
-The agent never fights the user. A guest that powers itself off stays off, and its document says so and why (Nova's
-SHUTOFF). A guest whose QEMU died is crashed; it is started again only if its document or a setting says so. After a
-reboot of the host, servers that ran run again, unless their document says otherwise. Servers of a cloud first wait for
-the cloud's permission (``HELD``): the cloud may have evacuated them.
+After a start of the agent, libvirt or the host it finishes operations that a crash interrupted, and starts the servers
+that ran. A guest that powers itself off stays off, and its document records that and the reason (Nova's SHUTOFF). A
+guest whose QEMU died is crashed; it is started again only if its document or a setting says so. After a reboot of the
+host, servers that ran are started, unless their document says otherwise. Servers of a cloud first wait for the cloud's
+permission (``HELD``): the cloud may have evacuated them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LOOK = 0.5
 
 
 class PowerSync:
-    """The thread that handles events of domains in order and updates the documents."""
+    """The thread that handles events of domains in order, and updates the documents of servers."""
 
     def __init__(self, drivers: Drivers) -> None:
         self.host, self.drivers = drivers.host, drivers
@@ -79,8 +79,8 @@ class PowerSync:
         self.settled = threading.Event()
 
     def hold(self) -> None:
-        """Mark servers of a cloud that ran as held until the cloud decides. Called after a boot of the host, before any
-        start."""
+        """Mark servers of a cloud that ran before a reboot as held, until the cloud permits their start. Called before
+        any start of a server."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
             if CLOUD in document.state and not document.deleting and (
                     document.state.get("unfinished") or _resumes(document)):
@@ -89,7 +89,7 @@ class PowerSync:
                 self.host.documents.write(document)
 
     def start(self) -> None:
-        """Start the thread; it begins with ``settle``."""
+        """Start the thread, which first calls ``settle``."""
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
         self._thread.start()
@@ -125,7 +125,8 @@ class PowerSync:
         self._busy = not self._todo.empty()
 
     def _next(self) -> hv.DomainEvent | str | None:
-        """Return the next event: a new event, or an event that had to wait for its server."""
+        """Return the next event. An event that was postponed, because its server was busy, comes again after ``AGAIN``
+        seconds."""
         while True:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)
@@ -140,15 +141,14 @@ class PowerSync:
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Write the power state of its domain into the document of server *id*, unless the agent is changing the
-        server."""
+        """Write the power state of its domain into the document of server *id*. Wait for the server's lock first."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):
             self._follow(id, reason)
 
     def _follow_if_free(self, event: hv.DomainEvent) -> None:
-        """Call ``follow``, or postpone the event while an operation is changing the server: no guest delays others'
+        """Call ``follow``. If an operation holds the server's lock, postpone the event, so that it does not delay other
         events."""
         if self.host.documents.get("server", event.uuid) is None:
             return
@@ -196,7 +196,8 @@ class PowerSync:
                  extra={"server": document.id})
 
     def _restart(self, document: Document, reason: str) -> bool:
-        """Start a crashed server again when its document or a setting says so, unless it crashes too often."""
+        """Start a crashed server again if its document or a setting says so, and it does not crash too often. Return
+        whether it was started."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         if tpm.is_away(document.want):
@@ -220,8 +221,8 @@ class PowerSync:
 
     # The whole host -----------------------------------------------------------------------------------------------
     def settle(self) -> None:
-        """Finish what a crash cut short, then follow or restore power. Called after a start of agent, libvirt
-        or host."""
+        """Finish interrupted operations, then update or restore power states. Called after a start of agent, libvirt or
+        host."""
         rebooted = self._rebooted()
         quiesce.thaw_left(self.host)
         later = self._finish()
@@ -242,8 +243,8 @@ class PowerSync:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """Finish what a crash cut short: images of disks, then deletions, then creations and changes. Return the
-        documents that may take hours: only servers that need them wait."""
+        """Finish interrupted operations: first snapshots of servers, then deletions, then creations and changes. Return
+        the documents whose operations may take hours, so that other servers do not wait for them."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -259,7 +260,8 @@ class PowerSync:
         return later
 
     def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
-        """Finish one change now, or return its document when that may take long."""
+        """Finish one interrupted change; if that may take hours, return the document instead. Migrations run in the
+        background."""
         if kind is Migration:
             self._in_background(document, [])
         elif _lasts(document):
@@ -279,7 +281,8 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish *later* in the background; each document waits for earlier documents that it refers to."""
+        """Finish the operations of *later* in the background. Each document waits for earlier ones that its fields
+        name."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}
@@ -290,7 +293,8 @@ class PowerSync:
                 begun[document.id] = self._in_background(document, needed)
 
     def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
-        """Finish *document* after *needed* have ended, as an operation that is listed and can be cancelled."""
+        """Finish *document*, after the operations *needed* have ended. Return the operation, which is listed and can be
+        cancelled."""
         def finish(operation: Operation) -> None:
             for earlier in needed:  # they began earlier, so they already have threads
                 while not earlier.wait(LOOK):
@@ -320,9 +324,9 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
-        """Ensure the documented resource with *want*; ``None``: absent.
+        """Apply the changes *want* to the documented resource, or with ``None`` remove it.
 
-        A resource that was removed since it was listed is skipped: an ensure would make a new one without its fields.
+        A resource that was removed meanwhile is skipped.
         """
         try:
             if want is None:
@@ -357,13 +361,14 @@ class PowerSync:
 
 
 def _resumes(document: Document) -> bool:
-    """Return whether it starts by itself after a boot of the host; not if only its user can open its TPM."""
+    """Return whether the server starts by itself after a boot of the host. It does not if only its user can unlock its
+    TPM."""
     return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
 
 
 def _lasts(document: Document) -> bool:
-    """Return whether finishing it may take hours: content is loaded or copied, a volume is swapped, or a server is
-    made, which may need content."""
+    """Return whether finishing the change of *document* may take hours: content is loaded or copied, a volume is
+    swapped, or a server is created, which may need content."""
     state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "volume_attachment":
         return bool(document.want.get("replaces"))

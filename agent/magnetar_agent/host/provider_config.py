@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resources and traits that an operator gives the host in files of Nova's form: ``provider.yaml``.
+"""Resources and traits that an operator adds to the host in files of Nova's form: ``provider.yaml``.
 
-All ``*.yaml`` of the setting ``provider_config_location`` are read when the agent starts. A file with an error is
-ignored; the error is logged and reported in ``kinds.Host``, and the agent goes on. Source: Nova's *Managing Resource
-Providers Using Config Files* (schema version 1).
+All ``*.yaml`` in the folder ``provider_config_location`` (a setting) are read when the agent starts. A file with an
+error is ignored; the error is logged and reported in ``kinds.Host``. Source: Nova's *Managing Resource Providers Using
+Config Files* (schema version 1).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST = 2**31 - 1
 @dataclass(frozen=True)
 class ProviderConfig:
     """The merged content of the files for this host. ``resources``: inventories by resource class; ``problems``: a text
-    for each file that is ignored."""
+    for each ignored file."""
 
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -42,18 +42,18 @@ class ProviderConfig:
 
 
 def make_inventory(total: int, max_unit: int) -> dict[str, Any]:
-    """Return an inventory of the agent's own in the form that the files use."""
+    """Return an inventory in the form of these files, for resources that the agent itself reports."""
     return {"total": total, "reserved": 0, "min_unit": 1, "max_unit": max_unit, "step_size": 1,
             "allocation_ratio": 1.0}
 
 
 class _Wrong(Exception):
-    """An error in a file."""
+    """An error in a provider file."""
 
 
 @dataclass
 class _Provider:
-    """One provider of a file. *explicit*: it names the host, and takes precedence over ``$COMPUTE_NODE``."""
+    """One provider in a file. *explicit*: it names the host, and so takes precedence over ``$COMPUTE_NODE``."""
 
     path: Path
     explicit: bool
@@ -130,7 +130,8 @@ def _provider(description: Any, where: str, path: Path, name: str) -> _Provider 
 
 
 def _check_alone(providers: list[_Provider]) -> None:
-    """Raise ``_Wrong`` when two providers say ``$COMPUTE_NODE``, or two name the host: they contradict each other."""
+    """Raise ``_Wrong`` when two providers name ``$COMPUTE_NODE``, or two name the host: they would contradict each
+    other."""
     for explicit in (True, False):
         same = [provider.path.name for provider in providers if provider.explicit is explicit]
         if len(same) > 1:
@@ -168,7 +169,8 @@ def _custom(name: Any, where: str) -> None:
 
 
 def _object(content: Any, where: str, *keys: str, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return *content*, which must be a mapping with only *keys* (any if none are given) and all *needed* ones."""
+    """Return *content*. Raise ``_Wrong`` unless it is a mapping with all *needed* keys and no others than *keys* (any
+    if none are given)."""
     if not isinstance(content, dict):
         raise _Wrong(f"{where}: must be a mapping")
     if keys and (odd := next((key for key in content if key not in keys), None)) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Unix sockets: bound ones only for a group, and connections in folders that others may write."""
+"""Unix sockets: listening sockets for a group only, and safe connections in folders that other users may write to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
     """Return a socket bound to *path*, mode 0660, of group *gid* (-1: the process's). Raises ``OSError``.
 
-    Only the owner may use it until the group is set. Linux takes the mode from the socket's own inode (unix(7)). A
-    changed umask would apply to all threads meanwhile, and of two threads that change it one might keep the other's.
+    Only the owner may use the socket until the group is set: Linux takes the mode from the socket's own inode
+    (unix(7)). A changed umask would apply to all threads meanwhile, and of two threads that change it one might keep
+    the other's.
     """
     unix_socket = socket.socket(socket.AF_UNIX)
     try:
@@ -35,8 +36,8 @@ def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
 
 @contextmanager
 def pin_socket_path(path: Path) -> Iterator[str]:
-    """Yield a path to connect to the socket at *path*: that very socket, and never the target of a link, because a user
-    who may write the folder could send root anywhere. Raises ``OSError``."""
+    """Yield a path with which to connect to the socket at *path*. A symbolic link at *path* is refused: a user who may
+    write to the folder could direct root to any socket. Raises ``OSError``."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Links: streams between two agents over the one TLS port of each, so that a host needs no other open port.
+"""Links: streams between two agents over the TLS port of each agent, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*, names of the endpoints behind it: a unix socket of this host, or a function that gets a connected socket and
-the peer. The connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both ends
-show their certificates; permission to use the agent's API is separate.
+*doors*: named endpoints, each a unix socket of this host, or a function that gets a connected socket and the peer. The
+connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both agents show their
+certificates; permission to use the agent's API is separate.
 
 On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
 accepting side answers with one line, ``{}`` or ``{"error": {code, message}}``; then bytes pass unchanged in both
@@ -49,7 +49,7 @@ Door = Path | Callable[[socket.socket, str], None]
 
 @dataclass(frozen=True)
 class Offer:
-    """The doors that *peers* may reach on this host through link *id*."""
+    """The doors (named endpoints) of link *id* on this host, and the *peers* that may connect to them."""
 
     id: str
     peers: frozenset[str]
@@ -58,7 +58,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """Link *id* of the agent *peer* (common name of its certificate) at *host* and *port*."""
+    """The address of a link's offer: link *id* of the agent *peer* (common name of its certificate) at *host* and
+    *port*."""
 
     id: str
     peer: str
@@ -68,7 +69,7 @@ class LinkAddress:
 
 @dataclass
 class _Open:
-    """The listeners of a link on this host."""
+    """The listening sockets of a link on this host."""
 
     servers: list[asyncio.AbstractServer] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
@@ -87,8 +88,8 @@ class Links:
 
     # Our identity ------------------------------------------------------------------------------------------------
     def name(self) -> str | None:
-        """Return the common name of our certificate, which identifies us to peers; ``None`` when links are not possible
-        here."""
+        """Return the common name of this agent's certificate, which identifies it to peers; ``None`` when the settings
+        or the certificate do not allow links."""
         if not (self.settings.listen and self.settings.tls_cert and self.settings.tls_client_ca):
             return None
         try:
@@ -100,7 +101,7 @@ class Links:
         return str(names[-1].value) if names else None
 
     def required(self) -> str:
-        """Return ``name``. Raises ``Conflict`` with the settings that are missing."""
+        """Return ``name``. Raises ``Conflict`` when links are not possible; the message names the settings."""
         name = self.name()
         if name is None:
             raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -110,8 +111,8 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Admit the peers from now on. This replaces an offer of the same id, and cuts connections of peers that are
-        not in this one, except at the door *spare*."""
+        """Let the peers connect from now on. The offer replaces an earlier one of the same id; connections of peers
+        that it does not contain are closed, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
@@ -121,21 +122,21 @@ class Links:
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:
-        """End the offer, and cut its connections, except at the door *spare*."""
+        """Remove the offer, and close the connections of link *id*, except at the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over a TLS connection that asked for a link; called in the server's loop. *admitted* is called when the
-        link is offered to this peer."""
+        """Take over the TLS connection of a client that asked for a link by ALPN. Must be called in the server's event
+        loop. *admitted* is called when the link is offered to this peer."""
         end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
         transport.set_protocol(end)
         end.connection_made(transport)
 
     def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
-        """Return a coroutine that connects to *door* of link *id*. Raises ``NotFound`` for everything that is not
-        offered to this peer."""
+        """Return a coroutine that connects to *door* of link *id*. Raises ``NotFound`` unless this door is offered to
+        *peer*."""
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
@@ -162,7 +163,8 @@ class Links:
 
     # The connecting side -----------------------------------------------------------------------------------------
     def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
-        """Listen on the unix socket *path* (mode 0660, group *gid*); each connection goes to *door* of *remote*."""
+        """Listen on the unix socket *path* (mode 0660, group *gid*), and relay each connection to *door* of
+        *remote*."""
         path.unlink(missing_ok=True)
         self._run(self._serve(remote, door, path, bind_unix_socket(path, gid)))
 
@@ -177,18 +179,18 @@ class Links:
         return ours
 
     def connected(self, id: str, door: str) -> bool:
-        """Return whether anything is connected to *door* through link *id*."""
+        """Return whether there is a connection to *door* through link *id*."""
         with self._lock:
             return any(end.door == door for end in self._pipes.get(id, ()))
 
     def forwards(self, id: str) -> bool:
-        """Return whether there is a listener for link *id*."""
+        """Return whether this host listens for link *id* (``forward``)."""
         with self._lock:
             return id in self._forwards
 
     def greet(self, remote: LinkAddress) -> None:
-        """Return when the other agent is reachable and both accept the other's certificate. Raises ``Conflict`` when
-        they do not, and the errors of ``call``."""
+        """Check that the other agent is reachable, and that both agents accept each other's certificate. Raises
+        ``Conflict`` when they do not, and the errors of ``call``."""
         try:
             self.call(replace(remote, id=""), "").close()
         except NotFound:  # it has answered: there is no link with an empty id
@@ -199,7 +201,7 @@ class Links:
             raise
 
     def close_forwards(self, id: str) -> None:
-        """Stop listening for link *id*; connections stay."""
+        """Stop listening for link *id*; open connections stay."""
         with self._lock:
             opened = self._forwards.pop(id, None)
         if opened and self._loop:
@@ -209,12 +211,12 @@ class Links:
                 path.unlink(missing_ok=True)
 
     def cut(self, id: str) -> None:
-        """Close all forwarded and called connections of link *id*."""
+        """Stop listening for link *id*, and close all its connections."""
         self.close_forwards(id)
         self._cut(id)
 
     def close(self) -> None:
-        """Cut all links and stop the event loop."""
+        """Close all links and stop the event loop."""
         for id in [*self._forwards, *self._pipes]:
             self.cut(id)
         loop, self._loop = self._loop, None
@@ -286,7 +288,8 @@ class Links:
     # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """Return a new end on this host, registered so that it can be cut."""
+        """Return a new end of a connection on this host, registered under link *id*, so that the connection can be
+        closed."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
@@ -327,7 +330,7 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Pass the socket to the function behind the door, and close it afterwards."""
+    """Call the function *door* with the socket, and close the socket afterwards."""
     with sock:
         try:
             door(sock, peer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A relay of bytes between a TLS connection and a local socket; each end waits when the other is slow."""
+"""A relay of bytes between a TLS connection and a local socket. When one end is slow, the other end stops reading."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
-    """Return the common name in the verified certificate of the other side; empty when it has shown none."""
+    """Return the common name in the verified certificate of the other side; empty when that has shown no
+    certificate."""
     shown: Any = tls.getpeercert() if tls else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[-1] if names else ""
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One end of a relay: bytes that arrive here are written to *other*."""
+    """One end of a relay. Bytes that it receives are written to the end *other*."""
 
     def __init__(self) -> None:
         self.other: RelayEnd | None = None
@@ -51,7 +52,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         self._space = memoryview(bytearray(SPACE))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: connected."""
+        """Store the transport of the new connection (asyncio)."""
         self.transport = transport  # type: ignore[assignment]
         assert self.transport is not None
         self.transport.set_write_buffer_limits(BUFFER)
@@ -59,7 +60,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def join(self, other: RelayEnd) -> None:
-        """Connect this end and *other*, both open, to one pipe."""
+        """Connect this end and *other* to each other. If one is closed already, close both."""
         self.other, other.other = other, self
         for end in (self, other):
             if end.closed:
@@ -73,16 +74,16 @@ class RelayEnd(asyncio.BufferedProtocol):
                 end.came(b"")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: return the buffer for the next bytes; always the same one, as making one costs more than
+        """Return the buffer for the next bytes (asyncio). It is reused, because creating a buffer costs more than
         filling it."""
         return self._space  # a view: asyncio's TLS fills slices of it
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: *nbytes* bytes have arrived."""
+        """Handle *nbytes* bytes that have arrived in the buffer (asyncio)."""
         self.came(self._space[:nbytes])
 
     def came(self, data: bytes | memoryview) -> None:
-        """Pass *data* to the other end; without one, keep it and stop reading."""
+        """Pass received *data* to the other end. Without another end, keep the data and stop reading."""
         if self.early or not self.other:
             self.early += data
             data = bytes(self.early)
@@ -95,29 +96,29 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """asyncio: this end is slow; the other one stops reading."""
+        """Let the other end stop reading, because this end is slow (asyncio)."""
         if self.other and self.other.transport:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """asyncio: this end has caught up."""
+        """Let the other end read again, because this end has caught up (asyncio)."""
         if self.other and self.other.transport and not self.other.transport.is_closing():
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the other end still sends its written data, then it closes too."""
+        """Close the other end, after it has sent its buffered data (asyncio)."""
         self.closed = True
         if self.other:
             self.other.close()
 
     def close(self) -> None:
-        """Close once all data is written."""
+        """Close this end once its buffered data is sent."""
         self.closed = True
         if self.transport and not self.transport.is_closing():  # asyncio's TLS cannot abort after two closes
             self.transport.close()
 
     def abort(self) -> None:
-        """Close now, both ends."""
+        """Close both ends now, without sending buffered data."""
         self.closed = True
         for end in (self, self.other):
             if end and end.transport:
@@ -125,10 +126,10 @@ class RelayEnd(asyncio.BufferedProtocol):
 
 
 class LocalEnd(RelayEnd):
-    """The end of a pipe at a socket of this host; the other end is at another agent.
+    """The end of a relay at a socket of this host; the other end is a TLS connection to another agent.
 
-    *peer*: that agent; it opened the pipe if *accepted*, otherwise this host did. *door*: the service that the pipe
-    leads to. *on_closed* is called when the connection ends."""
+    *peer*: that agent; it opened the link connection if *accepted*, otherwise this host did. *door*: the endpoint that
+    the connection is for. *on_closed* is called when the connection ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_closed: Callable[[LocalEnd], None], peer: str = "",
                  door: str = "", accepted: bool = False) -> None:
@@ -136,18 +137,18 @@ class LocalEnd(RelayEnd):
         self.loop, self._gone, self.peer, self.door, self.accepted = loop, on_closed, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: also report the end to the owner."""
+        """Close the other end, and call *on_closed* (asyncio)."""
         super().connection_lost(exc)
         self._gone(self)
 
 
 class _TlsEnd(RelayEnd):
-    """A TLS end whose first line is a message between the agents."""
+    """A TLS end. The first line that it receives is a message between the agents; later bytes are relayed."""
 
     _heard = False
 
     def came(self, data: bytes | memoryview) -> None:
-        """Collect the first line, then pass bytes on."""
+        """Collect the first line and handle it (``spoken``); pass later bytes on."""
         if self._heard:
             super().came(data)
             return
@@ -161,13 +162,13 @@ class _TlsEnd(RelayEnd):
             self.spoken(line)
 
     def spoken(self, line: bytes) -> None:
-        """Handle the first *line* of the other side."""
+        """Handle the first *line* from the other side."""
         raise NotImplementedError
 
 
 class AcceptedEnd(_TlsEnd):
-    """The end at a peer that has connected to us. *admit(peer, link, door)* returns a coroutine that connects to the
-    door; *admitted* is called when it has returned."""
+    """The TLS end of a connection that a peer has opened. *admit(peer, link, door)* returns a coroutine that connects
+    to the door; *admitted* is called when that has succeeded."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
                  admitted: Callable[[], None]) -> None:
@@ -176,7 +177,7 @@ class AcceptedEnd(_TlsEnd):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a peer that sends nothing is cut off."""
+        """Start the time limit within which the peer must send its first line (asyncio)."""
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(PATIENCE, self._time_out)
 
@@ -185,7 +186,7 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Read the requested link and door, and connect to the door."""
+        """Connect to the link and door that the peer's first line asks for."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 
@@ -209,7 +210,8 @@ class AcceptedEnd(_TlsEnd):
 
 
 class DialledEnd(_TlsEnd):
-    """The end at a peer that we have connected to. *answered* becomes ``None``, or the peer's error."""
+    """The TLS end of a connection that this host has opened to a peer. The result of *answered* is ``None``, or the
+    peer's error."""
 
     def __init__(self, peer: str, hello: bytes, end: LocalEnd) -> None:
         super().__init__()
@@ -217,7 +219,8 @@ class DialledEnd(_TlsEnd):
         self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the certificate must be the peer's; otherwise nothing is sent."""
+        """Check the peer's certificate, then send the first line (asyncio). With a wrong certificate nothing is
+        sent."""
         super().connection_made(transport)
         for option in TCP:
             transport.get_extra_info("socket").setsockopt(*option)
@@ -235,7 +238,7 @@ class DialledEnd(_TlsEnd):
         self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Read the answer to our first line."""
+        """Handle the peer's answer to the first line."""
         try:
             error = json.loads(line).get("error")
         except (ValueError, AttributeError):
@@ -247,7 +250,7 @@ class DialledEnd(_TlsEnd):
             self.answered.set_result(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: an open request for the answer fails."""
+        """Fail *answered* if the peer has not answered yet (asyncio)."""
         super().connection_lost(exc)
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError(None, "it closed the connection"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Calls between two agents through a link: a line of JSON for each call, and one for its result."""
+"""Calls between two agents through a link: one line of JSON for each call, and one for its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE = 64 << 20
 
 
 class Rpc:
-    """One side of a connected socket; closing it ends the other side's calls too."""
+    """Calls, or answers to calls, over a connected socket. Closing it also ends calls of the other side."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -34,12 +34,12 @@ class Rpc:
         self._sock.close()
 
     def send(self, line: dict[str, Any]) -> None:
-        """Send *line* as JSON; it may wait in a buffer until ``flush``."""
+        """Send *line* as a line of JSON."""
         self.write(json.dumps(line).encode() + b"\n")
         self.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next line; ``None`` when the other side has closed the connection."""
+        """Wait for the next line and return it; ``None`` when the other side has closed the connection."""
         line = self._file.readline(LINE)
         if not line.endswith(b"\n"):
             return None
@@ -49,12 +49,13 @@ class Rpc:
         return message
 
     def call(self, op: str, **line: Any) -> dict[str, Any]:
-        """Send a line and return the answer. Raises the error that the other side answers, or ``Unreachable``."""
+        """Send the call *op* with its arguments *line*, and return the answer. Raises the error that the other side
+        answers, or ``Unreachable``."""
         self.send({"op": op, **line})
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Return the answer to the last line."""
+        """Wait for the answer to the last line and return it. Raises the errors of ``call``."""
         try:
             reply = self.receive()
         except OSError as error:
@@ -66,21 +67,21 @@ class Rpc:
         return reply
 
     def write(self, data: bytes) -> None:
-        """Send raw bytes."""
+        """Write raw bytes to the buffer; ``flush`` sends them. Raises ``Unreachable``."""
         try:
             self._file.write(data)
         except OSError as error:
             raise lost_connection_error(error) from error
 
     def flush(self) -> None:
-        """Send buffered bytes."""
+        """Send buffered bytes. Raises ``Unreachable``."""
         try:
             self._file.flush()
         except OSError as error:
             raise lost_connection_error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Return exactly *count* bytes."""
+        """Return exactly *count* raw bytes. Raises ``Unreachable`` if the connection ends before."""
         data = self._file.read(count)
         if len(data) < count:
             raise lost_connection_error(None)
@@ -88,6 +89,6 @@ class Rpc:
 
 
 def lost_connection_error(error: OSError | None) -> Unreachable:
-    """Return the error for a connection that the other agent no longer answers."""
+    """Return the ``Unreachable`` for a broken connection to the other agent."""
     why = f" ({error.strerror})" if error and error.strerror else ""
     return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts that the drivers of volumes share: ``pools`` holds content, ``copying`` copies it."""
+"""Functions that the drivers of volumes share. ``pools`` stores content, ``copying`` copies it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def is_volume_name(name: str) -> bool:
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """Return the sort key of a server's attachments. Two have the same device while one replaces the other."""
+    """Return the key by which a server's attachments are sorted. Two have the same device while one replaces the
+    other."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
@@ -37,7 +38,8 @@ def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
 
 
 def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
-    """Return the attachments of the volume on this host, and its exports to others, one for each server."""
+    """Return the attachments of the volume on this host, and its exports to other hosts, one document for each
+    server."""
     by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
                  if export.want["volume"] == volume}
     by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))
@@ -50,7 +52,8 @@ def is_content_complete(document: Document) -> bool:
 
 
 def cinder_status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
-    """Return Cinder's status word for the observed state *have*."""
+    """Return Cinder's status of a volume or snapshot from its *document* and its observed state *have*. *used*: whether
+    a server has it."""
     if not is_content_complete(document):
         return "error" if document.state.get("fault") else "creating"
     if not (have or {}).get("there"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes in servers: the disk of an attachment, plugging it in, and unplugging it, which needs the guest's consent.
+"""Volumes in servers: the disk of an attachment, its hot-plug, and its unplug, which needs the guest's consent.
 
 Locks are always taken in this order: attachment, server, volume.
 """
@@ -40,7 +40,7 @@ PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "re
 
 
 def attachment_id(server: str, volume: str) -> str:
-    """Return the uuid of the attachment of this pair of uuids."""
+    """Return the uuid of the attachment of a volume to a server, derived from their uuids."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
@@ -54,7 +54,8 @@ def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[
 
 
 def is_current(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the server has the volume: it is neither still about to replace another one, nor replaced."""
+    """Return whether the server has the volume of the *attachment* now. In a swap, the server has the old volume until
+    it is replaced, and then the new one."""
     if attachment.want.get("replaces"):
         return is_swapped(host, attachment)
     if attachment.state.get(REPLACED):
@@ -65,8 +66,8 @@ def is_current(host: LocalHost, attachment: Document) -> bool:
 
 
 def is_swapped(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the guest uses the volume that replaces another one. From ``PIVOTING`` on libvirt's definition
-    tells."""
+    """Return whether the guest already uses the volume of an *attachment* that replaces another one. With the note
+    ``PIVOTING``, libvirt's definition decides."""
     if attachment.state.get(SWAPPED):
         return True
     place = attached_disk(host, attachment) if attachment.state.get(PIVOTING) else None
@@ -76,12 +77,13 @@ def is_swapped(host: LocalHost, attachment: Document) -> bool:
 
 
 def disk_serial(attachment: Document) -> str:
-    """Return the serial number of the disk: the uuid of the volume, or of the volume that it replaced."""
+    """Return the serial number of an attachment's disk: the uuid of its volume, or, after a swap, of the replaced
+    one."""
     return str(attachment.want.get("serial") or attachment.want["volume"])
 
 
 def refuse_while_swapped(host: LocalHost, volume: str) -> None:
-    """Raise ``Conflict`` for a volume that is replacing another one just now, or is being replaced."""
+    """Raise ``Conflict`` for a volume that is currently replacing another one, or is being replaced."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("replaces") and volume in (attachment.want["volume"], attachment.want["replaces"]):
             raise Conflict(f"The volume {volume} is being swapped in server {server_name(host, attachment)!r} "
@@ -89,7 +91,7 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
-    """Return the name of the server of an attachment or export."""
+    """Return the name of the server that an attachment or export (*holder*) belongs to."""
     server = host.documents.get("server", holder.want["server"])
     return server.name if server else str(holder.want.get("server_name") or holder.want["server"])
 
@@ -100,7 +102,8 @@ def attached_disks(host: LocalHost, id: str) -> list[Disk]:
 
 
 def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
-    """Return the keys that QEMU needs to start a server. Volumes that come through a socket are decrypted before."""
+    """Return the keys that QEMU needs to start a server. For volumes at a socket it needs none: they are decrypted on
+    the other side."""
     volumes = [host.documents.get("volume", attachment.want["volume"]) for attachment in server_attachments(host, id)
                if not attachment.want.get("origin")]
     return [key for volume in volumes if volume and (key := keys.document_key(host, volume))]
@@ -125,7 +128,8 @@ def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
 
 def attached_device(host: LocalHost, attachment: Document) -> str | None:
     """Return the device name that the volume of an attachment has in the running server. Return ``None`` if the server
-    does not run or is rescued: then another disk may have that name, and its root disk has another one."""
+    does not run, or is rescued, as the device names of a rescued server differ; its own root disk is found by its
+    path."""
     runs = host.hypervisor.running(attachment.want["server"])
     if runs is None or not is_current(host, attachment):
         return None
@@ -137,7 +141,7 @@ def attached_device(host: LocalHost, attachment: Document) -> str | None:
 
 
 def draw_device_name(bus: str, taken: set[str]) -> str:
-    """Return the first free device name. Raises ``Conflict`` if there is none."""
+    """Return the first device name of the *bus* that is not *taken*. Raises ``Conflict`` if there is none."""
     for name in device_names(PREFIX[bus]):
         if name not in taken:
             return name
@@ -152,8 +156,8 @@ def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[No
 
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Plug the device into the server if it runs. Return whether there is a domain: its definition needs the device,
-    too."""
+    """Plug the device into the server if it runs. Return whether the server has a domain, whose definition then needs
+    the device too."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
@@ -163,9 +167,10 @@ def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
 
 
 def unplug_device(host: LocalHost, server: str, device: Disk | Nic, label: str, operation: Operation) -> None:
-    """Unplug the device and wait until the guest has released it; ask again every ``ASK`` seconds.
+    """Unplug the device and wait until the guest has released it. The request is repeated every ``ASK`` seconds.
 
-    Raises ``Conflict`` if the guest does not within the setting ``detach_timeout``; it then has the device as before.
+    Raises ``Conflict`` if the guest has not released the device within the setting ``detach_timeout``; the guest keeps
+    it.
     """
     deadline, again = time.monotonic() + host.settings.detach_timeout, 0.0
     while _has(host, server, device):

@@ -22,7 +22,8 @@ DISKS = ("raw", "qcow2", "iso")
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the bytes of a source, which must be complete. Raises ``InvalidField`` naming *field*."""
+    """Return the size in bytes of a volume's source, the document *standing*, which must be complete. Raises
+    ``InvalidField`` for *field*."""
     kind = SOURCES[source]
     if standing is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
@@ -38,8 +39,8 @@ def source_bytes(source: str, standing: Document | None, name: str, field: str) 
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the field of ``SOURCES`` with the source of a volume, or of its reimage, and the name in it; ``None`` for
-    an empty volume."""
+    """Return the field of ``SOURCES`` that names the source of a volume, and its value; for a reimage, the image.
+    (``None``, "") for an empty volume."""
     if want.get("reimage"):
         return "image", want["reimage"]["image"]
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
@@ -53,20 +54,20 @@ def content_disk(host: LocalHost, document: Document) -> Disk:
 
 
 def refuse_encrypted(document: Document, reason: str) -> None:
-    """Raise ``Conflict`` for an encrypted volume. *reason* is what cannot be done."""
+    """Raise ``Conflict`` for an encrypted volume. *reason*: the consequence, as in "is encrypted, so …"."""
     if document.state.get(keys.SEALED):
         raise Conflict(f"Volume {document.name!r} is encrypted, so {reason}.")
 
 
 def is_content_begun(state: Fields) -> bool:
-    """Return whether content was made, or begun, for a document with this state. Older agents noted only the source, or
-    the pool, when they began."""
+    """Return whether a document with this *state* has content, complete or not. Older agents noted only the source, or
+    the pool, when they began to create content."""
     return any(name in state for name in ("made", "begun", "source_name", "pool"))
 
 
 def remove_volume_content(host: LocalHost, document: Document) -> None:
-    """Remove the content of a volume or snapshot, complete or not. Content that had its name before has another owner
-    and stays."""
+    """Remove the content of a volume or snapshot, complete or not. If none was begun for this document, content of the
+    same name has another owner and stays."""
     pool = document.want.get("pool") or document.state.get("pool")
     if pool and is_content_begun(document.state):
         pools.find_pool(host, pool).remove(document.id)

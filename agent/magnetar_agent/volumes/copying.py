@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies of a volume's source: an image, another volume, a snapshot. A volume in use is copied as of one moment:
-offline if no running server has it, otherwise by QEMU's backup job (libvirt's ``virDomainBackupBegin``).
+"""Copies of the source of a new volume or snapshot: an image, another volume, a snapshot.
+
+A volume in use is copied as of one moment: offline if no running server has it, otherwise by QEMU's backup job
+(libvirt's ``virDomainBackupBegin``).
 
 Locks are always taken in this order: the new volume or snapshot, servers by uuid, the volume that is copied, the right
 to copy a disk of a running server.
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
-    """Copy the content of the image with this uuid."""
+    """Create the content of the task's volume in *pool* from the image with this uuid."""
     importing.check_not_encrypted(task.host.documents.get("image", image))
     path, image_format = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if image_format == "qcow2" else "raw")
@@ -36,7 +38,7 @@ def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> No
 
 
 def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
-    """Copy a snapshot, whose content never changes."""
+    """Create the content of the task's volume in *pool* from a snapshot, whose content never changes."""
     with task.host.locks.hold("volume_snapshot", snapshot):
         source = _complete_source(task.host, "volume_snapshot", snapshot)
         disk, key = content.content_disk(task.host, source), keys.document_key(task.host, task.document)
@@ -44,7 +46,7 @@ def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
-    """Copy a volume as it is now, attached or not."""
+    """Create the content of the task's volume or snapshot in *pool* from a volume as it is now, attached or not."""
     host = task.host
     with ExitStack() as servers, ExitStack() as volume_lock:
         for server_id in sorted({a.want["server"] for a in attachments_of_volume(host, volume)}):
@@ -73,8 +75,8 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
-    """Have QEMU copy the disk *target*. If the guest can, its file systems are frozen when the copy begins. Raises
-    ``Conflict`` if the server was stopped or rescued since the caller looked at it."""
+    """Copy the disk *target* of a running server by QEMU. If the guest can, its file systems are frozen when the copy
+    begins. Raises ``Conflict`` if the server was stopped or rescued since the caller checked it."""
     def begun() -> None:
         frozen.close()
         if attaching.attached_device(task.host, attachment) != target:

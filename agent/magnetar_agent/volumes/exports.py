@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of this host in servers of other hosts. qemu-nbd serves each at a unix socket, and a link makes it reachable.
+"""Exports: volumes of this host for servers of other hosts. qemu-nbd serves each at a unix socket, to which a link
+connects the other host.
 
-Export, attachment and link have the same uuid. The link's door ``nbd`` leads to the disk. Through the door ``hand`` the
-other agent changes the export: also let in another host (``admit``), let in only that one (``keep``), both while the
-server migrates, or remove the export since the attachment has ended (``release``).
+Export, attachment and link have the same uuid. The link has two endpoints ("doors"): ``nbd`` is the disk; at ``hand``
+the other agent changes the export: admit another host too (``admit``), admit only one host (``keep``), both while the
+server migrates, or remove the export when the attachment has ended (``release``).
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ NBD, HAND = "nbd", "hand"
 
 
 def export_folder(host: LocalHost, id: str) -> Path:
-    """Return the folder of the sockets of link *id*; the same on every host, so that a guest may take its disks along.
+    """Return the folder of the sockets of link *id*. Its path is the same on every host, so that disks of a migrating
+    guest keep their paths.
     """
     return host.settings.socket.parent / "links" / id
 
 
 def make_export_folder(host: LocalHost, id: str) -> Path:
-    """Make the folder and return it. QEMU may use the sockets in it; only root adds and removes names there."""
+    """Create the folder of the sockets of link *id*, and return it. QEMU may use the sockets; only root adds and
+    removes names."""
     place = export_folder(host, id)
     file_modes.make_state_folder(place.parent)
     file_modes.make_state_folder(place, 0o750)
@@ -55,12 +58,12 @@ def make_export_folder(host: LocalHost, id: str) -> Path:
 
 
 def export_socket(host: LocalHost, id: str) -> Path:
-    """Return the socket of export *id*: the server's own where the volume is, elsewhere a socket that leads to it."""
+    """Return the path of the socket of export *id*: of qemu-nbd on the volume's host, of the link on other hosts."""
     return export_folder(host, id) / NBD
 
 
 def export_origin(host: LocalHost, volume: Document) -> Fields:
-    """Return the facts about the volume that the other host needs for its attachment."""
+    """Return the facts about the volume for the field ``origin`` of the other host's attachment."""
     shared = pools.find_pool(host, volume.want["pool"]).shared and not volume.state.get(keys.SEALED)
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": round_up_gib(volume.state.get("bytes", 1)),
@@ -69,8 +72,9 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
-    """Return the export that qemu-nbd must serve; ``None`` for a shared pool, which the other host reaches by itself.
-    qemu-nbd here encrypts and decrypts, so that the key stays on this host."""
+    """Return the export that qemu-nbd must serve; ``None`` for a volume in a shared pool, which the other host accesses
+    directly. An encrypted volume is always exported: qemu-nbd decrypts it here, so the key stays on this host. Raises
+    ``Conflict``."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -85,7 +89,7 @@ def desired_export(host: LocalHost, document: Document) -> Export | None:
 
 
 def is_open(host: LocalHost, document: Document) -> bool:
-    """Return whether the export is served correctly, to the right peers."""
+    """Return whether the export is served as desired, and its link admits exactly the desired peers."""
     try:
         export = desired_export(host, document)
     except MagnetarError:
@@ -97,7 +101,7 @@ def is_open(host: LocalHost, document: Document) -> bool:
 
 
 def start_export(host: LocalHost, document: Document) -> None:
-    """Serve the export and let its peers in."""
+    """Serve the export, and offer its link to the peers."""
     export = desired_export(host, document)
     doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
@@ -116,7 +120,7 @@ def stop_export(host: LocalHost, id: str) -> None:
 
 
 def resume_exports(host: LocalHost) -> None:
-    """Serve all exports again after a start of the agent; ``RemoteVolumes`` repeats failed attempts."""
+    """Serve all exports when the agent starts; ``RemoteVolumes`` repeats failed attempts."""
     for document in host.documents.list("volume_export"):
         if not document.deleting:
             _try(host, document)
@@ -131,21 +135,22 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the running exports of the volume: while there is one, no other process can open the volume's file."""
+    """Return the exports of the volume that are served; no other process can open the volume's file meanwhile."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]
 
 
 def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
-    """Return the disk of *volume* at the socket of export *id*."""
+    """Return the disk of *volume* as QEMU reaches it at the socket of export *id*."""
     place = export_socket(host, id)
     return Disk(place, "", "raw", remote=NetworkSource("nbd", volume, place))
 
 
 @contextmanager
 def not_served(host: LocalHost, volume: str) -> Iterator[None]:
-    """Stop serving the volume while its file is changed; clients that connect afterwards see the new size."""
+    """Stop serving the volume inside the context, in which its file is changed. Clients that connect again see the new
+    size."""
     stopped_exports = running_exports(host, volume)
     for export in stopped_exports:
         host.hypervisor.unserve(export.id)
@@ -184,12 +189,12 @@ def admit_peer(host: LocalHost, id: str, peer: str) -> Fields:
 
 
 def restrict_to_peer(host: LocalHost, id: str, peer: str) -> None:
-    """Allow no other agent than *peer* to connect to the export *id*."""
+    """Allow only the agent *peer* to connect to the export *id*."""
     _change(host, id, lambda _peers: [peer])
 
 
 def release_export(host: LocalHost, id: str, delete: bool) -> None:
-    """Remove the export, since the attachment has ended; with *delete* also the volume."""
+    """Remove the export *id*, whose attachment has ended; with *delete* also the volume."""
     document = host.documents.get("volume_export", id)
     if document is None:
         return
@@ -227,7 +232,8 @@ def _peer(line: Fields) -> str:
 
 
 def reopen_export(host: LocalHost, id: str) -> None:
-    """Serve the export, unless it is being removed. Raises an error if the disk cannot be used."""
+    """Serve the export *id* again. Raises ``NotFound`` if it is being removed, and an error if the disk cannot be
+    used."""
     with host.locks.hold("volume_export", id):
         start_export(host, _existing_export(host, id))
 

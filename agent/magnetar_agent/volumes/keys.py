@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of encrypted volumes and snapshots (format ``luks``): QEMU opens these with a passphrase, which is the key.
+"""Keys of encrypted volumes and snapshots (format ``luks``). The key is the passphrase with which QEMU opens the
+content.
 
 A document has its key only sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which only root
 can read. A copy of an encrypted volume has the key of its source, so its bytes are copied without decryption.
@@ -33,26 +34,26 @@ _MAKING = threading.Lock()
 
 
 def draw_key() -> str:
-    """Return a new key, in hexadecimal digits."""
+    """Return a new random key, in hexadecimal digits."""
     return secrets.token_hex(SIZE)
 
 
 def seal_key(host: LocalHost, key: str) -> str:
-    """Return the key sealed, for a document."""
+    """Return *key* encrypted with the host's own key, for a document."""
     nonce = secrets.token_bytes(NONCE)
     return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
 
 
 def document_key(host: LocalHost, document: Document) -> DiskKey | None:
-    """Return the key of a volume or snapshot; ``None`` for one without encryption. Raises ``Conflict`` if it is lost.
+    """Return the key of a volume or snapshot; ``None`` if it is not encrypted. Raises ``Conflict`` if the key is lost.
     """
     secret = open_sealed_key(host, document, SEALED)
     return None if secret is None else DiskKey(document.id, secret)
 
 
 def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | None:
-    """Return the key that is sealed under this *name* in the document's state; ``None`` if there is none. Raises
-    ``Conflict`` if it is lost."""
+    """Return the key that the document's state has sealed under *name*; ``None`` if there is none. Raises ``Conflict``
+    if the key cannot be decrypted."""
     sealed = document.state.get(name)
     if sealed is None:
         return None
@@ -82,7 +83,7 @@ def _path(host: LocalHost) -> Path:
 
 
 def _own(host: LocalHost, make: bool = True) -> bytes:
-    """Return the host's own key; with *make* it is created if missing."""
+    """Return the host's own key. With *make*, create it if it is missing."""
     path = _path(host)
     with _MAKING:
         if make and not path.exists():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pools: the places of the content of volumes. Folders are here; storage pools of libvirt in ``storage``.
+"""Pools: folders, and storage pools of libvirt (``storage``), that hold the content of volumes and snapshots.
 
-The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the setting ``pools``.
+The pool ``default`` is the folder ``<state_dir>/volumes``. The setting ``pools`` defines others.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
 
 class Pool(Protocol):
-    """One place for volumes. *id* is the uuid of a volume or snapshot, *size* bytes. Every call may raise ``Conflict``
-    if the pool cannot be used now, and ``NoSpace``."""
+    """A pool. *id* is the uuid of a volume or snapshot, *size* is in bytes. Every call may raise ``Conflict`` if the
+    pool cannot be used now, and ``NoSpace``."""
 
     name: str
     #: Whether other hosts reach the same content.
@@ -51,41 +51,42 @@ class Pool(Protocol):
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Return its total bytes; ``None`` if only a try shows whether it is full."""
+        """Return the total bytes of the pool; ``None`` if it is known to be full only when a write fails."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the pool cannot be used now."""
 
     def has(self, id: str) -> bool:
-        """Return whether complete content is there; cheap."""
+        """Return whether the pool has content with this *id*. The call is cheap."""
 
     def taken(self, id: str) -> Conflict:
-        """Return the error for content that already has the name of new content."""
+        """Return the error for new content whose name existing content already has."""
 
     def claim(self, id: str, size: int) -> None:
-        """Take the name before content is made for the first time, so that no other host does. Raises ``Conflict`` if
-        another host has it."""
+        """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
+        it."""
 
     def settle(self, id: str) -> None:
-        """Drop the claim: the content is complete, and its document says so."""
+        """Remove the reservation of ``claim``. The document already says that the content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Make empty content, complete or not at all. *key*: of content of the format luks, here and below."""
+        """Create empty content, complete or not at all. *key*: the key of content of the format luks, as in the calls
+        below."""
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:
-        """Copy *source*, which must not change, and grow the copy to *size*; complete or not at all. If *source* is
-        encrypted, *key* is its own key."""
+        """Copy *source*, which must not change meanwhile, and grow the copy to *size*; complete or not at all. If
+        *source* is encrypted, *key* is the key of the source."""
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
         """Copy the disk *target* of the running domain *uuid*, and grow the copy to *size*."""
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow content that no running domain has."""
+        """Grow content to *size*. No running domain may have it."""
 
     def remove(self, id: str) -> None:
-        """Remove the content, and what an interrupted making left. Missing content is ignored."""
+        """Remove the content, also what an interrupted attempt left. Missing content is ignored."""
 
     def disk(self, id: str, format: str) -> Disk:
         """Return the disk for QEMU; the caller sets its target."""
@@ -95,7 +96,7 @@ class Pool(Protocol):
 
 
 class FolderPool:
-    """Files in a folder, named by their uuid. With *mounted* the folder must be a mount point (NFS)."""
+    """A pool of files in a folder, named by their uuid. With *mounted* the folder must be a mount point (NFS)."""
 
     formats: tuple[str, ...] = ("qcow2", "raw", "luks")
     atomic = True
@@ -105,12 +106,13 @@ class FolderPool:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
 
     def capacity(self) -> int | None:
-        """Return the bytes of the file system that the folder is, or will be, on."""
+        """Return the total bytes of the file system of the folder, which need not exist yet."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         return shutil.disk_usage(existing).total
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` if the folder must be mounted and is not: the next mount would hide files written there.
+        """Raise ``Conflict`` if the folder must be mounted and is not: a later mount would hide files that were written
+        to it.
         """
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
@@ -209,7 +211,7 @@ class FolderPool:
 
 
 def find_pool(host: LocalHost, name: str, field: str = "pool") -> Pool:
-    """Return the pool *name*. Raises ``InvalidField`` naming *field*."""
+    """Return the pool *name*. Raises ``InvalidField`` for *field* if there is none."""
     pool_settings: Mapping[str, str] | None = host.settings.pools.get(name)
     if pool_settings is None and name == DEFAULT:
         pool_settings = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
@@ -225,12 +227,13 @@ def find_pool(host: LocalHost, name: str, field: str = "pool") -> Pool:
 
 
 def all_pools(host: LocalHost) -> list[Pool]:
-    """Return all pools, the default one included."""
+    """Return all pools, including the default one."""
     return [find_pool(host, name) for name in sorted({DEFAULT, *host.settings.pools})]
 
 
 def orphan_volume_files(host: LocalHost) -> list[str]:
-    """Return the files in this host's own pools that no document knows. In a shared pool they may be another host's."""
+    """Return the files in this host's pools that belong to no document. Shared pools are skipped: the files may be
+    another host's."""
     known_ids = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
     paths: list[str] = []
     for pool in all_pools(host):

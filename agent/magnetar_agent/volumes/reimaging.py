@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The replacement of a volume's content by an image (Cinder's reimage), while no guest runs with it.
+"""The replacement of a volume's content by an image (Cinder's reimage), while no running guest has the volume.
 
-``want["reimage"]`` has the image and the id of the request; ``document.state["reimaged"]`` is the last completed one.
-Between the note ``renewed`` and the end the content is incomplete: ``made`` is missing, and no server starts with the
-volume.
+``want["reimage"]`` has the image and the id of the request; ``document.state["reimaged"]`` is the last completed
+request. From the note ``renewed`` until completion the content is incomplete: ``made`` is missing, and no server starts
+with the volume.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
-    """Replace the name of the requested image by its uuid. Return the bytes that it needs, 0 without a new request.
-    Raises ``InvalidField``, or ``Conflict`` if a guest runs with the volume."""
+    """Replace the name of the image in *desired* by its uuid. Return the bytes that the image needs, 0 without a new
+    request. Raises ``InvalidField``, or ``Conflict`` if a running guest has the volume."""
     requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
     if requested is None or (old and old["request"] == requested["request"]):
         desired["reimage"] = old
@@ -39,13 +39,13 @@ def complete_reimage(host: LocalHost, desired: Fields, document: Document | None
 
 
 def is_asked(want: Fields, have: Fields) -> bool:
-    """Return whether a reimage was requested and is not done."""
+    """Return whether a requested reimage is not completed yet."""
     return want.get("reimage") not in (None, have.get("reimaged"))
 
 
 def begin_reimage(task: Task) -> None:
     """Note that the former content is no longer valid. Raises ``Conflict`` if a server with the volume was started
-    since it was checked; the content then stays valid."""
+    since the last check; the content stays valid then."""
     document, state = task.document, task.document.state
     if state.pop("made", None):
         state.update(renewed=True, begun=True)
@@ -77,7 +77,7 @@ def _check_unused(host: LocalHost, document: Document) -> None:
 
 
 def check_whole(host: LocalHost, server: str) -> None:
-    """Raise ``Conflict`` if the content of one of the server's volumes is being replaced just now."""
+    """Raise ``Conflict`` if the content of a volume of the server is being replaced by a reimage."""
     for attachment in attaching.server_attachments(host, server):
         volume = host.documents.get("volume", attachment.want["volume"])
         if volume and volume.state.get("renewed"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of other hosts in servers of this host. QEMU connects to a unix socket, and a link carries it to the export.
+"""Volumes of other hosts in servers of this host. QEMU connects to a unix socket, which a link connects to the export.
 
 ``RemoteVolumes`` repeats operations that failed while the other host did not answer: it resumes guests that were paused
 for a disk, and tells the other host which attachments have ended.
@@ -45,7 +45,7 @@ AWAITED = "awaits_volumes"
 
 
 def remote_disk(host: LocalHost, attachment: Document) -> Disk:
-    """Return the disk of the volume for QEMU."""
+    """Return the disk of an attached volume of another host, for QEMU."""
     origin, volume = attachment.want["origin"], attachment.want["volume"]
     if origin["pool"]:
         return pools.find_pool(host, origin["pool"], "origin.pool").disk(volume, origin["format"])
@@ -53,7 +53,8 @@ def remote_disk(host: LocalHost, attachment: Document) -> Disk:
 
 
 def check_origin(host: LocalHost, origin: Fields) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` for an origin that this host cannot reach."""
+    """Raise ``InvalidField`` or ``Conflict`` for an ``origin`` (pool or peer of a volume) that this host cannot
+    reach."""
     if origin["pool"]:
         if not pools.find_pool(host, origin["pool"], "origin.pool").shared:
             raise InvalidField("origin.pool", "must be a pool that both hosts reach, of type nfs or rbd here too",
@@ -66,7 +67,8 @@ def check_origin(host: LocalHost, origin: Fields) -> None:
 
 
 def open_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Make the socket that QEMU connects to."""
+    """Create the socket at which QEMU reaches the attachment's volume, unless the pool is shared or the volume is on
+    this host."""
     origin = attachment.want["origin"]
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return
@@ -75,7 +77,7 @@ def open_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def close_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Close the socket and its connections."""
+    """Remove the socket of the attachment's volume, and close its connections."""
     if attachment.want["origin"]["pool"] or _is_local(host, attachment):
         return
     host.links.cut(attachment.id)
@@ -83,7 +85,7 @@ def close_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
-    """Ask the agent that has the volume to change its export (``exports.OPS``). Return its answer."""
+    """Send the request *op* (``exports.OPS``) for the attachment's export to the volume's agent. Return its answer."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if not attachment.want["origin"]["peer"]:
@@ -94,7 +96,8 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
 
 
 def reconnect_disk(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU connect again, so that the guest can use its disk immediately. Raises ``Unreachable``."""
+    """Make QEMU connect to the attachment's disk again, so that the guest can use it immediately. Raises
+    ``Unreachable``."""
     want = attachment.want
     if want["origin"]["pool"]:
         return
@@ -109,7 +112,7 @@ def reconnect_disk(host: LocalHost, attachment: Document) -> None:
 
 
 def check_reachable(host: LocalHost, server: Document) -> None:
-    """Raise ``Unreachable`` unless all volumes that the server starts with can be used now."""
+    """Raise ``Unreachable`` unless this host can use all remote volumes that the server starts with."""
     for attachment in host.documents.list("volume_attachment"):
         origin = attachment.want.get("origin")
         if attachment.want["server"] != server.id or attachment.deleting or not origin or origin["pool"]:
@@ -127,8 +130,8 @@ def check_reachable(host: LocalHost, server: Document) -> None:
 
 
 def release_remote_volume(host: LocalHost, attachment: Document) -> None:
-    """Tell the other host that the attachment has ended, and close the socket. If that host does not answer, raise
-    ``Unreachable`` and leave the socket open."""
+    """Tell the volume's host that the attachment has ended, and close the socket. Raises ``Unreachable`` if that host
+    does not answer; the socket stays open then."""
     try:
         request_export(host, attachment, "release", delete=bool(attachment.state.get("delete")))
     except NotFound:
@@ -137,7 +140,7 @@ def release_remote_volume(host: LocalHost, attachment: Document) -> None:
 
 
 def end_sharing(host: LocalHost, attachment: Document) -> None:
-    """Make the volume's host let in only this host, after a migration that has ended."""
+    """After a migration, make the volume's host admit only this host."""
     server = host.documents.get("server", attachment.want["server"])
     if attachment.state.get(LENT) and server and not migration_of_server(host, server):
         request_export(host, attachment, "keep", peer=host.links.required())
@@ -146,7 +149,7 @@ def end_sharing(host: LocalHost, attachment: Document) -> None:
 
 
 def reopen_sockets(host: LocalHost) -> None:
-    """Open the sockets again after a start of the agent, so that guests reach their disks."""
+    """Open the sockets of all remote volumes when the agent starts, so that guests reach their disks again."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("origin"):
             try:
@@ -156,7 +159,8 @@ def reopen_sockets(host: LocalHost) -> None:
 
 
 def _is_local(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the volume is on this host itself: its server has come here."""
+    """Return whether the attachment's volume is on this host: its server was on another host, and has migrated to this
+    one."""
     return host.documents.get("volume_export", attachment.id) is not None
 
 
@@ -168,7 +172,7 @@ def _address(id: str, origin: Fields) -> LinkAddress:
 
 
 class RemoteVolumes:
-    """A thread that repeats every ``LOOK`` seconds the operations that failed while another host did not answer."""
+    """A thread that repeats, every ``LOOK`` seconds, operations that failed because another host did not answer."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -195,7 +199,7 @@ class RemoteVolumes:
                 log.exception("looking after volumes of other hosts")
 
     def look(self) -> None:
-        """Run one round."""
+        """Repeat once all operations that are still to be done."""
         host = self.host
         for export in host.documents.list("volume_export"):
             if not export.deleting and not exports.is_open(host, export) and \
@@ -218,7 +222,7 @@ class RemoteVolumes:
                 self._try(lambda document=document: self._start(document), document)
 
     def _start(self, server: Document) -> None:
-        """Start the server that waits for its volumes."""
+        """Start a server that could not start without its volumes, if it can now."""
         check_reachable(self.host, server)
         operation = Operation("settle", "server", server.id, caller="agent")
         self.host.revise(Server, server.id, lambda _document: {}, False, operation)

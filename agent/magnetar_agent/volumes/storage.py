@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Pools that are storage pools of libvirt: LVM, with a logical volume for each volume, and RBD, with an image for each.
 
-They hold raw content only and name it by its uuid from the start, so incomplete content has the name too. QEMU's backup
-job writes files, so a copy of a disk in use passes through a file.
+They hold raw content only. Content has the uuid as its name from the start, so incomplete content has the name too.
+QEMU's backup job writes files, so a copy of a disk in use first goes to a temporary file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def content_taken_error(pool: str, id: str, way: str) -> Conflict:
-    """Return the error for content that has another owner; *way* is the command that removes it."""
+    """Return the error for existing content of another owner with the name *id*. *way*: the command that removes it."""
     return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
                     "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
@@ -32,7 +32,8 @@ def content_taken_error(pool: str, id: str, way: str) -> Conflict:
 
 def copy_used_disk(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str,
                    begun: Callable[[], None], progress: Progress, key: DiskKey | None = None) -> None:
-    """Have QEMU copy a disk in use to the file *new*."""
+    """Copy the disk *target* of the running domain *uuid* to the file *new*, by QEMU. *begun* is called once the copy
+    has begun, and may raise to end it."""
     hypervisor.abort_copy(uuid, new)  # the copy of a killed agent
     hypervisor.begin_copy(uuid, target, new, format, key)
     try:
@@ -44,9 +45,9 @@ def copy_used_disk(hypervisor: LocalHypervisor, uuid: str, target: str, new: Pat
 
 
 class StoragePool:
-    """The storage pool *libvirt_pool*. Other hosts reach the same content if it is *shared* (RBD). In any other (LVM),
-    removed content is overwritten with zeros as *wipe* says (see ``remove_content``), since the next volume may get the
-    same blocks. *scratch* is a folder for temporary copies."""
+    """The storage pool *libvirt_pool*. A *shared* one (RBD) has the same content on other hosts. In others (LVM),
+    removed content is overwritten with zeros as *wipe* says (see ``remove_content``), since a new volume may get the
+    same blocks. *scratch*: a folder for temporary copies."""
 
     formats: tuple[str, ...] = ("raw",)
     atomic = False
@@ -58,7 +59,7 @@ class StoragePool:
         self.scratch, self.wipe = scratch, None if shared else wipe
 
     def capacity(self) -> int | None:
-        """Return ``None``: libvirt and the storage report when the pool is full."""
+        """Return ``None``: only an error of libvirt or the storage tells that the pool is full."""
         return None
 
     def check_usable(self) -> None:
@@ -127,7 +128,7 @@ class StoragePool:
         return self.scratch / f"{id}.new{end}"
 
     def _whole(self, id: str, work: Callable[[], None]) -> None:
-        """Do *work*; remove the content if it fails."""
+        """Call *work*, which creates content. Remove the content if *work* raises."""
         try:
             work()
         except BaseException:
@@ -135,8 +136,8 @@ class StoragePool:
             raise
 
     def _blank(self, id: str, size: int) -> None:
-        """Make empty content of this size. Content that was claimed, or that an attempt left, is reused if it has the
-        size."""
+        """Create empty content of this *size*. Content of the same size from ``claim`` or an earlier attempt is
+        reused."""
         content = self.hypervisor.content(self.pool, id)
         if content is None or content.size != size:
             self._clear(id)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A volume that replaces another one in a running server (``replaces`` of an attachment).
+"""The replacement of a volume by another one in a running server (``replaces`` of the new attachment).
 
-QEMU copies the old volume to the new one, with all that the guest writes meanwhile, and then continues with the new one
-(``pivot``). ``attaching.is_current`` tells which of the two the server has: the old one until ``SWAPPED`` is noted in
-the new attachment. From ``PIVOTING`` until then libvirt's definition decides, which ``pivot`` changes: so the answer is
-clear after a crash at any line, and when the guest ends meanwhile. QEMU goes on copying while no agent runs; the next
-agent finds the copy and waits until it is complete.
+QEMU copies the old volume to the new one, together with all writes of the guest meanwhile, and then continues with the
+new one (``pivot``). ``attaching.is_current`` tells which of the two volumes the server has: the old one until
+``SWAPPED`` is noted in the new attachment. Between the notes ``PIVOTING`` and ``SWAPPED`` libvirt's definition decides,
+which ``pivot`` changes: so the answer is clear after a crash at any line, and when the guest ends meanwhile. QEMU goes
+on copying while no agent runs; the next agent finds the copy and waits until it is complete.
 
 Locks are always taken in this order: the new attachment, the old one, the server, the new volume.
 """
@@ -43,8 +43,8 @@ KEPT = ("device", "bus", "tag", "boot_index")
 
 
 def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
-    """Fill in the fields that a new attachment takes from the one it replaces. Raises ``InvalidField`` and ``Conflict``
-    for volumes that cannot be swapped."""
+    """Set the fields in *desired* that the new attachment takes from the attachment *old*. Raises ``InvalidField`` and
+    ``Conflict`` for volumes that cannot be swapped."""
     if old is None or old.deleting or not attaching.is_current(host, old):
         refuse_missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has",
                                     desired["replaces"]),
@@ -101,14 +101,14 @@ def _check_state(host: LocalHost, server: Document) -> None:
 
 
 def active_swaps(host: LocalHost, server: str) -> Iterator[Document]:
-    """Return the attachments of a server that are about to replace others."""
+    """Return the attachments of a server that are replacing others."""
     return (attachment for attachment in host.documents.list("volume_attachment")
             if attachment.want["server"] == server and attachment.want.get("replaces") and not attachment.deleting)
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
 def swap_volume(task: Task) -> None:
-    """Have QEMU copy the old volume and continue with the new one; then end the old attachment."""
+    """Replace the old volume by the new one in the running guest, then remove the old attachment."""
     if not attaching.is_swapped(task.host, task.document):
         try:
             _begin(task)
@@ -122,7 +122,7 @@ def swap_volume(task: Task) -> None:
 
 
 def abandon_swap(task: Task) -> None:
-    """Give up the swap: the guest stays on its volume. Raises ``NotRemovable`` if it uses the new one."""
+    """Abort the swap: the guest keeps the old volume. Raises ``NotRemovable`` if the guest uses the new one already."""
     if attaching.is_swapped(task.host, task.document):
         raise NotRemovable("The guest is on the new volume already. Repeat the call that swaps it, then detach that "
                            "volume.")
@@ -143,7 +143,8 @@ def _old_id(document: Document) -> str:
 
 
 def _hold_all(locks: ExitStack, task: Task) -> tuple[Document, Document]:
-    """Hold all locks; return the server and the old attachment. Raises ``Conflict`` if one is gone."""
+    """Take the locks of a swap until *locks* is closed. Return the server and the old attachment. Raises ``Conflict``
+    if one of the two is gone."""
     host, want = task.host, task.document.want
     locks.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
     locks.enter_context(attaching.hold_server_volume(host, want["server"], want["volume"]))
@@ -177,7 +178,7 @@ def _begin(task: Task) -> None:
 
 
 def _wait(task: Task) -> None:
-    """Wait until both volumes hold the same."""
+    """Wait until both volumes have the same content. Raises ``Conflict`` if QEMU has ended the copy."""
     host, want, pause = task.host, task.document.want, SOON
     with task.operation.waiting():
         while True:
@@ -208,7 +209,7 @@ def _pivot(task: Task) -> None:
 
 
 def _end(task: Task) -> None:
-    """End the copy."""
+    """End QEMU's copy to the new volume."""
     want, disk = task.document.want, None
     with suppress(MagnetarError):
         disk = attaching.attached_disk(task.host, task.document)
@@ -217,7 +218,8 @@ def _end(task: Task) -> None:
 
 
 def _settle(task: Task) -> None:
-    """Write the definition with the new volume, and end the old attachment: the guest uses the new one."""
+    """Complete the swap: define the domain with the new volume, and remove the old attachment. The guest uses the new
+    volume."""
     host, document = task.host, task.document
     uuid, target = document.want["server"], document.want["device"]
     document.state[SWAPPED] = True
@@ -244,7 +246,8 @@ def _settle(task: Task) -> None:
 
 
 def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
-    """Give the new volume its own size: QEMU grows it while the guest runs."""
+    """Grow the new volume, which was made as large as the old one, to its own size. QEMU does this while the guest
+    runs."""
     size = _size(volume)
     if host.hypervisor.running(uuid) is None:
         pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
