@@ -24,8 +24,8 @@ class CpuMeter:
         self._shares: dict[str, float] = {}
 
     def look(self) -> dict[str, float]:
-        """Return the current metrics; empty where /proc does not have them. Shares are present from the
-        second call on."""
+        """Return the current metrics; empty where /proc does not provide them. Shares are in the result from the second
+        call on."""
         try:
             first = self._stat.read_text().split("\n", 1)[0].split()[1:]
             ticks = {name: sum(int(first[at]) for at in places) for name, places in _TIMES.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ``LocalHypervisor`` protocol: everything that a host can do. ``virt.LibvirtHypervisor`` and ``FakeHypervisor``
+"""The ``LocalHypervisor`` protocol: all operations on a host. ``virt.LibvirtHypervisor`` and ``FakeHypervisor``
 implement it.
 
 Sizes are bytes unless a name says MiB. Every call may raise ``HypervisorDown`` (no answer; try later) or
@@ -36,15 +36,16 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The observed state of a domain. *owned* is true when it carries Magnetar's metadata for *uuid*.
+    """The observed state of a domain. *owned*: the domain has Magnetar's metadata with the same *uuid*.
 
     *reason* says why the domain is in this state: ``guest`` (it shut itself down), ``outside`` (another program
     destroyed it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
 
-    The fields after *reason* come from the inactive XML, the persistent definition, so a pending change shows.
-    *hardware*: the note of the hardware in its metadata. *cpuset*: the CPUs that it may run on; "" for any. *cpu*: the
-    note of its CPU mode. *file_backed*: its memory is in files. *probed*: some disks do not name their backing file, so
-    libvirt reads it from them at the next start. *spice*: it has a SPICE server.
+    The fields after *reason* come from the inactive XML, the persistent definition, which may contain changes that the
+    running domain does not have yet. *hardware*: the hardware in Magnetar's metadata. *cpuset*: the CPUs that the
+    domain may run on; "" for any. *cpu*: the CPU mode in Magnetar's metadata. *file_backed*: its memory is in files.
+    *probed*: some disks do not name their backing file, so libvirt reads it from them at the next start. *spice*: it
+    has a SPICE server.
     """
 
     uuid: str
@@ -112,15 +113,16 @@ class DomainSpec:
 class MigrationParams:
     """The parameters of a live migration.
 
-    Unix sockets on this host lead to the target's libvirt and to its two QEMU sockets; QEMU listens on the same paths
-    there. The guest's XML differs at the target in *folder* of its files (source, target) and *nics* by MAC (network,
-    bridge, tap, port). *devices*: the alias of each PCI device here, by its address.
+    *libvirt*, *qemu* and *disks*: unix sockets on this host that lead to the target's libvirt and to its two QEMU
+    sockets; QEMU listens on the same paths there. The target's XML of the guest has another *folder* of its files
+    (source, target), and other *nics* by MAC (network, bridge, tap, port). *devices*: the alias of each PCI device of
+    this host, by its address.
 
     *native*: the host that QEMU sends memory and disks to directly, and the name in the certificate that QEMU shows
-    there; without it they go through the sockets. *persistent* is the domain's XML for later starts at the target.
-    *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: the number of steps to reach
-    *max_downtime* (without it, one step), one every *downtime_delay* s. *post_copy*: the memory may follow the guest,
-    when ``post_copy`` asks.
+    there; without it memory and disks go through the sockets. *persistent* is the domain's XML for later starts at the
+    target. *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: the number of steps to reach
+    *max_downtime* (without it, one step), one every *downtime_delay* s. *post_copy*: whether a call of
+    ``LocalHypervisor.post_copy`` may switch to post-copy.
     """
 
     libvirt: Path
@@ -174,7 +176,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return whether libvirt answers now; never raises."""
 
     def host(self) -> dict[str, Any]:
-        """Return facts of the host under the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model,
+        """Return the host's facts, by the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model,
         memory_mb."""
 
     def kvm(self) -> dict[str, Any]:
@@ -191,7 +193,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells of the host by id, at least one: all CPUs as shared ones, all memory, all
+        """Return the NUMA cells of the host by id, at least one. All CPUs in them count as shared ones; pages are the
         large pages."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
@@ -202,7 +204,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         ``HypervisorError`` for a model or feature that is unknown, or that the host cannot provide."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
-        """Call *listener* for each event, from the event thread; it must return quickly."""
+        """Call *listener* for each event of a domain, from the event thread; it must return quickly."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each (re)connection to libvirt, from a separate thread."""
@@ -212,7 +214,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Domains ----------------------------------------------------------------------------------------------------
     def domains(self) -> dict[str, Domain]:
-        """Return all domains of the host by uuid, ours and others', with few calls."""
+        """Return all domains of the host by uuid, also those that are not Magnetar's, with few calls."""
 
     def domain(self, uuid: str) -> Domain | None:
         """Return one domain; ``None`` when it does not exist."""
@@ -221,26 +223,27 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return the domain XML of *spec*; no side effects."""
 
     def define(self, spec: DomainSpec) -> None:
-        """Define or redefine a domain. Raises ``Conflict`` when a domain of that uuid or name exists that is
-        not ours."""
+        """Define or redefine a domain. Raises ``Conflict`` when the uuid or name belongs to a domain that is not
+        Magnetar's."""
 
     def undefine(self, uuid: str) -> None:
         """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM. Raises
-        ``Conflict`` when it is not ours. A missing domain is no error."""
+        ``Conflict`` when the domain is not Magnetar's. A missing domain is no error."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, *keys*: of its encrypted disks."""
+        """Start a stopped domain, or restore a suspended one. *secret*: the secret of its TPM; *keys*: the keys of its
+        encrypted disks."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """Copy the TPM state of a domain that is off to the file *path*. If there is no state, no file exists
         afterwards."""
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Load the file that ``save_tpm`` wrote into the TPM of a domain that is off. If it is missing, the
-        TPM is new."""
+        """Load the file that ``save_tpm`` wrote into the TPM of a domain that is off. If the file is missing, the TPM
+        is new."""
 
     def shutdown(self, uuid: str) -> None:
-        """Press the power button (ACPI); return immediately."""
+        """Press the power button (ACPI) of the domain; return immediately."""
 
     def destroy(self, uuid: str) -> None:
         """Power the domain off without asking its guest."""
@@ -262,15 +265,16 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Devices of running domains ---------------------------------------------------------------------------------
     def running(self, uuid: str) -> Domain | None:
-        """Return a domain with its current devices (``domain``: of its next start); ``None`` when it does not run."""
+        """Return the domain with its current devices; ``None`` when it does not run. ``domain`` returns the devices of
+        its next start."""
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """Plug a device into a running domain, until it stops. A device that is there (by target or MAC) is
-        no error."""
+        """Plug a device into a running domain, until the domain stops. If it has the device already (by target or MAC),
+        that is no error."""
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Ask the guest of a running domain to release a device. The guest may take its time: see ``running`` and the
-        event ``detached``. Calling it again, or for a missing device, is no error."""
+        """Ask the guest of a running domain to release a device, and return. The guest may take long: see ``running``
+        and the event ``detached``. Repeating the call, or calling it for a missing device, is no error."""
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
@@ -280,7 +284,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return the mediated devices of PCI devices, in order. The kernel forgets them with each boot."""
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Make a mediated device. Raises ``HypervisorError`` when its parent has none left, or the host lacks the
+        """Create a mediated device. Raises ``HypervisorError`` when its parent has none left, or the host lacks the
         tools."""
 
     def remove_mdev(self, uuid: str) -> None:
@@ -292,7 +296,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def empty_pmem(self, path: Path) -> None:
         """Write zeros to a whole namespace of persistent memory, or to a file in place of one, which keeps its size.
-        Raises ``HypervisorError`` when it is missing, or the host lacks the tools."""
+        Raises ``HypervisorError`` when *path* is missing, or the host lacks the tools."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
@@ -301,7 +305,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def open_serial(self, uuid: str) -> int:
         """Return a descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain.
-        The caller must read the guest's output from it, although the log has it too. Raises as ``open_graphics`` does.
+        The caller must read all output of the guest from the descriptor, although the console log has it too. Raises
+        the errors of ``open_graphics``.
         """
 
     def send_break(self, uuid: str) -> None:
@@ -322,22 +327,22 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Have the guest agent set a password. Raises ``Conflict`` when no agent answers."""
 
     def inject_nmi(self, uuid: str) -> None:
-        """Send a non-maskable interrupt. The guest writes a dump or panics, depending on its setup."""
+        """Send a non-maskable interrupt to the guest, which writes a dump or panics, depending on its setup."""
 
     # Another disk for a running domain ---------------------------------------------------------------------------
     def capacity(self, uuid: str, target: str) -> int:
         """Return the size in bytes that the guest of an active domain sees of its disk *target*."""
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Begin to copy the disk *target* of an active domain to *disk*, and all that the guest writes meanwhile. The
-        content of *disk* is lost. *disk* has the same size; a raw one may be larger, which the guest sees at its next
-        start at the latest. Raises ``Conflict`` when the disk is being copied to another one."""
+        """Begin to copy the disk *target* of an active domain to *disk*, together with all writes of the guest
+        meanwhile. The content of *disk* is lost. *disk* has the same size; a raw one may be larger, and the guest sees
+        that size at its next start at the latest. Raises ``Conflict`` when *target* is being copied to another disk."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the copy that is under way; ``None`` when there is none, or it has ended."""
+        """Return the running copy of ``begin_mirror``; ``None`` when there is none, or it has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
-        """Switch the domain, and its definition, from the disk *target* to the copy of it; device and serial number
+        """Switch the domain, and its definition, from the disk *target* to its copy; device name and serial number
         stay. Raises ``HypervisorError`` while the two disks differ."""
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
@@ -345,42 +350,40 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
-        """Serve a disk over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can connect.
-
-        A server that dies is started again. A disk that is already served in the same way is no error; served in
-        another way, its clients are cut and the server is replaced."""
+        """Serve a disk over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can connect. A
+        server that dies is started again. A disk that is already served in the same way is no error; if it is served
+        differently, its clients are disconnected and the server is replaced."""
 
     def serving(self, id: str) -> Export | None:
         """Return the running export with this id; ``None`` when there is none."""
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Make QEMU of an active domain read from the disk that it reaches at *socket*. When the connection broke, QEMU
+        """Make QEMU of an active domain read from the disk that it reaches at *socket*. After a broken connection, QEMU
         connects again at the second or third read."""
 
     def unserve(self, id: str) -> None:
-        """End the NBD server and cut its clients; cached writes are flushed. A disk that is not served is no error."""
+        """Flush cached writes, end the NBD server and disconnect its clients. A disk that is not served is no error."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
-        """Return the socket of this host's libvirtd, for the libvirtd of another host that connects through a link."""
+        """Return the path of the socket of this host's libvirtd, to which a link connects another host's libvirtd."""
 
     def cpu(self, uuid: str) -> str | None:
-        """Return the CPU model of a running domain as libvirt's XML; ``None`` when any host can emulate it."""
+        """Return the CPU of a running domain as XML of libvirt; ``None`` when any host can emulate it."""
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Return what this host lacks for that CPU of a KVM guest, with its model; "" if nothing."""
+        """Return which features of *cpu* (from ``cpu`` of a KVM guest) this host lacks, with the CPU's model; "" if
+        none."""
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Move a running domain to another host.
-
-        *on_cut_over* is called once, as early as the result is certain: the domain is then off here and paused at the
-        target; after post-copy it runs at the target. When this raises, ``domain`` tells whether the domain still runs
-        here."""
+        """Move a running domain to another host. *on_cut_over* is called once, as early as the result is certain: the
+        domain is then off here and paused at the target; after post-copy it runs at the target. After an exception,
+        ``domain`` tells whether the domain still runs here."""
 
     def post_copy(self, uuid: str) -> bool:
-        """Switch a migrating domain that permits it to post-copy: it runs at the target now, and the rest of its memory
-        follows. Return ``False`` while that cannot begin: disks are still being copied."""
+        """Switch a migrating domain to post-copy, if its parameters allow that: it then runs at the target, and the
+        rest of its memory follows. Return ``False`` while post-copy cannot begin: disks are still being copied."""
 
     def arrived(self, uuid: str) -> bool:
         """Return whether a migrated domain is complete on this host: active and persistent."""
@@ -391,12 +394,12 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
     # Statistics -----------------------------------------------------------------------------------------------------
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         """Return the usage of an active domain since it was started; ``None`` when it is off. Raises ``Conflict`` when
-        it is not ours.
+        the domain is not Magnetar's.
 
-        ``virt_type``; ``uptime`` in s; ``cpus`` ``{id, time}`` in ns; ``memory`` in KiB, the words of
-        virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics``
-        ``{device, mac}`` with ``NIC_COUNTERS``. Values that only QEMU has are ``None`` or missing while other calls
-        wait for its answer."""
+        ``virt_type``; ``uptime`` in s; ``cpus`` ``{id, time}`` in ns; ``memory`` in KiB, with the names of
+        virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics`` ``{device, mac}``
+        with ``NIC_COUNTERS``. Values that only QEMU has are ``None`` or missing while other calls wait for its
+        answer."""
 
     def uptime(self) -> dict[str, Any]:
         """Return ``time`` of day (HH:MM:SS), ``uptime`` in s, ``users`` logged in, ``load_average`` of 1, 5 and 15

@@ -87,7 +87,8 @@ def _parts(host: LocalHost) -> dict[str, Any]:
 
 
 def ovn_status(host: LocalHost) -> dict[str, str]:
-    """Return whether ports of OVN can be plugged in on this host, and why not."""
+    """Return the state of OVN's integration bridge. ``reason``: why ports of OVN cannot be plugged in; "" if they
+    can."""
     bridge = host.hypervisor.integration_bridge(host.settings.integration_bridge)
     return {"bridge": bridge.name, "datapath": bridge.datapath, "chassis": bridge.chassis, "reason": bridge.reason}
 

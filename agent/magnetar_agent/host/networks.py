@@ -17,12 +17,12 @@ class Nic:
     """A network card of a domain. Exactly one of *network* (libvirt's name), *bridge* and *device* is set.
 
     *device*: the address of a device of the host, which libvirt takes from the host's driver when *managed*; *vlan*:
-    its tag. *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one.
+    its tag. *vnic_type*: how the guest gets the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without a device.
     *netdev*: the host's name of the virtual function's network device (macvtap), or of the character device of its vDPA
     device.
 
-    *place*: bus and address, once libvirt has assigned them. *tap*: the name of the host's end. *port*: set when
-    *bridge* is Open vSwitch's: the interface id that OVN knows the NIC by. *mtu*: of tap and card; 0 for the bridge's.
+    *place*: bus and address, once libvirt has assigned them. *tap*: the name of the tap on the host. *port*: set when
+    *bridge* is Open vSwitch's: the interface id by which OVN knows the NIC. *mtu*: of tap and card; 0 for the bridge's.
     *checksums*: whether the guest may leave checksums and segmentation to the card.
 
     *queues*, *packed* (rings), *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware;
@@ -50,15 +50,15 @@ class Nic:
 
     @property
     def alias(self) -> str:
-        """Return the alias of a NIC that is a device: MAC and address. libvirt keeps it; its XML has no other place to
-        keep them."""
+        """Return the alias of a NIC that is a device of the host: its MAC and address, for which libvirt's XML of such
+        a device has no other field."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
 @dataclass(frozen=True)
 class RepresentorPort:
-    """The port of a virtual function's representor in Open vSwitch: its *bridge*, and for OVN the *port* with a *mac*
-    of a *server*."""
+    """The port of a virtual function's representor in Open vSwitch: on the integration *bridge*, with OVN's *port* id,
+    the *mac* and the *server* of the NIC."""
 
     bridge: str
     port: str
@@ -68,7 +68,8 @@ class RepresentorPort:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A libvirt network that the agent makes. *mode* is nat or isolated; *hosts*: MACs with their addresses."""
+    """The desired state of a libvirt network. *mode* is nat or isolated; *hosts*: pairs of MAC and its reserved
+    address."""
 
     uuid: str
     name: str
@@ -85,8 +86,8 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class NetworkSeen:
-    """An existing libvirt network. *owned*: it carries Magnetar's metadata. *cidrs*: IPv4 networks that its DHCP
-    serves."""
+    """The observed state of a libvirt network. *owned*: it has Magnetar's metadata. *cidrs*: the IPv4 networks that its
+    DHCP serves."""
 
     uuid: str
     name: str
@@ -109,10 +110,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class Tap:
-    """The host's end of a NIC of a running server, on a bridge.
+    """The tap on the host of a NIC of a running server.
 
-    *index* is the number of *device* in the kernel, which is never used again. *switched*: the tap is in Open vSwitch,
-    whose bridges are no bridges to the kernel; the tap's own index then stands for its bridge's."""
+    *index* is the kernel's number of *device*, which is never used again. *switched*: the tap is in Open vSwitch, whose
+    bridges are not bridges of the kernel; *bridge_index* is then the tap's own index."""
 
     server: str
     mac: str
@@ -127,9 +128,9 @@ class Tap:
 class IntegrationBridge:
     """The bridge of Open vSwitch that ports of OVN are plugged into.
 
-    *datapath*: ``system`` (the kernel's), or ``netdev`` (ovs-vswitchd forwards itself, and passes on checksums that a
-    guest has left to its card). *chassis*: the host's name in OVN. *reason*: why ports cannot be plugged in, and what
-    to do; "" if they can."""
+    *datapath*: ``system`` (the kernel's), or ``netdev`` (ovs-vswitchd forwards packets itself, and does not fill in
+    checksums that a guest has left to its card). *chassis*: the host's name in OVN. *reason*: why ports cannot be
+    plugged in, and what to do; "" if they can."""
 
     name: str
     datapath: str = ""
@@ -138,21 +139,23 @@ class IntegrationBridge:
 
     @property
     def checksums(self) -> bool:
-        """Return whether guests may leave checksums and segmentation to their cards; not if the datapath is unknown."""
+        """Return whether guests may leave checksums and segmentation to their cards; ``False`` if the datapath is
+        unknown."""
         return self.datapath == "system"
 
 
 @dataclass(frozen=True)
 class Port:
-    """The rules for the frames of a guest's NIC whose host's end is *tap*.
+    """The rules for the frames of a guest's NIC, whose device on the host is *tap*.
 
-    The guest may send frames from *mac*, and of each family those from *ipv4* and *ipv6* (addresses and networks;
-    ``None``: from all, as its own are unknown). *dhcp*: IPv4 addresses that the host's DHCP gives it are permitted too.
-    *not_from*: addresses of the host that are never a guest's. Without *secure*, all frames pass.
+    The guest may send frames with the source *mac*, and with source addresses in *ipv4* and *ipv6* (addresses and
+    networks; ``None``: any, as the NIC's addresses are unknown). *dhcp*: IPv4 addresses that the host's DHCP gives the
+    NIC are permitted too. *not_from*: addresses of the host that a guest must never use. Without *secure*, all frames
+    pass.
 
-    *switched*: the tap is in Open vSwitch, and OVN filters; the host's own network stack takes nothing from it.
-    *groups*: sorted ids of the security groups that limit what it sends and receives; ``None``: no limit. *resolver*:
-    the address where the host answers its DNS."""
+    *switched*: the tap is in Open vSwitch, and OVN filters; the host's own network stack accepts nothing from the tap.
+    *groups*: sorted ids of the security groups that limit what the NIC sends and receives; ``None``: no limit.
+    *resolver*: the address at which the host answers DNS requests of the guest."""
 
     tap: str
     mac: str
@@ -173,10 +176,10 @@ class Port:
 
 @dataclass(frozen=True)
 class GroupRule:
-    """Traffic that a port may receive (ingress) or send (egress), of IP *version* 4 or 6.
+    """A rule of a security group: traffic that a port may receive (ingress) or send (egress), of IP *version* 4 or 6.
 
-    *protocol*: its number. *least*, *most*: ports of the end that the connection goes to, or type and code of ICMP. The
-    other end has an address of the network *prefix*, or a port with the security group *group*. ``None`` is any."""
+    *protocol*: its number. *least*, *most*: the range of destination ports, or type and code of ICMP. The other end has
+    an address in the network *prefix*, or is a port with the security group *group*. ``None`` is any."""
 
     direction: str
     version: int
@@ -198,12 +201,12 @@ class PortGroup:
 
 @dataclass(frozen=True)
 class PortFilter:
-    """All that an agent has its host filter.
+    """The complete filter that an agent loads into its host's kernel.
 
-    *ports*: the only taps with names that begin with *prefix* that may send. *bridges*: of networks that the agent
-    makes. *open_ports*: services of the host that guests reach next to DHCP, DNS and the metadata service, such as
-    ``tcp/3142``. *groups*: security groups of the ports, and groups named by their rules. *metadata*: the prefix of the
-    names of the metadata service's devices."""
+    *ports*: of all taps with names that begin with *prefix*, only these may send. *bridges*: those of networks that the
+    agent created. *open_ports*: services of the host that guests reach besides DHCP, DNS and the metadata service, such
+    as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name. *metadata*: the
+    prefix of the names of the metadata service's devices."""
 
     prefix: str
     ports: frozenset[Port] = frozenset()
@@ -214,13 +217,14 @@ class PortFilter:
 
 
 def tap_prefix(state_dir: Path) -> str:
-    """Return the prefix of the taps of the agent that works in *state_dir*: a machine may have several agents."""
+    """Return the prefix of the names of an agent's taps, derived from *state_dir*: a machine may have several
+    agents."""
     return f"mt{_letters(str(state_dir), 4)}"
 
 
 def tap_name(state_dir: Path, server: str, mac: str) -> str:
-    """Return the name of the tap of a server's NIC. It is known before the tap exists, and the same at each start; 15
-    characters, the limit of Linux."""
+    """Return the name of the tap of a server's NIC, which can be computed before the tap exists and never changes. It
+    has 15 characters, the limit of Linux."""
     return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
 
 
@@ -235,62 +239,64 @@ class HypervisorNetworks(Protocol):
         """Return the names of the bridges of the host."""
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
-        """Return the state of that bridge in Open vSwitch, and whether ovn-controller manages it; never raises."""
+        """Return the state of the bridge *name* in Open vSwitch, and whether ovn-controller manages it. Never
+        raises."""
 
     def filter_switch(self, bridge: str) -> None:
-        """Have that bridge drop router advertisements that OVN has marked, from now on, also after a restart of Open
+        """Make *bridge* drop router advertisements that OVN has marked, from now on, also after a restart of Open
         vSwitch or ovn-controller. Return immediately."""
 
     def switch_unfiltered(self) -> str:
-        """Return why marked router advertisements are not dropped; "" if they are, or if no caller has asked
-        for that."""
+        """Return why marked router advertisements are not dropped; "" if they are, or if ``filter_switch`` was never
+        called."""
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Set virtual function *number* of the network device *card*, with the words of ip-link(8): ``trust``,
-        ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` when its driver cannot."""
+        """Set virtual function *number* of the network device *card*. The *settings* have the names of ip-link(8):
+        ``trust``, ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` when the card's
+        driver refuses."""
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Set the port of the network device in Open vSwitch as *desired*; ``None``: remove it. Raises
+        """Set the port of the network device *netdev* in Open vSwitch as *desired*; ``None``: remove the port. Raises
         ``HypervisorError``."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Return device ("" without one) and network of the host's IPv4 routes, except default routes, and of its
-        addresses."""
+        """Return device ("" without one) and destination network of the host's IPv4 routes, except default routes, and
+        those to its own addresses."""
 
     def networks(self) -> dict[str, NetworkSeen]:
         """Return all libvirt networks by name."""
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define, autostart and start a network. Raises ``Conflict`` when a network of that name exists that is not
-        ours."""
+        """Define, autostart and start a network. Raises ``Conflict`` when its name belongs to a network that is not
+        Magnetar's."""
 
     def remove_network(self, name: str) -> None:
-        """Stop and undefine a network of ours. Raises ``Conflict`` when it is not ours. A missing one is no error."""
+        """Stop and undefine a network. Raises ``Conflict`` when it is not Magnetar's. A missing network is no error."""
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Have DHCP of a network of ours give *mac*, and no other client, this address. A missing network is
-        no error."""
+        """Reserve *address* in the DHCP of a network of Magnetar for *mac*. A missing network is no error."""
 
     def release(self, network: str, mac: str) -> None:
-        """Undo ``reserve``, and end the lease of *mac*; no error when there is none."""
+        """Remove the reservation of ``reserve``, and end the lease of *mac*; no error when there is none."""
 
     def leases(self, network: str) -> list[Lease]:
         """Return the DHCP leases of a libvirt network, newest last."""
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of a domain of ours, or of all our domains; none for a domain that does not run."""
+        """Return the taps of a domain of Magnetar, or of all its domains; none for a domain that does not run."""
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Have the kernel filter as *desired*, in one step; without ports and bridges, remove the filter.
-
-        *loaded*: the filter that is loaded, so that only the difference is sent. Addresses learned from DHCP are kept.
+        """Load the filter *desired* into the kernel, in one step; without ports and bridges, remove the filter.
+        *loaded*: the filter that is loaded now, so that only the difference is sent. Addresses learned from DHCP are
+        kept.
         """
 
     def filters_ports(self, prefix: str) -> bool:
-        """Return whether the filter of that prefix exists: a reload of the host's own firewall may have flushed it."""
+        """Return whether the filter with this *prefix* is loaded: a reload of the host's own firewall may have flushed
+        it."""
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, from a separate thread, when filters may have been removed, until ``close``."""
+        """Call *listener*, from a separate thread, whenever filters may have been removed, until ``close``."""
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Add addresses (tap, address) to the filter that DHCP gave before it was loaded."""
+        """Add addresses that DHCP gave before the filter was loaded. *leased*: pairs of tap and address."""

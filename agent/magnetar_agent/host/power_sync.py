@@ -141,7 +141,8 @@ class PowerSync:
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Write the power state of its domain into the document of server *id*. Wait for the server's lock first."""
+        """Write the power state of its domain into the document of server *id*, unless the server is unfinished or
+        migrates. Waits for the server's lock."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Zeros in block devices and files: written over old data, and detected so that they are not sent."""
+"""Zeros in block devices and files: overwriting old data, and detection, so that zeros need not be sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_file_size(descriptor: int) -> int:
 
 
 def write_zeros(descriptor: int, start: int, end: int) -> None:
-    """Have bytes from *start* up to *end* read as zeros. Raises ``OSError``."""
+    """Make the bytes from *start* up to *end* read as zeros. Raises ``OSError``."""
     block = stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while start < end:
         length = min(end - start, REQUEST)

@@ -127,9 +127,9 @@ def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
 
 
 def attached_device(host: LocalHost, attachment: Document) -> str | None:
-    """Return the device name that the volume of an attachment has in the running server. Return ``None`` if the server
-    does not run, or is rescued, as the device names of a rescued server differ; its own root disk is found by its
-    path."""
+    """Return the device name that an attachment's volume has in the running server; ``None`` if the server does not
+    run, or is rescued without the volume. The name may differ from the attachment's ``device``: a rescue moves the root
+    disk."""
     runs = host.hypervisor.running(attachment.want["server"])
     if runs is None or not is_current(host, attachment):
         return None
