@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for an event of a domain."""
+"""A way for threads to wait for an event of a domain."""
 
 from __future__ import annotations
 

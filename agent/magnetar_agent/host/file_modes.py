@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 UMASK = 0o077
 #: The mode of a folder through which QEMU's user reaches its disks. Only root can list it.
 PASSABLE = 0o711
-#: Mode bits that let users outside the owner and group read and write a file, or use it at all.
+#: Mode bits of other users (neither owner nor group): to read and write, and all three.
 READ_WRITE, ANY = 0o006, 0o007
 #: Folders in the state folder that the agent makes. Other folders there, such as the control plane's, have other
 #: owners.

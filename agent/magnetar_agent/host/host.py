@@ -54,7 +54,7 @@ class LocalHost:
     """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings. Objects that the
     caller does not pass are created for this machine."""
 
-    #: Change another resource.
+    #: Create, change or remove another resource.
     ensure: EnsureCall
     #: Return where guests reach the metadata service, for ``kinds.Host``.
     metadata_status: Callable[[], dict[str, Any]]
@@ -76,7 +76,7 @@ class LocalHost:
         self.changes = Changes()
         #: The progress of each outgoing migration: the field ``progress`` of ``kinds.Migration``.
         self.progress: dict[str, dict[str, Any]] = {}
-        #: By server, the connection of an incoming migration for which libvirt holds the server's keys.
+        #: By server, the connection of an incoming migration that brought the keys that libvirt has.
         self.lent_keys: dict[str, object] = {}
         #: The number of reboots of each server's domain since the agent started.
         self.reboots: dict[str, int] = {}

@@ -27,7 +27,7 @@ from magnetar_core.hardware.numa import HostCell
 from .networks import HypervisorNetworks, Nic
 from .storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 
-#: Reasons why a guest lacks a type of graphics.
+#: The reason why a guest has no server of a type of graphics.
 NO_GRAPHICS = {
     "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
     "spice": "The guest has no SPICE server: the agent's setting spice was false when it began. Set it to true, and "
@@ -92,10 +92,10 @@ class DomainSpec:
     boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
     shares: tuple[SharedFolder, ...] = ()
-    #: Whether it has, next to VNC, a SPICE server and the channel of the guest's SPICE agent.
+    #: Whether the domain has, besides VNC, a SPICE server and the channel of the guest's SPICE agent.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: Its parts of the host: CPUs, NUMA cells and pages, firmware (``None`` for BIOS), PCI devices, a mediated device
+    #: Resources of the host: CPUs, NUMA cells and pages, firmware (``None`` for BIOS), PCI devices, a mediated device
     #: (uuid) and persistent memory.
     numa: Numa = field(default_factory=Numa)
     firmware: Firmware | None = None
@@ -105,7 +105,7 @@ class DomainSpec:
     security: LaunchSecurity | None = None
     #: The CPU mode, if the settings name one.
     cpu: CpuMode | None = None
-    #: Whether its memory is in files.
+    #: Whether the guest's memory is in files.
     file_backed: bool = False
 
 
@@ -152,7 +152,7 @@ class MigrationParams:
 ProgressCallback = Callable[[Mapping[str, int]], None]
 #: Called when the guest is off at the source; returns whether it is complete at the target.
 CutOverCallback = Callable[[], bool]
-#: Counters of a disk, and of a NIC as its guest sees them. A counter that is not available is ``None``.
+#: Counters of a disk, and of a NIC as the guest sees them. A counter that is not available is ``None``.
 DISK_COUNTERS = ("read_bytes", "read_requests", "write_bytes", "write_requests", "errors")
 NIC_COUNTERS = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", "tx_packets", "tx_errors", "tx_drop")
 
@@ -169,7 +169,7 @@ class DomainEvent:
 
 
 class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Protocol):
-    """A host that runs domains, networks and disks."""
+    """The operations on a host: on its domains, networks, disks and storage pools."""
 
     # The host ---------------------------------------------------------------------------------------------------
     def connected(self) -> bool:
@@ -180,8 +180,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         memory_mb."""
 
     def kvm(self) -> dict[str, Any]:
-        """Return ``{"usable", "reason", "checked_at"}`` from a real start of a tiny guest under KVM, with a
-        time limit."""
+        """Return ``{"usable", "reason", "checked_at"}`` of a test that starts a tiny guest under KVM, with a time
+        limit."""
 
     def serves_shares(self) -> bool:
         """Return whether the host has virtiofsd, which serves folders to guests."""
@@ -281,7 +281,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Mediated devices -------------------------------------------------------------------------------------------
     def mdevs(self) -> list[Mdev]:
-        """Return the mediated devices of PCI devices, in order. The kernel forgets them with each boot."""
+        """Return the mediated devices of PCI devices, sorted. They do not survive a boot of the host."""
 
     def make_mdev(self, mdev: Mdev) -> None:
         """Create a mediated device. Raises ``HypervisorError`` when its parent has none left, or the host lacks the
@@ -300,8 +300,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
-        """Return a connection to the VNC or SPICE server (*type* vnc or spice) of an active domain; it ends with the
-        domain. Raises ``Conflict`` when the domain does not run, or has no such server."""
+        """Return a connected socket to the VNC or SPICE server (*type* vnc or spice) of an active domain; it is closed
+        when the domain ends. Raises ``Conflict`` when the domain does not run, or has no such server."""
 
     def open_serial(self, uuid: str) -> int:
         """Return a descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain.
@@ -318,7 +318,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         answers."""
 
     def thaw(self, uuid: str) -> None:
-        """Undo ``freeze``. No error when nothing is frozen, or no agent answers."""
+        """Thaw the file systems that ``freeze`` froze. No error when nothing is frozen, or no agent answers."""
 
     def agent_connected(self, uuid: str) -> bool:
         """Return whether the guest agent of an active domain has come up, according to its channel."""
@@ -407,11 +407,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, and *flushed* as in
-        ``make_disk``."""
+        """Write an ISO 9660 image with Joliet and Rock Ridge names atomically. *flushed*: as in ``make_disk``."""
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write a sparse FAT16 file system of 64 MiB with long names, complete or not at all, as in ``make_disk``."""
+        """Write a sparse FAT16 file system of 64 MiB with long names atomically. *flushed*: as in ``make_disk``."""
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read everything under these paths. (libvirt changes the ownership when a domain starts.)"""

@@ -40,7 +40,7 @@ LOOK = 30.0
 #: Seconds over which changes are gathered: the operation that starts a guest ends meanwhile, and many starts are one
 #: change.
 GATHER = 0.02
-#: Tasks of the thread, next to ids of servers: check all servers; the security groups; that the filter exists; end.
+#: Tasks of the thread besides ids of servers: check all servers; the security groups; that the filter exists; end.
 ALL, GROUPS, THERE, END = "", "groups", "there", "end"
 
 
@@ -55,7 +55,7 @@ class PortSecurity:
         self._thread = threading.Thread(target=self._run, name="port-security", daemon=True)
         self._ending = threading.Event()
         self._loaded: PortFilter | None = None
-        #: Ports by server; a migration's are known before its guest arrives.
+        #: Ports by server; those of an incoming server are known before its guest arrives.
         self._ports: dict[str, frozenset[Port]] = {}
         self._seeded = False
         #: NICs by server, as last sent to the thread.

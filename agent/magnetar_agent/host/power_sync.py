@@ -55,9 +55,9 @@ REASONS = {
     "rebooted": "The host was rebooted.",
 }
 CRASHED_BY = ("failed", "panic")
-#: Kinds that have content, and (except images) note in ``made`` that it is there.
+#: Kinds that have content; except for images, the note ``made`` says that the content is complete.
 CONTENT = ("image", "volume", "volume_snapshot")
-#: Seconds between two checks whether a server with a waiting event is free.
+#: Seconds between two checks whether the server of a postponed event is unlocked.
 AGAIN = 0.2
 #: Seconds between two checks for a cancel while an operation waits for another one.
 LOOK = 0.5
@@ -70,8 +70,8 @@ class PowerSync:
         self.host, self.drivers = drivers.host, drivers
         self._todo: queue.SimpleQueue[hv.DomainEvent | str | None] = queue.SimpleQueue()
         self._crashes: dict[str, deque[float]] = {}
-        #: Events of servers that an operation is changing; the operation may wait for its guest. They are handled
-        #: afterwards.
+        #: Events of servers that an operation is changing, postponed until it has ended: it may wait long for its
+        #: guest.
         self._later: list[hv.DomainEvent] = []
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)

@@ -177,10 +177,10 @@ class RbdPool(Protocol):
         """Return the size of an image in bytes; ``None`` when there is no such image."""
 
     def make(self, name: str, size: int) -> None:
-        """Make an empty image. Raises ``Conflict`` when it exists."""
+        """Create an empty image of *size* bytes. Raises ``Conflict`` when it exists."""
 
     def clone(self, base: str, name: str) -> None:
-        """Make a copy-on-write clone of *base*. Raises ``Conflict`` when it exists."""
+        """Create the image *name* as a copy-on-write clone of *base*. Raises ``Conflict`` when it exists."""
 
     def grow(self, name: str, size: int) -> None:
         """Grow an image; never shrinks."""
@@ -215,11 +215,11 @@ class HypervisorStorage(Protocol):
         host may have created it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Make a raw volume. Raises ``Conflict`` when it exists, and ``NoSpace``."""
+        """Create a raw volume. Raises ``Conflict`` when it exists, and ``NoSpace``."""
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow a volume, also while a domain uses it; ``resize`` tells the domain. Raises ``NoSpace``; never
-        shrinks."""
+        """Grow a volume, also while a domain uses it; then ``resize`` tells the domain its size. Never shrinks. Raises
+        ``NoSpace``."""
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
         """Remove a volume; a missing one is no error. *wipe*: how many bytes at its beginning to overwrite with zeros
@@ -248,16 +248,16 @@ class HypervisorDisks(Protocol):
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Create an empty disk or an overlay on *backing*, complete or not at all. *label*: ``swap`` for a swap area,
-        otherwise the label of an ext4 file system, to create on the disk. *key*: the key of a disk of the format luks,
-        here and below; a qcow2 with a key has its content encrypted, except the data of *backing*. The file is
-        *flushed*, or the caller flushes it with other new files (``Task.note``); its name is on disk when the caller
-        flushes the folder."""
+        """Create an empty disk or an overlay on *backing* atomically. *label*: ``swap`` for a swap area, otherwise the
+        label of an ext4 file system, to create on the disk. *key*: the key of a disk of the format luks, here and
+        below; a qcow2 with a key has its content encrypted, except the data of *backing*. The file is *flushed*, or the
+        caller flushes it with other new files (``Task.note``); its name is on disk when the caller flushes the
+        folder."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy and convert a disk, complete or not at all; sparse; flushed to disk. *key*: opens the source, if that is
-        encrypted, and encrypts the copy, which is a qcow2 or of the format luks."""
+        """Copy and convert a disk atomically; sparse; flushed to disk. *key*: opens the source, if that is encrypted,
+        and encrypts the copy, which is a qcow2 or of the format luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Define the keys of encrypted disks and the *secret* of the TPM of an incoming running domain in libvirt,

@@ -11,13 +11,13 @@ from contextlib import suppress
 
 #: Bytes of one write, and of one request to the kernel, which cannot be interrupted.
 PIECE, REQUEST = 1 << 20, 1 << 30
-#: ``BLKZEROOUT``: the kernel has the device make zeros where it can, and otherwise writes them.
+#: ``BLKZEROOUT``: the kernel makes the device write zeros where it can, and otherwise writes them itself.
 _ZEROOUT, _RANGE = 0x127F, struct.Struct("=QQ")
 _ZEROS = bytes(PIECE)
 
 
 def is_zero(data: bytes) -> bool:
-    """Return whether *data*, of at most ``PIECE`` bytes, holds only zeros."""
+    """Return whether *data*, of at most ``PIECE`` bytes, consists of zeros only."""
     return data == _ZEROS[:len(data)]
 
 

@@ -76,7 +76,7 @@ class _Open:
 
 
 class Links:
-    """The links of an agent. All methods may be called from any thread; none of them changes a document."""
+    """The links of an agent. All methods may be called from any thread, and do not change documents."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 #: The ALPN name of a TLS client that asks for a link instead of HTTP.
 ALPN = "magnetar-link/1"
-#: The most bytes of a first line, and seconds until it must arrive.
+#: The most bytes of the first line, and the seconds until it must have arrived.
 LINE, PATIENCE = 4096, 10.0
-#: Bytes that may wait in an end before the other end stops reading.
+#: Bytes that may be buffered in an end before the other end stops reading.
 BUFFER = 1 << 20
 #: Bytes of one read.
 SPACE = 1 << 18
@@ -47,7 +47,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         self.other: RelayEnd | None = None
         self.transport: asyncio.Transport | None = None
         self.closed = False
-        #: Bytes that arrived before there was another end.
+        #: Bytes that arrived before *other* was set.
         self.early = bytearray()
         self._space = memoryview(bytearray(SPACE))
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from magnetar_core.errors import InvalidRequest, Unreachable, error_from_dict
 
-#: Longest line.
+#: The most bytes of a line.
 LINE = 64 << 20
 
 

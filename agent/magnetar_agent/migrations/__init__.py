@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document
 
-#: Names of the doors: of the target's agent, libvirtd, and QEMU's for memory and disks.
+#: Names of the link's endpoints: the target's agent, its libvirtd, and QEMU's sockets for memory and disks.
 AGENT, LIBVIRT, QEMU, DISKS = "agent", "libvirt", "qemu", "disks"
-#: Note of a server: the migration that it is in.
+#: Note of a server: the id of the migration that has marked it.
 MARK = "migration"
-#: Note of both source and target: whether memory and disks go straight from QEMU to QEMU.
+#: Note of a migration on both hosts: whether QEMU sends memory and disks directly to the target's QEMU (TLS).
 NATIVE = "native_tls"
-#: Note of an attachment: the migration that it comes with.
+#: Note of an attachment: the id of the migration with which it comes.
 ARRIVING = "arriving"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document
 
-#: Name of the event.
+#: Name of the event that discards a migration.
 EVENT = "discard"
 
 

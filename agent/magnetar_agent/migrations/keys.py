@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from magnetar_agent.link.rpc import Rpc
     from magnetar_agent.reconcile.documents import Document, Fields
 
-#: The lock for the keys in libvirt, and for the record of the connection that they are lent to.
+#: The lock for the keys in libvirt, and for the record which connection they belong to.
 LENT = "lent keys"
 
 

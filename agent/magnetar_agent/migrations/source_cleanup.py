@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Note of the source's migration: an id of the guest's run that wrote its disks; it is renewed whenever the guest may
-#: have run.
+#: Note of the migration on the source: an id of the guest's last run. It is changed whenever the guest may have run and
+#: written to its disks.
 RUN = "run"
 
 
@@ -74,7 +74,8 @@ def clean_up_source(task: Task) -> None:
 
 
 def recover_source(task: Task) -> None:
-    """Abort the migration: the server stays here. Raises ``NotRemovable`` if it has moved already."""
+    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if it has moved
+    already."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "

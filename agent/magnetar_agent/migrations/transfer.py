@@ -28,9 +28,9 @@ from magnetar_agent.reconcile.documents import sync_folder, write_atomically
 from magnetar_core.errors import HypervisorError, InvalidRequest, NoSpace
 
 _FRAME = struct.Struct(">QI16s")
-#: Bytes in a frame, and bytes after which the receiver flushes them to disk.
+#: The most bytes in a frame, and the bytes after which the receiver flushes to disk.
 PIECE, SURE = 1 << 20, 64 << 20
-#: Ends of names: of an incomplete file, and of the note of its state and of how many bytes are flushed.
+#: Suffixes of names: of an incomplete file, and of the note with its state and the number of flushed bytes.
 PART, NOTE = ".part", ".part.at"
 
 
@@ -68,7 +68,7 @@ def stored_bytes(path: Path) -> int:
 
 def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield offset and data of the parts of a file that are not holes, from *offset* on. A block device is read in
-    full: it has no holes, and SEEK_DATA does not work on it."""
+    full: it has no holes, and SEEK_DATA does not work on a block device."""
     size, device = zeros.open_file_size(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while offset < size:
         try:
@@ -199,7 +199,8 @@ class _Place:
 
 
 def _inode(link: Path) -> tuple[int, int] | None:
-    """Return the identity of a link, which differs for a new link of the same name; ``None`` if there is none."""
+    """Return the inode and time of a symbolic link, which differ for a new link of the same name; ``None`` if there is
+    none."""
     try:
         link_stat = link.lstat()
     except FileNotFoundError:

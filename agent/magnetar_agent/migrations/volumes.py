@@ -132,7 +132,7 @@ def revoke_sharing(host: LocalHost, server: str) -> None:
 
 # The target -------------------------------------------------------------------------------------------------------
 def check_origins(host: LocalHost, manifest: Fields) -> None:
-    """Raise ``Conflict`` or ``InvalidField`` for volumes that this host cannot reach."""
+    """Raise ``Conflict`` or ``InvalidField`` if this host cannot reach a volume in the manifest."""
     for volume in manifest.get("volumes", []):
         if volume["origin"]["pool"]:
             remote.check_origin(host, volume["origin"])

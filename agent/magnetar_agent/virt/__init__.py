@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The connection to libvirt and QEMU: the only package that imports libvirt."""
+"""``LibvirtHypervisor``: the implementation of ``LocalHypervisor`` by libvirt and QEMU. Only this package imports
+libvirt."""
 
 from __future__ import annotations
 
@@ -67,11 +68,11 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         return self.connection.up()
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
-        """Add a listener for the events of every connection, also of later ones."""
+        """Call *listener* for the events of domains, from the current connection and from later ones."""
         self._listeners.append(listener)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """See ``Connection.on_connect``."""
+        """Call *listener* after each new connection to libvirt; see ``Connection.on_connect``."""
         self.connection.on_connect(listener)
 
     def close(self) -> None:

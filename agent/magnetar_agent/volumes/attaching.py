@@ -34,8 +34,8 @@ NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
-#: Notes of an attachment that replaces another one (``swapping``): the guest is about to get its volume; the guest has
-#: it. Notes of the replaced one: the attachment that replaces it; it is replaced.
+#: Notes of an attachment that replaces another one (``swapping``): QEMU is about to switch to its volume; QEMU has
+#: switched. Notes of the replaced one: the id of the attachment that replaces it; it is replaced.
 PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "replaced"
 
 
@@ -97,7 +97,7 @@ def server_name(host: LocalHost, holder: Document) -> str:
 
 
 def attached_disks(host: LocalHost, id: str) -> list[Disk]:
-    """Return the disks of a server's attachments."""
+    """Return the disks of a server's attachments, for QEMU."""
     return [disk for attachment in server_attachments(host, id) if (disk := attached_disk(host, attachment))]
 
 
@@ -110,7 +110,7 @@ def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
 
 
 def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
-    """Return the attachment's disk for QEMU; ``None`` if its volume has gone."""
+    """Return the disk of an attachment for QEMU; ``None`` if its volume does not exist any more."""
     want = attachment.want
     volume, origin = host.documents.get("volume", want["volume"]), want.get("origin")
     if origin:

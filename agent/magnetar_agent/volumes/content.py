@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk
     from magnetar_agent.reconcile.documents import Document, Fields
 
-#: Fields of a volume that name its source, each with the kind of that.
+#: Fields of a volume that name its source, each with the kind of the source.
 SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
 DISKS = ("raw", "qcow2", "iso")
 

@@ -66,7 +66,7 @@ def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | Non
 
 
 def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
-    """Return whether *sealed* contains the *key*; ``False`` if it cannot be opened."""
+    """Return whether *sealed* contains the *key*; ``False`` if it cannot be decrypted."""
     try:
         return _opened(host, sealed) == key
     except (InvalidTag, FileNotFoundError):

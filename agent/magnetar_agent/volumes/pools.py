@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 MIB = 2**20
-#: Called when QEMU has begun to copy a disk; it raises an error if the disk is not the intended one.
+#: Called when QEMU has begun to copy a disk; raises an error if the disk is not the intended one.
 Begun = Callable[[], None]
-#: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
+#: Suffixes of files: of the reservation of a name in a shared pool (``claim``); of incomplete content.
 BEGUN = ".begun"
 UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
@@ -43,11 +43,11 @@ class Pool(Protocol):
     name: str
     #: Whether other hosts reach the same content.
     shared: bool
-    #: Formats of its content, the default first.
+    #: Formats of the pool's content, the default first.
     formats: tuple[str, ...]
     #: Whether content with the name of a volume is always complete.
     atomic: bool
-    #: Whether content in use must be grown before QEMU is told; otherwise QEMU grows it.
+    #: Whether the pool must grow content in use before QEMU gets the new size; otherwise QEMU grows it.
     beneath: bool
 
     def capacity(self) -> int | None:
@@ -70,13 +70,12 @@ class Pool(Protocol):
         """Remove the reservation of ``claim``. The document already says that the content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Create empty content, complete or not at all. *key*: the key of content of the format luks, as in the calls
-        below."""
+        """Create empty content atomically. *key*: the key of content of the format luks, as in the calls below."""
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:
-        """Copy *source*, which must not change meanwhile, and grow the copy to *size*; complete or not at all. If
-        *source* is encrypted, *key* is the key of the source."""
+        """Copy *source*, which must not change meanwhile, and grow the copy to *size*; atomically. If *source* is
+        encrypted, *key* is the key of the source."""
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 LOOK = 2.0
 #: Seconds that QEMU may take to connect again.
 CONNECT = 5.0
-#: Note of an attachment: the peer that the volume's host also lets in, for a migration.
+#: Note of an attachment: the peer that the volume's host also admits, during a migration.
 LENT = "lent"
 #: Note of a server that must be started when its volumes can be reached.
 AWAITED = "awaits_volumes"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at a copy, at first and at most.
+#: Seconds between two checks of a copy, at first and at most.
 SOON, LOOK = 0.02, 1.0
 #: Fields that the new attachment takes from the old one.
 KEPT = ("device", "bus", "tag", "boot_index")

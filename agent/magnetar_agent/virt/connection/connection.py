@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One connection to libvirt: opened in the background, kept alive, opened again when libvirtd comes back.
 
-``Connection.call`` never waits for a connection and turns libvirt's errors into ours. The agent has several
+``Connection.call`` never waits for a connection and turns libvirt's errors into Magnetar's. The agent has several
 connections: see ``pool``.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: Seconds between attempts to connect: doubled from the first to the last.
+#: Seconds between attempts to connect, at first and at most; doubled after each attempt.
 BACK_OFF = (0.2, 5.0)
-#: libvirtd counts as gone when it leaves this many keep-alive messages, this many seconds apart, unanswered.
+#: Seconds between keepalive messages, and how many libvirtd may leave unanswered before it counts as gone.
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
 
 #: Errors of a broken connection.
@@ -98,12 +98,12 @@ class Connection:
         self._first.wait(wait)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each connection made from now on, from a separate thread."""
+        """Call *listener* in a separate thread after each later (re)connection."""
         self._listeners.append(listener)
 
     @property
     def generation(self) -> Any:
-        """Return the open ``virConnect``, or ``None``; it is another object after each reconnection."""
+        """Return the open ``virConnect``, or ``None``. Each reconnection creates another object."""
         return self._conn
 
     def wait_until_open(self, seconds: float) -> bool:
@@ -113,7 +113,7 @@ class Connection:
         return self._opened.wait(seconds)
 
     def drop_if_dead(self) -> None:
-        """Open the connection again if libvirt knows that it is broken."""
+        """Open the connection again if libvirt has noticed that it is broken."""
         conn = self._conn
         if conn is not None and not _alive(conn):
             self._drop(conn, "libvirtd was started again")

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 from magnetar_core.errors import Conflict, GuestSilent, HypervisorError, StorageSilent
 
-#: The most calls that wait for another one to the same guest, and for how many seconds.
+#: The most calls that wait for another call to the same guest, and the seconds that they wait at most.
 WAITERS, WAIT = 4, 30.0
 #: The same for storage pools.
 STORAGE_WAITERS, STORAGE_WAIT = 64, 120.0
-#: Seconds that a call waits for one that was given up: QEMU may have just resumed or ended.
+#: Seconds that a call waits for an earlier one whose caller has given up: QEMU may just have answered or ended.
 GRACE = 1.0
 #: The kind of calls that end a guest or one of its jobs.
 END = "end"
@@ -48,7 +48,7 @@ class Turn:
     def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
         self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
         self.began = time.monotonic()
-        #: Whether it has waited long for an answer, and whether its caller has given up.
+        #: Whether the call has been unanswered for long, and whether its caller has given up.
         self.hangs = self.given_up = False
         self.waiters = 0
 

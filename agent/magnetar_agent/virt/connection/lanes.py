@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from .limits import LibvirtLimits
 
-#: Seconds that a call waits for a place.
+#: Seconds that a call waits for a slot.
 PLACE_TIMEOUT = 120.0
 #: The number of unused connections that stay open.
 IDLE = 6
 #: The number of guests and storage pools whose last answer is remembered.
 ANSWERED = 1000
-#: The most guests or storage pools that an error names.
+#: The most names of guests or storage pools in an error.
 NAMED = 5
 
 
@@ -57,7 +57,7 @@ class Lanes:
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
         self._taken: set[CallPlace] = set()
-        #: The time of the last answer by guest or storage pool, the latest last.
+        #: The time of the last answer of each guest and storage pool, sorted by time.
         self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:

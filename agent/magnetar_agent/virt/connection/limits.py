@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The limits of libvirtd, and the agent's share of them."""
+"""The limits of libvirtd on concurrent calls, and their division among kinds of calls."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Lane(Enum):
 
     #: Reads that libvirt answers without asking a QEMU.
     LOOK = "look"
-    #: Facts of the host: capabilities, networks, secrets.
+    #: Calls about the host: capabilities, networks, secrets.
     HOST = "host"
-    #: Storage pools, whose storage may hang. Each pool has one call in flight.
+    #: Calls to storage pools, whose storage may hang. Each pool has one call in flight.
     STORAGE = "storage"
     #: Calls that end a guest or one of its jobs. They must succeed when the guest hangs.
     END = "end"
@@ -38,9 +38,9 @@ class Lane(Enum):
     START = "start"
     #: Other calls to guests that may take long: managed save, migration, block copy.
     LONG = "long"
-    #: Reads that watch long calls, as slow as these. Every place of the long calls has one here.
+    #: Reads that watch long calls, and take as long. This lane has as many slots as the lane of long calls.
     WATCH = "watch"
-    #: Calls that the guest agent inside a guest must answer, which it may never do.
+    #: Calls to the guest agent inside a guest, which may never answer.
     AGENT = "guest agent"
 
 
@@ -48,11 +48,11 @@ class Lane(Enum):
 OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
 #: Lanes whose calls a guest or a storage pool can delay.
 KEPT = OF_GUESTS | {Lane.STORAGE}
-#: Places of the lanes that neither a guest nor a storage pool can delay.
+#: Slots of the lanes that neither a guest nor a storage pool can delay.
 _FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.END: 3}
-#: The fewest places of all guests together, and of all storage pools.
+#: The fewest slots of all guests together, and of all storage pools.
 _FEWEST, _FEWEST_STORAGE = 4, 4
-#: Places that each lane of guests leaves free for the others.
+#: Slots that each lane of calls to guests leaves free for the others.
 _LEFT = 2
 
 

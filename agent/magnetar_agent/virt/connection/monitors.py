@@ -24,9 +24,9 @@ from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
 
-#: The share of a CPU that a starting QEMU uses at least; one that hangs uses less.
+#: The least share of a CPU that a starting QEMU uses; a QEMU that hangs uses less.
 BUSY = 0.02
-#: libvirt writes the process ids of QEMUs here.
+#: The folder of libvirt's files with the process ids of QEMUs.
 _RUN = Path("/run/libvirt/qemu")
 
 

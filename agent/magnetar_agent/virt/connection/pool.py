@@ -46,13 +46,13 @@ PATIENCE = 30.0
 END_TIMEOUT = 90.0
 #: Seconds that a change of a storage pool may take.
 STORAGE_TIMEOUT = 600.0
-#: The kind of the call that lasts as long as a migration. Other calls to the guest can pass.
+#: The kind of the call that lasts as long as a migration. Other calls to the guest may run meanwhile.
 MIGRATES = "migrate"
-#: The kind of a call that overwrites content of a storage pool. Other calls to the pool can pass.
+#: The kind of a call that overwrites content of a storage pool. Other calls to the pool may run meanwhile.
 WIPES = "wipe"
 #: Seconds until the first check of a call to a guest, and between two checks.
 FIRST_LOOK, NEXT_LOOK = 2.0, 1.0
-#: Seconds that an operation waits for libvirt to come back, and that other callers do after a lost call.
+#: Seconds to wait until libvirt is back: in an operation, and in other callers after a lost call.
 RETURN_TIMEOUT, SHORT_RETURN = 60.0, 5.0
 #: Seconds that a connection may take to open while libvirt answers on another one.
 OPEN_TIMEOUT = 10.0
@@ -109,7 +109,7 @@ class ConnectionPool:
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """See ``Connection.on_connect``."""
+        """Call *listener* after each later (re)connection; see ``Connection.on_connect``."""
         self._events.on_connect(listener)
 
     def up(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The number of threads that wait for work; others end when their work is done.
+#: The most idle threads; further threads end when their work is done.
 IDLE = 8
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks of a job.
 LOOK = 0.1
-#: Seconds that a job may take to end after a request to.
+#: Seconds within which a job must end after the request to abort it.
 END = 120.0
 
 

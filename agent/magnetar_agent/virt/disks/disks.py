@@ -120,14 +120,14 @@ class Disks:
             flush_file(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """See ``iso.write_iso``."""
+        """Write an ISO 9660 image atomically; see ``iso.write_iso``."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 iso.write_iso(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """See ``vfat.write_vfat``."""
+        """Write a FAT16 file system atomically; see ``vfat.write_vfat``."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
@@ -153,10 +153,12 @@ class Disks:
 
 @contextmanager
 def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
-    """Yield a file to write; it is *flushed* and gets the name *path* at the end, or is removed after an error.
+    """Yield the path of a new file. At the end the file is *flushed* and renamed to *path*; after an error it is
+    removed.
 
-    *named*: the name is flushed too. Only its owner and group have rights to it, no matter which program made it. A
-    file from an interrupted attempt is removed first, so that a program that still writes to it cannot damage this one.
+    *named*: the rename is flushed too. Only owner and group have rights to the file, whichever program created it. A
+    file from an interrupted attempt is removed first, so that a program that still writes to that one cannot damage the
+    new file.
     """
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
@@ -176,7 +178,7 @@ def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterato
 
 
 def direct_io(folder: Path) -> bool:
-    """Return whether files in *folder* can be used with O_DIRECT, which QEMU's cache mode none needs."""
+    """Return whether files in *folder* can be opened with O_DIRECT, which QEMU needs for the cache mode none."""
     try:
         return _direct_io(folder.stat().st_dev, folder)
     except OSError:
@@ -245,7 +247,7 @@ def _escaped(path: Path) -> str:
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
-    """Make a disk without content, or an overlay."""
+    """Create a disk without content, or an overlay on *backing*."""
     path = backing.path if backing else part
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
@@ -258,11 +260,11 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
 
 
 def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", backing: Backing | None = None) -> None:
-    """Make a disk of the format LUKS 1, AES-256 in XTS mode, or a qcow2 whose content is encrypted in this way, which
-    may have a *backing*.
+    """Create a LUKS 1 disk (AES-256 in XTS mode), or a qcow2 with content encrypted in this way, which may have a
+    *backing*.
 
-    Slow key derivation protects passphrases chosen by people from guessing; a key of 256 random bits does not need it,
-    and each opening of the disk would take seconds."""
+    Key derivation is fast: slow derivation protects passphrases chosen by people, but a key of 256 random bits does not
+    need it, and each opening of the disk would take seconds."""
     options = {"key-secret": disk_keys.key_object_name(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
                "ivgen-alg": "plain64", "hash-alg": "sha256", "iter-time": "10"}
     if format == "qcow2":
@@ -291,8 +293,8 @@ def _sparse(path: Path, size: int) -> None:
 
 
 def _open_to(path: Path | str, group: int, folder: int | None = None) -> None:
-    """Give the *group* the file *path* (in the open *folder*), unless it is a link; swapping the name meanwhile has no
-    effect."""
+    """Change the group of the file *path* (in the open *folder*) to *group*, and let the group read it. A symbolic link
+    is skipped; the file is opened first, so that replacing the name meanwhile has no effect."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         status, inode = os.fstat(descriptor), f"/proc/self/fd/{descriptor}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes into a guest's file system, in libguestfs's appliance: a separate program without access to the agent.
+"""A program that writes into a guest's file system in libguestfs's appliance, without access to the agent.
 
-``injection`` runs it with the system's Python, whose module guestfs it needs, as QEMU's user without any capability. It
+``injection`` runs it with the system's Python, which has the module guestfs, as QEMU's user without any capability. It
 serves the disk to the appliance with ``qemu-nbd``, so only the appliance's kernel reads the untrusted file system. Its
 argument is the descriptor of a job (JSON; see ``injection.Injections.inject``); it prints ``{"failed": {what: why}}``,
 or ``{"error": why}`` when nothing could be written.
@@ -67,7 +67,7 @@ def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """Start qemu-nbd for one client; it dies with this program."""
+    """Start qemu-nbd for one client. It ends when this program ends."""
     listens, output_file = folder / "pid", folder / "said"
     with output_file.open("wb") as words:
         server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
@@ -153,7 +153,8 @@ def _key(guest: Any, key: str) -> None:
 
 
 def _relabel(guest: Any) -> None:
-    """Have the guest set the SELinux context of root's keys when it starts: the appliance has no SELinux policy."""
+    """Make the guest set the SELinux context of root's keys when it starts, because the appliance has no SELinux
+    policy."""
     path = next((candidate for candidate in RC_LOCALS if guest.is_file(candidate, followsymlinks=True)), None)
     script = _read(guest, path) if path else b"#!/bin/sh\n"
     if MARK.encode() in script:
@@ -192,8 +193,8 @@ def _files(guest: Any, files: list[list[str]]) -> None:
 
 
 def _read(guest: Any, path: str) -> bytes:
-    """Return the content of a guest's file. Raises ``NotWritable`` when it is too large, or not a plain file: a device
-    may be endless."""
+    """Return the content of a guest's file. Raises ``NotWritable`` when the file is too large, or not a regular file: a
+    device may be endless."""
     _check(guest, path)
     if guest.filesize(path) > READ_MAX:
         raise NotWritable(f"{path} is larger than {READ_MAX} bytes")

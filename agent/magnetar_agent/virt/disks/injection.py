@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from magnetar_agent.host.storage import Disk, Injection
 
-#: The Python that distributions package the module guestfs for.
+#: The Python for which distributions package the module guestfs.
 PYTHON = "/usr/bin/python3"
 PROGRAM = Path(__file__).with_name("guest_files.py")
-#: Paths that change when that Python gets a module or a library for one: folders of modules, and the list of libraries.
+#: Paths that change when ``PYTHON`` gets a module or a library for one: folders of modules, and the list of libraries.
 SEARCHED = ("/usr/lib/python3*/*-packages", "/usr/lib64/python3*/*-packages", "/usr/local/lib/python3*/*-packages",
             "/etc/ld.so.cache")
-#: Where libguestfs's packages keep the parts of its appliance.
+#: The folder in which libguestfs's packages have the parts of its appliance.
 PARTS = ("/usr/lib/*/guestfs/supermin.d", "/usr/lib64/guestfs/supermin.d", "/usr/lib/guestfs/supermin.d")
 #: Seconds that an injection may take, under KVM and under emulation, where an appliance boots slowly, and seconds to
 #: build the appliance.
@@ -58,7 +58,7 @@ class Injections:
         raise NotImplementedError
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """See ``Disks.permit``."""
+        """Let QEMU's user read everything under *paths*; see ``Disks.permit``."""
         raise NotImplementedError
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:

@@ -17,10 +17,9 @@ SECTOR = 2048
 
 
 def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
-    """Write an image named *label* with *files* (path with ``/`` between folders, to content) to *target*.
-
-    Files of the same content share it. Making an image is slow, and replacing its contents is fast: two images with the
-    same paths and sizes differ only in their contents, so the rest is cached.
+    """Write an image named *label* with *files* (path with ``/`` between folders, to content) to *target*. Equal
+    contents are stored once. Images with the same paths and sizes differ only in their contents, so all other parts are
+    cached: creating an image is slow, replacing contents is fast.
     """
     contents = {content: at for at, content in enumerate(dict.fromkeys(files.values()))}
     image, places = _empty(label, tuple((path, contents[files[path]]) for path in sorted(files)),
@@ -35,10 +34,9 @@ def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
 
 @lru_cache(maxsize=32)
 def _empty(label: str, paths: tuple[tuple[str, int], ...], sizes: tuple[int, ...]) -> tuple[memoryview, list[int]]:
-    """Return an image of zeros, and the offset of each content. *paths*: each with the number of its content; *sizes*:
-    of contents.
-
-    Plain ISO 9660 knows neither ``meta_data.json`` nor ``2009-04-04``, so its names are only numbers.
+    """Return an image with zeros as contents, and the offset of each content. *paths*: each with the number of its
+    content; *sizes*: sizes of the contents. The names in plain ISO 9660 are numbers, because it allows neither
+    ``meta_data.json`` nor ``2009-04-04``.
     """
     image = pycdlib.PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=label)

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a server must listen, and between two attempts to start one that dies.
+#: Seconds until qemu-nbd must listen, and between two attempts to start one that dies.
 READY, AGAIN = 20.0, 1.0
 #: Attempts before the caller gets an error: the previous user of the disk may take a moment to release its lock.
 ATTEMPTS = 3
 #: Seconds between two such attempts.
 LOOK = 0.1
-#: Connections that may wait for the server to accept them.
+#: Connections that may wait until qemu-nbd accepts them.
 BACKLOG = 16
 #: Passes standard input to the program as the socket of sd_listen_fds(3), which is bound to a process id.
 _LISTENS = ("sh", "-c", 'exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"', "sh")
-#: Seconds that a server may take to write its cached data after a request to end.
+#: Seconds that qemu-nbd may take to write its cached data after SIGTERM.
 LAST_WORDS = 30.0
 OVERLAY = "stand-in.qcow2"
 _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
@@ -83,7 +83,7 @@ class Exports:
         return server.export if server else None
 
     def unserve(self, id: str) -> None:
-        """Send SIGTERM; qemu-nbd then flushes."""
+        """Stop qemu-nbd with SIGTERM, after which it flushes its caches."""
         with self._guard:
             server = self._servers.pop(id, None)
             if server:
@@ -104,7 +104,7 @@ class Exports:
         self.connection.ask(f"reconnect a disk of the domain {uuid}", uuid, read)
 
     def close_exports(self) -> None:
-        """End all exports."""
+        """Stop the qemu-nbd of all exports."""
         for id in list(self._servers):
             self.unserve(id)
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk, DiskKey
     from magnetar_agent.virt.tools.process import User
 
-#: The bytes of a disk that are read: the headers that ``qcow2`` writes, and signatures.
+#: How many bytes of a disk are read: enough for the headers that ``qcow2`` writes, and for signatures.
 FIRST = 64 * 1024
-#: Of a header of LUKS 1: magic, version, and the first sector of the content.
+#: Fields of a LUKS 1 header: magic, version, and the first sector of the content.
 _LUKS = struct.Struct(">6sH96xI")
 #: Possible backing files of an overlay, next to it: the links that ``servers.disks.image_links`` makes to images.
 BENEATH = ("base", "rescue.base")
@@ -144,7 +144,7 @@ class Nodes:
 
 def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
     """Raise ``HypervisorError`` for a qcow2 whose header names another backing file than the one it was made on. QEMU
-    and libvirt ignore the header, as definitions state backing files; other tools may follow it."""
+    and libvirt ignore the header, since domain definitions state the backing files; other tools may use the header."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""RBD images through Ceph's own tools, ``rbd`` and ``ceph`` (ceph-common): libvirt can neither make clones nor see
-images from other hosts. The tools find the cluster in the configuration of libvirt's pool, or in
-``/etc/ceph/ceph.conf``, and the key of its user in ``/etc/ceph``, which is root's."""
+"""RBD images through Ceph's own tools, ``rbd`` and ``ceph`` (ceph-common): libvirt can neither create clones nor see
+images that other hosts have created. The tools find the cluster in the configuration of libvirt's pool, or in
+``/etc/ceph/ceph.conf``, and the user's key in ``/etc/ceph``, which only root can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict, HypervisorError
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import NetworkSource
 
-#: The snapshot of a base.
+#: The name of the snapshot that a base has.
 SNAPSHOT = "magnetar"
 #: Seconds that a tool may take: it waits for a cluster that does not answer. Removing takes time for every object of
 #: the image.
@@ -24,7 +24,7 @@ LIMIT, REMOVING = 60.0, 3600.0
 #: Seconds during which the removal of an open image is repeated, and between two attempts. Ceph takes 30 s to forget a
 #: client that has died.
 OPEN, AGAIN = 60.0, 2.0
-#: Seconds for which the cached room is valid.
+#: Seconds for which the cached size and free space are valid.
 GOOD = 60.0
 _ABSENT, _THERE, _DONE, _OPEN = ("(2) No such file or directory", "(17) File exists", "already protected",
                                  "still has watchers")
@@ -83,7 +83,7 @@ class RbdTools:
                 return
 
     def is_base(self, name: str) -> bool:
-        """Run ``rbd snap ls``."""
+        """Return whether the image has the protected snapshot of a base (``rbd snap ls``)."""
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The content of an RBD image, read by Ceph's own tools. They run as QEMU's user, because the cluster's data is
-untrusted. The agent reads configuration and keyring, which may be root's, and passes them as files without a name.
+untrusted. The agent reads configuration and keyring, which may be readable by root only, and passes them as files
+without a name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SILENCE = 60.0
 
 @contextmanager
 def exported_image(image: CephImage, user: User) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Run ``ceph fsid``, ``rbd info``, ``rbd export``; see ``HypervisorStorage.export_image``."""
+    """Yield size and content of an RBD image, from ``ceph fsid``, ``rbd info`` and ``rbd export``; see
+    ``HypervisorStorage.export_image``."""
     purpose = f"read the image {image.name} in the pool {image.pool!r} of Ceph"
     with ExitStack() as stack:
         files = [unnamed_file(stack, _read(path)) for path in (image.conf, keyring_path(image))]

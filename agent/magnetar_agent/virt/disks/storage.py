@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 AGAIN = 20.0
 #: Messages of LVM's tools, file systems and libvirt when there is no room.
 _FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
-#: The agent's unit may not use the device mapper; systemd starts a unit that may.
+#: The prefix for LVM's tools: the agent's unit may not use the device mapper, so systemd starts them in their own unit.
 _SYSTEMD = Path("/run/systemd/system")
 _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--service-type=exec", "--")
 
@@ -157,7 +157,7 @@ class Storage:
                                                                                storage_pool)))
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """See ``rbd_export``."""
+        """Return size and content of an RBD image; see ``rbd_export``."""
         return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:

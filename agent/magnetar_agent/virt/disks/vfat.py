@@ -12,7 +12,7 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Bytes of the whole, as of Nova's drives; of a sector; of a cluster. Files begin at a cluster.
+#: Sizes in bytes: of the file system (as of Nova's config drives), of a sector, of a cluster. Files begin at a cluster.
 SIZE, SECTOR, CLUSTER = 64 << 20, 512, 2048
 #: Sectors before the first table, and of each of the two tables; entries of the root folder, and bytes of one.
 RESERVED, TABLE, ROOT, ENTRY = 1, 128, 512, 32
@@ -29,14 +29,14 @@ END = 0xFFFF
 
 
 class _Volume:
-    """The clusters of a volume, allocated in order, with the table that links them."""
+    """The clusters of a FAT16 volume, allocated in order, with the file allocation table."""
 
     def __init__(self, target: BinaryIO) -> None:
         self.target, self.table = target, [0xFFF8, END]
 
     def put(self, content: bytes) -> int:
-        """Write *content* into the next clusters; return the first, 0 for no content. Raises ``HypervisorError`` when
-        the volume is full."""
+        """Write *content* into the next free clusters. Return the number of the first one, 0 for no content. Raises
+        ``HypervisorError`` when the volume is full."""
         count = -(-len(content) // CLUSTER)
         if not count:
             return 0
@@ -49,7 +49,7 @@ class _Volume:
         return first
 
     def write(self, cluster: int, content: bytes) -> None:
-        """Write *content* from that cluster on; 0 is the root folder."""
+        """Write *content* from *cluster* on; 0 is the root folder."""
         self.target.seek(ROOT_AT if cluster == 0 else DATA_AT + (cluster - 2) * CLUSTER)
         self.target.write(content)
 

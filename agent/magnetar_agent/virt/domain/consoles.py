@@ -19,7 +19,7 @@ from magnetar_core.errors import Conflict, HypervisorError, NotSupported
 
 from .power import Domains
 
-#: Its id is QEMU's name of the first serial line, as libvirt defines it.
+#: The command for a break. Its id is libvirt's name, in QEMU, of the first serial line.
 _BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
 _LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
-#: libvirt's messages when the removal of a device was requested already and the guest takes its time.
+#: libvirt's messages when the unplug of a device was requested already and the guest has not released it yet.
 _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 
 

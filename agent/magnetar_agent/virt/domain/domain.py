@@ -34,7 +34,7 @@ from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 PORTS = 4 + 12
 #: The number of parts of ``Nic.alias``.
 NOTED = 12
-#: State and reason of virDomainGetState to our state and reason; the reason None stands for any other.
+#: State and reason of virDomainGetState to state and reason of ``Domain``; the reason None stands for any other.
 STATES: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
     (libvirt.VIR_DOMAIN_BLOCKED, None): (RUNNING, "unknown"),
@@ -120,7 +120,7 @@ def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
 
 @lru_cache(maxsize=64)
 def parse_domain_xml(xml: str) -> Domain:
-    """Return the facts of a domain from its inactive XML; ``with_state`` adds its state."""
+    """Return the facts in a domain's XML. The state is ``OFF`` until ``with_state`` sets it."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     note = owner_note(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
@@ -158,7 +158,7 @@ def _hardware(note: ET.Element | None) -> dict[str, Any]:
 
 
 def with_state(domain: Domain, libvirt_state: DomainState) -> Domain:
-    """Return *domain* with the state in *libvirt_state*."""
+    """Return a copy of *domain* with the state and reason that *libvirt_state* means."""
     power_state, reason = domain_state(libvirt_state)
     return replace(domain, state=power_state, reason=reason, persistent=libvirt_state.persistent)
 

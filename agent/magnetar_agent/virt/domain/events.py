@@ -12,7 +12,7 @@ from magnetar_agent.host.hypervisor import DomainEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Event and detail of VIR_DOMAIN_EVENT_ID_LIFECYCLE to our event and reason; the detail None stands for any other.
+#: Event and detail of VIR_DOMAIN_EVENT_ID_LIFECYCLE to *what* and *reason* of ``DomainEvent``; None: any other detail.
 EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_EVENT_DEFINED, None): ("defined", "unknown"),
     (libvirt.VIR_DOMAIN_EVENT_UNDEFINED, None): ("undefined", "unknown"),

@@ -16,9 +16,9 @@ from .power import Domains
 
 log = logging.getLogger(__name__)
 
-#: The channel of the agent in the guest.
+#: The name of the guest agent's channel.
 CHANNEL = "org.qemu.guest_agent.0"
-#: Seconds that a guest agent may take for an answer; freezing writes the guest's cached data to its disks.
+#: Seconds that a guest agent may take to answer: a freeze first writes the guest's cached data to its disks.
 ANSWER = 30
 #: Errors that mean that no agent answers.
 _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks of a migration.
 LOOK = 0.25
-#: Seconds that a migration without its agent may take to notice that its sockets are gone.
+#: Seconds until a migration whose agent has ended must notice that its sockets are gone.
 STRAY = 30.0
 _FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
           | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
@@ -50,7 +50,7 @@ class Migrations:
     connection: ConnectionPool
 
     def libvirt_socket(self) -> Path:
-        """Return the socket of the connection's URI, or libvirtd's default."""
+        """Return the path of libvirtd's socket: from the connection's URI, or libvirtd's default."""
         socket_paths = parse_qs(urlsplit(self.connection.uri).query).get("socket")
         return Path(socket_paths[0] if socket_paths else "/run/libvirt/libvirt-sock")
 
@@ -80,7 +80,7 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Call virSecretDefineXML, private and ephemeral."""
+        """Call virSecretDefineXML for private and ephemeral secrets."""
         def lend(conn: Any) -> None:
             disk_keys.lend_disk_keys(conn, keys)
             if secret is not None:
@@ -88,7 +88,7 @@ class Migrations:
         self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Call virSecretUndefine."""
+        """Call virSecretUndefine for the domain's secrets."""
         def take_back(conn: Any) -> None:
             known_ids = set(conn.listSecrets())
             disk_keys.take_back_disk_keys(conn, known_ids.intersection(ids))

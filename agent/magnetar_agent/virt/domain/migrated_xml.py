@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.host.hypervisor import MigrationParams
 
-#: The elements of memory that depend on the host: a migration takes the target's (as Nova does for files).
+#: The elements for memory that depend on the host: the target's replace the source's (as in Nova for files).
 BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 

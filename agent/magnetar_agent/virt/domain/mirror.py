@@ -23,7 +23,7 @@ from .power import Domains
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import Disk
 
-#: The other disk exists already, and the domain's definition need not know of the copy.
+#: The target disk of the copy exists already, and the copy is not in the domain's persistent definition.
 _FLAGS = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 #: Seconds that QEMU may take to end a copy, and between two checks.

@@ -32,10 +32,10 @@ T = TypeVar("T")
 #: The parts of a definition that differ between servers: texts, and attributes with names, paths and addresses.
 FREE = re.compile(r'(?<=>)[^<]+(?=<)|'
                   r'(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port|interfaceid)="[^"]*"')
-#: The number of kinds of definitions that are remembered.
+#: The number of validated forms of definitions that are remembered.
 FORMS = 256
-#: libvirt replaces a domain's file here with every change, whoever makes it. So a list reads only the XML of domains
-#: whose file has changed since the last look; where the files cannot be seen, it reads all.
+#: The folder of domains' definitions. libvirt replaces a domain's file with every change. So ``domains`` reads only the
+#: XML of domains whose file has changed since the last call; where the files cannot be read, it reads the XML of all.
 _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
@@ -51,10 +51,10 @@ class Domains:
     qemu_user: Callable[[], tuple[int, int]]
 
     def __init__(self) -> None:
-        #: Definitions by uuid from the last pass over all, with the state of their files; of one connection.
+        #: The facts of each domain by uuid from the last call of ``domains`` on this connection, with its file's state.
         self._known: dict[str, tuple[tuple[int, ...] | None, DomainSeen]] = {}
         self._known_by: Any = None
-        #: Definitions, without names and numbers, that libvirt's schema allows.
+        #: Forms of definitions (without the parts that ``FREE`` matches) that libvirt's schema allows.
         self._forms: set[str] = set()
 
     def domains(self) -> dict[str, DomainSeen]:

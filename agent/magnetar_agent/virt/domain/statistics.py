@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
-#: The groups of the one call.
+#: The groups of counters that the call for all counters returns.
 _GROUPS = (libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_VCPU
            | libvirt.VIR_DOMAIN_STATS_INTERFACE | libvirt.VIR_DOMAIN_STATS_BLOCK)
 #: libvirt's names of the counters, in the order of ``DISK_COUNTERS`` and ``NIC_COUNTERS``. QEMU reports no errors of
@@ -28,7 +28,7 @@ _DISK = ("rd.bytes", "rd.reqs", "wr.bytes", "wr.reqs", "errors")
 _NIC = ("rx.bytes", "rx.pkts", "rx.errs", "rx.drop", "tx.bytes", "tx.pkts", "tx.errs", "tx.drop")
 #: Statistics that have another name in virDomainMemoryStats.
 _MEMORY = {"current": "actual", "last-update": "last_update"}
-#: The folder where libvirt writes the file of a process when it starts it.
+#: The folder where libvirt writes a file for each QEMU when it starts it.
 _RUN = Path("/run/libvirt/qemu")
 _SESSIONS = Path("/run/systemd/sessions")
 

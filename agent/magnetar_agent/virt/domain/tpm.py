@@ -19,7 +19,7 @@ from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.virt.disks.disks import atomic_file
 from magnetar_core.errors import HypervisorError
 
-#: The folder where libvirt keeps the state of TPMs: a folder for each domain, in it one for each version.
+#: The folder of libvirt's TPM states: it has a folder for each domain, with a folder for each version of TPM.
 SWTPM = Path("/var/lib/libvirt/swtpm")
 VERSIONS = ("tpm1.2", "tpm2")
 #: The most bytes of a file: far more than swtpm writes.
@@ -143,6 +143,6 @@ def lend_tpm_secret(conn: Any, uuid: str, secret: str) -> None:
 
 
 def take_back_tpm_secret(conn: Any, uuid: str) -> None:
-    """Remove the secret from libvirt; no error when it has none."""
+    """Remove the secret of the domain's TPM from libvirt; no error when it has none."""
     with suppress(libvirt.libvirtError):  # another start of the same domain was faster
         conn.secretLookupByUUIDString(uuid).undefine()

@@ -158,8 +158,8 @@ def _ask(conn: Any) -> dict[str, Any]:
 
 
 def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
-    """Return the CPU in the form of Nova's cpu_info. libvirt reports only features beyond its nearest model; with
-    virConnectBaselineCPU it reports all of them."""
+    """Return the CPU in the form of Nova's cpu_info. libvirt's capabilities list only features that the CPU's model
+    lacks; virConnectBaselineCPU adds those of the model."""
     cpu = root.find("host/cpu")
     if cpu is None:
         return {}

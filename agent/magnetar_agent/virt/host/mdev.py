@@ -46,7 +46,7 @@ class Mdevs:
 
 
 def node_name(address: str) -> str:
-    """Return libvirt's name of the PCI device at an address."""
+    """Return the name of a PCI device, given by its address, as a node device of libvirt."""
     return "pci_" + address.replace(":", "_").replace(".", "_")
 
 

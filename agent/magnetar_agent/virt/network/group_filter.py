@@ -28,7 +28,7 @@ from .conntrack import Flow, FlowEnd
 ANSWER, ASKED = "0x20000000", "0x10000000"
 #: Named counters of packets that no rule permits.
 DROPS = {"egress": "group_egress", "ingress": "group_ingress"}
-#: By direction: the map from tap to chain, and the side of the tap.
+#: By direction: the map from tap to chain, and nftables's word for the tap's interface.
 MAPS = {"egress": ("sends", "iifname"), "ingress": ("hears", "oifname")}
 #: Priorities: the metadata service takes its packets at -300, conntrack begins at -200, br_netfilter runs at 0.
 ASKING, FOLLOWED, JUDGED = -305, -150, 10

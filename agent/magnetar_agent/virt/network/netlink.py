@@ -14,12 +14,12 @@ _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 
 
 def pack_message(kind: int, flags: int, content: bytes) -> bytes:
-    """Return one message to the kernel."""
+    """Return the bytes of one message to the kernel."""
     return _HEADER.pack(_HEADER.size + len(content), kind, flags, 1, 0) + content
 
 
 def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, start and end of the content of each message."""
+    """Yield kind, and start and end of the content, of each message in *reply*."""
     at = 0
     while at + _HEADER.size <= len(reply):
         length, kind, _flags, _number, _sender = _HEADER.unpack_from(reply, at)

@@ -68,15 +68,15 @@ class LibvirtNetworks:
         run_program(["ip", "link", "set", "dev", netdev, "up"], f"switch {netdev} on")
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
-        """See ``ovn``."""
+        """Return the state of the bridge *name*; see ``ovn``."""
         return ovn.inspect_integration_bridge(name)
 
     def filter_switch(self, bridge: str) -> None:
-        """See ``switch_filter``."""
+        """Start to watch the flow in *bridge*; see ``switch_filter``."""
         self.switch_filter.keep(bridge)
 
     def switch_unfiltered(self) -> str:
-        """See ``switch_filter``."""
+        """Return why the flow is missing, "" if it is not; see ``switch_filter``."""
         return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
@@ -112,7 +112,8 @@ class LibvirtNetworks:
     def _hosts_file(self, spec: NetworkSpec) -> Path | None:
         """Write the file with the DHCP reservations of the network, and return its path.
 
-        ``None`` without DHCP, and if the agent may not write the file, as under an older systemd unit."""
+        Return ``None`` without DHCP, and if the agent may not write the file (its systemd unit is of an earlier
+        release)."""
         if not spec.dhcp_start:
             return None
         try:

@@ -15,7 +15,7 @@ from typing import Any
 from magnetar_agent.host.networks import IntegrationBridge
 
 RUN = Path("/run")
-#: Seconds that each of them may take.
+#: Seconds that a daemon may take to answer.
 TIMEOUT = 3.0
 #: The datapath of a bridge without a type.
 KERNEL = "system"
@@ -74,8 +74,8 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def _older(version_text: str, daemon: str, least: tuple[int, int]) -> str:
-    """Return name and version of a *daemon* (a pattern) from *version_text*, such as ``ovn-controller 23.03.1``, if it
-    is older than *least*; otherwise "", also when the text has no version."""
+    """Return name and version, such as ``ovn-controller 23.03.1``, if *version_text* has a version of *daemon* (a
+    regular expression) older than *least*; otherwise ""."""
     number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", version_text)
     return number[0] if number and (int(number[1]), int(number[2])) < least else ""
 

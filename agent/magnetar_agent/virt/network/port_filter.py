@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 #: A bit of packets' marks that no other known program uses.
 MARK = "0x40000000"
-#: Before the metadata service's table, which runs at -300: frames that have not passed this table may be forged.
+#: The priority: before the metadata service's table at -300, as frames that have not passed this table may be forged.
 PRIORITY = -310
 #: The time for which a DHCP address belongs to a NIC: twice a lease of dnsmasq, which is renewed after half of it.
 LEASE = "2h"
@@ -71,13 +71,13 @@ TABLES = "magnetar_ports_"
 
 
 def table_name(prefix: str) -> str:
-    """Return the name of both tables."""
+    """Return the name of both tables (family bridge and inet)."""
     return f"{TABLES}{prefix}"
 
 
 # Elements of the sets ------------------------------------------------------------------------------------------------
 def port_elements(desired: PortFilter) -> frozenset[Element]:
-    """Return the desired (set, element) pairs; ``bridges`` is in the table of family inet."""
+    """Return pairs (set, element) for all sets of *desired*. The set ``bridges`` is in the table of family inet."""
     return frozenset([*(element for port in desired.ports for element in _of_port(port)),
                       *(("bridges", f'"{name}"') for name in desired.bridges), *group_filter.group_elements(desired)])
 
@@ -274,7 +274,7 @@ class NftPortFilter:
             self._end.close()
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Run ``nft add element``."""
+        """Run ``nft add element`` for addresses from DHCP."""
         if leased:
             _nft(leased_script(prefix, leased))
 

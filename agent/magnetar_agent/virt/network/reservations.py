@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DHCP reservations of addresses for MACs, in a file next to libvirt's files for a network's dnsmasq.
+"""DHCP reservations of addresses for MACs, in a file for a network's dnsmasq.
 
 virNetworkUpdate of a running network replaces all its firewall rules: about half a second for one address, one server
-after the other. dnsmasq reads a file of ``dhcp-hostsfile`` again when it gets SIGHUP, which costs nothing. The file is
-next to libvirt's own, because AppArmor lets dnsmasq read there; libvirt never touches it.
+after the other. dnsmasq reads a file of ``dhcp-hostsfile`` again when it gets SIGHUP, which takes no time. The file is
+in the folder of libvirt's own files, because AppArmor lets dnsmasq read there; libvirt never changes it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write_reservations(network: str, hosts: dict[str, str]) -> None:
 
 
 def remove_reservations(network: str) -> None:
-    """Remove the file of a removed network."""
+    """Remove the file of a network that was removed."""
     with contextlib.suppress(OSError):  # then it could not be written either
         reservations_path(network).unlink()
 

@@ -18,7 +18,7 @@ _NEW_ROUTE, _GET_ROUTE = 24, 26
 _ROUTE = struct.Struct("=8BI")
 _DESTINATION, _DEVICE = 1, 4
 _BROADCAST, _MULTICAST = 3, 5
-#: Shorter prefixes, as VPNs have them, lead everywhere: they are default routes in another form.
+#: Routes with shorter prefixes, as VPNs set them (0.0.0.0/1), are default routes in another form.
 _SHORTEST = 8
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow in the integration bridge that drops router advertisements that OVN has marked
+"""A flow in the integration bridge that drops router advertisements that OVN has marked
 (``core.router_advertisements``).
 
 One flow serves all ports of a host: OVN decides which guests may advertise. A restarted ovn-controller removes all
-flows that it does not know, and ovs-vswitchd starts with none. So the bridge is watched (``ovs-ofctl monitor``), and
-the flow is there again some milliseconds after its removal.
+flows that it does not know, and ovs-vswitchd starts with none. So a thread watches the bridge (``ovs-ofctl monitor``),
+and adds the flow again some milliseconds after its removal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARKED = f"table=65,icmp6,icmp_type={TYPE},nw_tos={DSCP << 2}"
 FLOW = f"cookie={COOKIE:#x},priority=65535,{MARKED},actions=drop"
 #: The watched changes of flows, in the form of ovs-ofctl(8) under ``monitor``.
 WATCH = f"watch:!initial,{MARKED}"
-#: Seconds between two checks in case a message is missed (the first ones are sooner), and between two watches.
+#: Seconds between two checks in case an event is missed (the first checks are sooner), and between two watches.
 LOOK, FIRST, AGAIN = 30.0, 0.2, 1.0
 #: Seconds that adding the flow may take; the most bytes of a stored line.
 TIMEOUT, MOST = 10.0, 1000
@@ -52,7 +52,7 @@ class SwitchFilter:
         self._lock = threading.Lock()
 
     def keep(self, bridge: str) -> None:
-        """Have *bridge* (a name, or ``unix:`` and a socket) drop marked packets from now on; return immediately."""
+        """Make *bridge* (a name, or ``unix:`` and a socket) drop marked packets from now on; return immediately."""
         with self._lock:
             if self._thread is None and not self._ending.is_set():
                 self.bridge = bridge

@@ -27,7 +27,7 @@ TIMEOUT = 60.0
 SAID_MAX = 16 * 2**20
 #: The most bytes of a piece of a program's output.
 PIECE = 256 * 1024
-#: Lower descriptors are those that programs are started with.
+#: The lowest number for descriptors of unnamed files: lower ones are used when programs are started.
 FIRST = 10
 _PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
 _FULL = ("No space left on device", "Disk quota exceeded")
@@ -90,7 +90,8 @@ def _pieces(process: subprocess.Popen[bytes], program: str, purpose: str, silenc
 
 
 def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
-    """Return the exit status of a program that has closed its outputs."""
+    """Return the exit status of a program that has closed its outputs. Raises ``HypervisorError`` if it does not end
+    soon."""
     try:
         return process.wait(5)
     except subprocess.TimeoutExpired:

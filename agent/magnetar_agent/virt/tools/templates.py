@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The templates that come with the agent.
 FOLDER = Path(__file__).resolve().parents[2] / "templates"
-#: Namespace and schema number of Magnetar's notes in a domain or network.
+#: Namespace and schema number of Magnetar's metadata in a domain or network.
 NAMESPACE = "https://magnetar.dev/xmlns/1"
 SCHEMA = "1"
 
@@ -47,5 +47,5 @@ def template_environment(folder: Path) -> Environment:
 
 
 def fill_template(name: str, values: Mapping[str, Any], folder: Path = FOLDER) -> str:
-    """Return the template *name* filled with *values*."""
+    """Return the text of the template *name* filled with *values*."""
     return template_environment(folder).get_template(name).render(namespace=NAMESPACE, schema=SCHEMA, **values)
