@@ -260,8 +260,8 @@ class HypervisorNetworks(Protocol):
         ``HypervisorError``."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Return device ("" without one) and destination network of the host's IPv4 routes, except default routes, and
-        those to its own addresses."""
+        """Return device ("" without one) and destination network of the host's IPv4 routes in all tables, also of those
+        to its own addresses, but not of default routes."""
 
     def networks(self) -> dict[str, NetworkSeen]:
         """Return all libvirt networks by name."""

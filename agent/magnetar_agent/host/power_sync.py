@@ -141,7 +141,7 @@ class PowerSync:
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Write the power state of its domain into the document of server *id*, unless the server is unfinished or
+        """Copy the power state of the domain into the document of server *id*, unless the server is unfinished or
         migrates. Waits for the server's lock."""
         if self.host.documents.get("server", id) is None:
             return
@@ -244,8 +244,8 @@ class PowerSync:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """Finish interrupted operations: first snapshots of servers, then deletions, then creations and changes. Return
-        the documents whose operations may take hours, so that other servers do not wait for them."""
+        """Clean up interrupted snapshots of servers, then finish deletions, then creations and changes. Return the
+        documents whose operations may take hours, so that other servers do not wait for them."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)

@@ -232,8 +232,8 @@ class HypervisorStorage(Protocol):
         """Return the pool of Ceph that is behind a libvirt pool of type rbd."""
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Return size and content of an RBD image, also of one in no pool of libvirt. Raises ``HypervisorError`` when
-        it does not exist, cannot be read, or the cluster is another one."""
+        """Yield size and content of an RBD image, also of one in no pool of libvirt. Raises ``HypervisorError`` when it
+        does not exist, cannot be read, or the cluster is another one."""
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
         """Return the total and free bytes of the Ceph pool. The values are at most a minute old."""

@@ -111,8 +111,8 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Let the peers connect from now on. The offer replaces an earlier one of the same id; connections of peers
-        that it does not contain are closed, except at the door *spare*."""
+        """Let the peers of *offer* connect from now on. It replaces an earlier offer of the same id; connections of
+        peers that are not in the new offer are closed, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)

@@ -102,7 +102,7 @@ def _check_live(server: Document, power: str) -> None:
 
 
 def build_manifest(host: LocalHost, server: Document) -> Fields:
-    """Return the facts about the server from which the target decides whether it can take it; without secrets."""
+    """Return the facts with which the target decides whether it can take the server. They contain no secrets."""
     domain, want = host.hypervisor.domain(server.id), server.want
     place = server_folder(host, server.id)
     power = domain.state if domain else OFF
@@ -154,8 +154,8 @@ def _mark(task: Task) -> Document:
 
 # The move ---------------------------------------------------------------------------------------------------------
 def move_server(task: Task) -> None:
-    """Send the server; afterwards it is the target's. If this fails while the guest is here, unmark the server and let
-    it run."""
+    """Send the server to the target, which owns it afterwards. If that fails while the guest is here, unmark the server
+    and let its guest run."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)

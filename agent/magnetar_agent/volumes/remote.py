@@ -199,7 +199,7 @@ class RemoteVolumes:
                 log.exception("looking after volumes of other hosts")
 
     def look(self) -> None:
-        """Repeat once all operations that are still to be done."""
+        """Retry each pending operation once."""
         host = self.host
         for export in host.documents.list("volume_export"):
             if not export.deleting and not exports.is_open(host, export) and \

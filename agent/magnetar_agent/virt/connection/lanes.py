@@ -104,7 +104,7 @@ class Lanes:
             self._changed.notify_all()
 
     def give_back(self, place: CallPlace) -> None:
-        """Free the slot *place*. Keep its connection open if few unused connections are, otherwise close it."""
+        """Free the slot *place*. Close its connection if ``IDLE`` unused connections are open already."""
         with self._changed:
             self._taken.discard(place)
             self._note_answer(place)

@@ -44,7 +44,7 @@ class Disks:
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Make an empty disk, an overlay on *backing*, or, with a *label*, a disk with only a swap area or an ext4 file
+        """Create an empty disk, an overlay on *backing*, or, with a *label*, a disk with a swap area or an ext4 file
         system."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             if label is not None:

@@ -86,7 +86,7 @@ class Injections:
         return _failed(disk.path, output, injection)
 
     def lacks_injection(self) -> str:
-        """Return the first missing part. The result is cached once nothing is missing."""
+        """Return what the host lacks first for injections; "" if nothing. Only that result is cached."""
         if not self._can_inject:
             if _parts() is None:
                 return "libguestfs is not installed (libguestfs0)"
@@ -165,5 +165,5 @@ def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
 
 
 def _shown(text: object) -> str:
-    """Return *text* without the characters that are unsafe in logs and replies."""
+    """Return *text* shortened and with unprintable characters replaced, for logs and replies."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:400])

@@ -91,7 +91,7 @@ class Exports:
 
     def rejoin(self, uuid: str, socket: Path) -> None:
         """Read from the disk with ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's
-        NBD client. Without that the client connects again only when a request finds no connection, and fails that
+        NBD client; without one the client connects again only when a request finds no connection, and fails that
         request."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)

@@ -157,7 +157,7 @@ class Storage:
                                                                                storage_pool)))
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Return size and content of an RBD image; see ``rbd_export``."""
+        """Return a context manager with size and content of an RBD image; see ``rbd_export``."""
         return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:

@@ -263,7 +263,7 @@ class _Watch:
     def _allow_downtime(self) -> None:
         """Set the longest downtime that libvirt may use now; it grows with time.
 
-        A refused request is repeated at the next look."""
+        A refused request is repeated at the next check."""
         since = time.monotonic() - self._began
         due = [downtime for downtime in self._downtimes if downtime[0] <= since]
         if due:
