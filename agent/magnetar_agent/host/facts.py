@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts that a host reports for scheduling besides its resources: address, traits, and images (metrics:
+"""Facts that a host reports for scheduling, in addition to its resources: address, traits, and images (metrics:
 ``cpu_meter``)."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
 def advertised_host_address(host: LocalHost) -> str:
-    """Return the IP address at which others reach the host: from the settings, or the source address of the host's
-    route to other networks; "" when the host has no route."""
+    """Return the IP address for connections to the host: from the settings, or the source address of the host's route
+    to other networks; "" when the host has no route."""
     if host.settings.address_of_host:
         return host.settings.address_of_host
     for family, away in _AWAY:

@@ -214,7 +214,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Domains ----------------------------------------------------------------------------------------------------
     def domains(self) -> dict[str, Domain]:
-        """Return all domains of the host by uuid, also those that are not Magnetar's, with few calls."""
+        """Return all domains of the host by uuid, Magnetar's and others, with few calls."""
 
     def domain(self, uuid: str) -> Domain | None:
         """Return one domain; ``None`` when it does not exist."""
@@ -366,7 +366,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
-        """Return the path of the socket of this host's libvirtd, to which a link connects another host's libvirtd."""
+        """Return the path of this host's libvirtd socket. Other hosts' libvirtds connect to the socket through a
+        link."""
 
     def cpu(self, uuid: str) -> str | None:
         """Return the CPU of a running domain as XML of libvirt; ``None`` when any host can emulate it."""

@@ -22,8 +22,8 @@ class Nic:
     device.
 
     *place*: bus and address, once libvirt has assigned them. *tap*: the name of the tap on the host. *port*: set when
-    *bridge* is Open vSwitch's: the interface id by which OVN knows the NIC. *mtu*: of tap and card; 0 for the bridge's.
-    *checksums*: whether the guest may leave checksums and segmentation to the card.
+    *bridge* is Open vSwitch's: the NIC's interface id in OVN. *mtu*: of tap and card; 0 for the bridge's. *checksums*:
+    whether the guest may leave checksums and segmentation to the card.
 
     *queues*, *packed* (rings), *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware;
     they are not read back from the domain."""
@@ -50,8 +50,8 @@ class Nic:
 
     @property
     def alias(self) -> str:
-        """Return the alias of a NIC that is a device of the host: its MAC and address, for which libvirt's XML of such
-        a device has no other field."""
+        """Return the alias of a NIC that is a device of the host: its MAC and address. libvirt's XML of such a device
+        has no other field for these."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
@@ -155,7 +155,7 @@ class Port:
 
     *switched*: the tap is in Open vSwitch, and OVN filters; the host's own network stack accepts nothing from the tap.
     *groups*: sorted ids of the security groups that limit what the NIC sends and receives; ``None``: no limit.
-    *resolver*: the address at which the host answers DNS requests of the guest."""
+    *resolver*: the host's address that answers the guest's DNS requests."""
 
     tap: str
     mac: str
@@ -203,10 +203,10 @@ class PortGroup:
 class PortFilter:
     """The complete filter that an agent loads into its host's kernel.
 
-    *ports*: of all taps with names that begin with *prefix*, only these may send. *bridges*: those of networks that the
-    agent created. *open_ports*: services of the host that guests reach besides DHCP, DNS and the metadata service, such
-    as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name. *metadata*: the
-    prefix of the names of the metadata service's devices."""
+    *ports*: of all taps with names that begin with *prefix*, only these may send. *bridges*: bridges of networks that
+    the agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and the metadata
+    service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name.
+    *metadata*: the prefix of the names of the metadata service's devices."""
 
     prefix: str
     ports: frozenset[Port] = frozenset()

@@ -282,7 +282,7 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish the operations of *later* in the background. Each document waits for earlier ones that its fields
+        """Finish the operations of *later* in the background. Each document waits for earlier documents that its fields
         name."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()

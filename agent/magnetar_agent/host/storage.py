@@ -107,7 +107,7 @@ class DiskSeen:
 
 @dataclass(frozen=True)
 class PoolContent:
-    """A volume in a storage pool: its *size*, and the *disk* by which QEMU reaches it."""
+    """A volume in a storage pool: its *size*, and its *disk* for QEMU."""
 
     size: int
     disk: Disk

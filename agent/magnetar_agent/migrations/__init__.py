@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Migration of a server between two agents: ``source`` sends it, ``target`` receives it, ``transfer`` copies its files.
 
-The owner of the server changes once: when the target records the call ``arrive``, with which the source confirms that
-the guest is off there for good. Until then every step can be repeated or undone, and the guest does not run on the
+The owner of the server changes once: when the target records the source's call ``arrive``, which confirms that the
+guest is off on the source for good. Until then every step can be repeated or undone, and the guest does not run on the
 target, except after a switch to post-copy, which cannot be undone. From then on the target's copy is the server, and
 the source's copy is only removed.
 """

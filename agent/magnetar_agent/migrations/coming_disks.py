@@ -71,7 +71,7 @@ def set_disk_location(server: Fields, earlier: Fields | None) -> None:
 def prepare_target_disks(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
     """Prepare the server's folder and logical volumes. Return by file name how many bytes are here in the source's
     current state, ``None`` for all. *line*: the source's call ``begin`` with files and disks. Other files are removed,
-    such as those of an earlier attempt. The migration's *document* records where logical volumes are."""
+    such as files of an earlier attempt. The migration's *document* records where logical volumes are."""
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)

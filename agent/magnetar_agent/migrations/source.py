@@ -102,7 +102,7 @@ def _check_live(server: Document, power: str) -> None:
 
 
 def build_manifest(host: LocalHost, server: Document) -> Fields:
-    """Return the facts with which the target decides whether it can take the server. They contain no secrets."""
+    """Return the facts that the target needs to decide whether it can take the server. They contain no secrets."""
     domain, want = host.hypervisor.domain(server.id), server.want
     place = server_folder(host, server.id)
     power = domain.state if domain else OFF
@@ -133,7 +133,7 @@ def build_manifest(host: LocalHost, server: Document) -> Fields:
 
 
 def claim_server(task: Task) -> None:
-    """Mark the server as claimed by this migration: nothing else may change it."""
+    """Mark the server as claimed by this migration: nothing else may change the server."""
     _mark(task)
     task.document.state["claimed"] = True
     task.keep()

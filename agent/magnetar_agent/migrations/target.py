@@ -337,7 +337,7 @@ def _not_arrived(document: Document) -> None:
 
 
 def _server(document: Document) -> Document:
-    """Return the server's document as the source sent it. Its fields are checked like those of a request."""
+    """Return the server's document as the source sent it. Its fields are checked like a request's."""
     sent_server = document.state["server"]
     fields = {name: sent_server["want"].get(name) for name in {f.name
                                                                for f in Server.settable()} & set(sent_server["want"])}

@@ -149,7 +149,7 @@ def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: 
 
 
 def _checked(migration: Document, sent_attachment: Fields) -> Document:
-    """Return the document of an attachment that the source sent. Its fields are checked like those of a request."""
+    """Return the document of an attachment that the source sent. Its fields are checked like a request's."""
     id, server = str(sent_attachment["id"]), migration.want["server"]
     settable = {f.name: sent_attachment["want"][f.name] for f in VolumeAttachment.settable()
                 if f.name in sent_attachment["want"]}

@@ -26,8 +26,7 @@ def is_volume_name(name: str) -> bool:
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """Return the key by which a server's attachments are sorted. Two have the same device while one replaces the
-    other."""
+    """Return the sort key of a server's attachments. Two have the same device while one replaces the other."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Exports: volumes of this host for servers of other hosts. qemu-nbd serves each at a unix socket, to which a link
-connects the other host.
+"""Exports: volumes of this host for servers of other hosts. qemu-nbd serves each at a unix socket; a link connects the
+other host to the socket.
 
 Export, attachment and link have the same uuid. The link has two endpoints ("doors"): ``nbd`` is the disk; at ``hand``
 the other agent changes the export: admit another host too (``admit``), admit only one host (``keep``), both while the
@@ -149,8 +149,8 @@ def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
 
 @contextmanager
 def not_served(host: LocalHost, volume: str) -> Iterator[None]:
-    """Stop serving the volume inside the context, in which its file is changed. Clients that connect again see the new
-    size."""
+    """Stop serving the volume inside the context, so that its file can be changed. Clients that connect again see the
+    new size."""
     stopped_exports = running_exports(host, volume)
     for export in stopped_exports:
         host.hypervisor.unserve(export.id)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of encrypted volumes and snapshots (format ``luks``). The key is the passphrase with which QEMU opens the
-content.
+"""Keys of encrypted volumes and snapshots (format ``luks``). The key is QEMU's passphrase to open the content.
 
 A document has its key only sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which only root
 can read. A copy of an encrypted volume has the key of its source, so its bytes are copied without decryption.

@@ -67,8 +67,8 @@ def check_origin(host: LocalHost, origin: Fields) -> None:
 
 
 def open_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Create the socket at which QEMU reaches the attachment's volume, unless the pool is shared or the volume is on
-    this host."""
+    """Create the socket that QEMU connects to for the attachment's volume, unless the pool is shared or the volume is
+    on this host."""
     origin = attachment.want["origin"]
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return

@@ -59,7 +59,7 @@ OPEN_TIMEOUT = 10.0
 
 
 class _Call:
-    """A call in a separate thread. Its caller may stop waiting for it."""
+    """A call in a separate thread. Its caller may stop waiting for the result."""
 
     def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
         self.place, self.turn = place, turn
@@ -104,8 +104,8 @@ class ConnectionPool:
 
     @property
     def generation(self) -> Any:
-        """Return an object that changes with each reconnection to libvirt, after which cached facts of the host must be
-        read again."""
+        """Return an object that changes with each reconnection to libvirt: then cached facts of the host must be read
+        again."""
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
@@ -186,8 +186,7 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Begin a call as soon as its *owner* and *lane* have room for it. Return the call without waiting for its
-        end."""
+        """Begin a call as soon as its *owner* and *lane* have room. Return the call without waiting for its end."""
         self._wait_until_up()
         turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
@@ -275,8 +274,8 @@ class ConnectionPool:
 
 
 class _Age:
-    """The age of a call for which libvirt reports no unanswered time: a call to a storage pool, or one that ends a
-    guest, where libvirt itself waits until it has killed a hanging QEMU."""
+    """The age of a call whose unanswered time libvirt does not report: a call to a storage pool, or a call that ends a
+    guest (libvirt itself waits until it has killed a hanging QEMU)."""
 
     def __init__(self, call: _Call) -> None:
         self._began = call.began

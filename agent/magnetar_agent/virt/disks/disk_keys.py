@@ -49,7 +49,7 @@ def lend_disk_keys(conn: Any, keys: Iterable[DiskKey]) -> None:
 
 
 def take_back_disk_keys(conn: Any, ids: Iterable[str]) -> None:
-    """Remove the keys with these *ids* from libvirt, except those with which a disk is being opened."""
+    """Remove the keys with these *ids* from libvirt, except keys that are in use to open a disk."""
     with _guard:
         for id in ids:
             if not _held[id]:

@@ -156,9 +156,9 @@ def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterato
     """Yield the path of a new file. At the end the file is *flushed* and renamed to *path*; after an error it is
     removed.
 
-    *named*: the rename is flushed too. Only owner and group have rights to the file, whichever program created it. A
-    file from an interrupted attempt is removed first, so that a program that still writes to that one cannot damage the
-    new file.
+    *named*: the rename is flushed too. Only owner and group have rights to the file, regardless of the program that
+    created it. A file from an interrupted attempt is removed first, so that a program that still writes to that one
+    cannot damage the new file.
     """
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)

@@ -108,8 +108,8 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
 
 
 def mount_file_systems(guest: Any, partition: int) -> None:
-    """Mount the guest's file systems: *partition* -1: those of the operating system that is found, 0: the whole disk,
-    from 1: that partition. Raises ``NotWritable``."""
+    """Mount the guest's file systems: *partition* -1: all of the operating system on the disk, 0: the whole disk, from
+    1: that partition. Raises ``NotWritable``."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Disks served to other hosts: one ``qemu-nbd`` for each disk, watched by a thread, at a unix socket and not at a port.
 
-qemu-nbd runs as QEMU's user without any capability, so its rights are those of a guest. Root owns the folder of the
-socket and the names in it: qemu-nbd inherits the listening socket from the agent (socket activation as by systemd). It
-ends with the agent, as the agent's links do; QEMU's NBD clients connect again.
+qemu-nbd runs as QEMU's user without any capability, so it has the rights of a guest. Root owns the folder of the socket
+and the names in it: qemu-nbd inherits the listening socket from the agent (socket activation as by systemd). It ends
+with the agent, as the agent's links do; QEMU's NBD clients connect again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Exports:
         return server.export if server else None
 
     def unserve(self, id: str) -> None:
-        """Stop qemu-nbd with SIGTERM, after which it flushes its caches."""
+        """Stop qemu-nbd with SIGTERM, so that it flushes its caches."""
         with self._guard:
             server = self._servers.pop(id, None)
             if server:

@@ -99,8 +99,8 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """Return the directory entries of a file or folder: those of the long name, and the short one, whose name is a
-    number."""
+    """Return the directory entries of a file or folder: several for the long name, and one with a number as the short
+    name."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 

@@ -63,7 +63,7 @@ class CpuModels:
 
 
 def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
-    """Return the XML element ``cpu`` with which the target compares its CPU to that of the running *domain*; ``None``
+    """Return the XML element ``cpu`` of the running *domain*, for the target's comparison with its own CPU; ``None``
     without KVM. With the host's own CPU (host-passthrough) the domain names no model, and libvirt would accept every
     target: then the element describes the host's CPU."""
     cpu = domain.find("cpu")

@@ -214,8 +214,7 @@ class _Watch:
         self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
     def until(self, work: _Work, on_cut_over: CutOverCallback) -> None:
-        """Start *work* and wait for its end. Raises libvirt's error, or the reason for which this watch aborted the
-        migration.
+        """Start *work* and wait for its end. Raises libvirt's error, or this watch's reason to abort the migration.
 
         *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest
         would not run for that long."""
@@ -289,8 +288,8 @@ class _Watch:
 
 
 def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
-    """Return pairs (s, ms): the number of seconds after which a downtime is allowed, and that downtime in
-    milliseconds."""
+    """Return pairs (s, ms): after that many seconds of the migration, a downtime of that many milliseconds is
+    allowed."""
     most, steps, delay = params.max_downtime, params.downtime_steps, params.downtime_delay
     if most is None:
         return []

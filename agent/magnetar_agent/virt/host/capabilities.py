@@ -66,12 +66,12 @@ class Capabilities:
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
-        """Return the result of the probe. Wait for it: after the first start of the agent on a host it takes some
+        """Wait for the probe and return its result. After the first start of the agent on a host it takes some
         seconds."""
         return self.probe.wait()
 
     def serves_shares(self) -> bool:
-        """Return whether libvirt can find virtiofsd, QEMU's or that of a separate package."""
+        """Return whether libvirt can find virtiofsd, from QEMU or from a separate package."""
         return any(path.exists() for path in VIRTIOFSD)
 
     def has_spice(self) -> bool:
@@ -103,7 +103,7 @@ class Capabilities:
         return self.qemu_user()[1]
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return the ids of user and group in libvirt's DAC label; without a label, those of the machine's usual QEMU
+        """Return the ids of user and group in libvirt's DAC label; without a label, the ids of the machine's usual QEMU
         user."""
         user_and_group: tuple[int, int] | None = self._of_host()["qemu_user"]
         for name in () if user_and_group else ("libvirt-qemu", "qemu"):
@@ -159,7 +159,7 @@ def _ask(conn: Any) -> dict[str, Any]:
 
 def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
     """Return the CPU in the form of Nova's cpu_info. libvirt's capabilities list only features that the CPU's model
-    lacks; virConnectBaselineCPU adds those of the model."""
+    lacks; virConnectBaselineCPU adds the model's features."""
     cpu = root.find("host/cpu")
     if cpu is None:
         return {}

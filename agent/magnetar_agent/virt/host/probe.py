@@ -116,7 +116,7 @@ class Kvm:
         return dict(self._answer)
 
     def wait(self) -> dict[str, Any]:
-        """Return the result as ``seen`` does. Wait for it, slightly longer than the limit of the probe at most."""
+        """Wait for the probe, slightly longer than its limit at most, and return the result as ``seen`` does."""
         self._known.wait(LIMIT + 5)
         return self.seen()
 
@@ -154,7 +154,7 @@ class Kvm:
 
 
 def _stamp() -> str:
-    """Return a text that changes whenever QEMU is replaced. QEMU is not started for it."""
+    """Return a text that changes whenever QEMU is replaced, without a start of QEMU."""
     program = qemu_program()
     if program is None:
         return ""

@@ -19,7 +19,8 @@ MESSAGE_TYPE, RELEASE, SERVER_ID, END = 53, 7, 54, 255
 
 
 def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
-    """Return the DHCPRELEASE message with which *mac* releases *address* to *server*. *xid*: its transaction id."""
+    """Return a DHCPRELEASE message for the lease of *address* that *mac* has from *server*. *xid*: its transaction
+    id."""
     head = struct.pack(">BBBB4sHH4s4s4s4s16s64s128s", REQUEST, ETHERNET, 6, 0, xid, 0, 0, IPv4Address(address).packed,
                        bytes(4), bytes(4), bytes(4), bytes.fromhex(mac.replace(":", "")), b"", b"")
     options = bytes((MESSAGE_TYPE, 1, RELEASE, SERVER_ID, 4)) + IPv4Address(server).packed + bytes((END,))

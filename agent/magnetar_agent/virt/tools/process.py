@@ -108,8 +108,8 @@ def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
 
 
 def unnamed_file(stack: ExitStack, content: bytes) -> int:
-    """Return the descriptor of a file without a name, from which a program reads *content*: so it is in no argument and
-    on no disk, and no other program can open it. *stack* closes the descriptor."""
+    """Return the descriptor of a file without a name that has *content*, for a program to read: so the content is in no
+    argument and on no disk, and no other program can open the file. *stack* closes the descriptor."""
     made = os.memfd_create("content", os.MFD_CLOEXEC)
     file = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
     os.close(made)
