@@ -80,7 +80,8 @@ class Agent(ManagedHost):
         self.host.port_security_status = self.port_security.status
 
     def start(self) -> None:
-        """Follow events from now on, and correct the documents for changes made while no agent ran."""
+        """Start all threads: follow hypervisor events from now on, and update the documents to changes made while no
+        agent ran."""
         if count := close_state(self.host.settings.state_dir):
             log.info("took from other users of the host the right to read %s files and folders", count)
         own_disks.flush_noted(self.host)
@@ -96,7 +97,7 @@ class Agent(ManagedHost):
         self.metadata.start()
 
     def close(self) -> None:
-        """End operations and threads; the caller closes the hypervisor."""
+        """End running operations and all threads; the caller closes the hypervisor."""
         self.host.operations.close(self.host.settings.grace)
         self.metadata.close()
         self.admin_passwords.close()

@@ -32,7 +32,7 @@ Adds = Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]  
 
 
 def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
-    """Return the whole command line, with the subcommands of other packages that *also* adds."""
+    """Return the parser of the whole command line; *also* adds the subcommands of other packages."""
     top = argparse.ArgumentParser(
         prog="magnetar", description="Runs virtual machines: the agent of this host, or a cloud of hosts.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -245,7 +245,7 @@ def list_tokens(options: argparse.Namespace) -> int:
 
 
 def run_completion(top: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run ``magnetar completion``, for everything in the command line *top*."""
+    """Run ``magnetar completion``; the script covers all commands and options of the parser *top*."""
     print(completion_script(top, options.shell), end="")
     return 0
 

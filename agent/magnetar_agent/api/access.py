@@ -55,7 +55,7 @@ class InvalidTokens(MagnetarError):
 
 @dataclass(frozen=True)
 class Peer:
-    """The caller at the other end. *scope* is read, operate, or ``None`` with the reason in *refusal*."""
+    """The caller at the other end of a connection. *scope*: read, operate, or ``None`` with the reason in *refusal*."""
 
     name: str
     scope: str | None = None
@@ -103,8 +103,8 @@ def group_id(name: str) -> int | None:
 
 # TLS ------------------------------------------------------------------------------------------------------------
 def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
-    """Return the context of the TCP listener; ``None`` when TCP must not be offered, since callers could not be told
-    apart."""
+    """Return the TLS context of the TCP listener; ``None`` if the settings lack address or certificate, or name neither
+    a client CA nor tokens, which identify callers."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -124,8 +124,8 @@ def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSL
 
 
 def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
-    """Return the caller with the verified client certificate of *tls_object*; an anonymous peer when it has
-    shown none."""
+    """Return the caller with the verified client certificate of *tls_object*; an anonymous peer if the client sent
+    none."""
     if not tls_object.getpeercert():
         return NOBODY
     name = common_name(tls_object)
@@ -151,7 +151,8 @@ def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> 
 
 # Requests -------------------------------------------------------------------------------------------------------
 def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """Return the caller of a request. Raises ``Unauthenticated`` or ``Forbidden`` with the way to get access."""
+    """Return the caller of a request. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get
+    access."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:

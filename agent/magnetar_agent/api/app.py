@@ -120,7 +120,7 @@ class Front:
             raise
 
     async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket. A refused one gets a response over HTTP, like any request."""
+        """Serve a WebSocket. A refused one gets an HTTP error response, like any request."""
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         token = audit.request_id.set(request_id)
@@ -225,7 +225,7 @@ class Pages:
 
 
 class AgentApplication(Front):
-    """The agent's HTTP application, an ASGI callable; *feed* and *tokens* are for the server around it."""
+    """The agent's HTTP application, an ASGI callable; the server that runs it uses *feed* and *tokens*."""
 
     def __init__(self, agent: ManagedHost, feed: Feed | None = None) -> None:
         tokens, metrics = access.BearerTokens(agent.host.settings.tokens_file), AgentMetrics(agent.host)

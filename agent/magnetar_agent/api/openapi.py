@@ -143,7 +143,7 @@ def describe_remove_route(kind: type[Kind]) -> Extra:
 
 
 def describe_event_route(kind: type[Kind]) -> Extra:
-    """Describe the POST of a one-shot event; servers have some."""
+    """Describe the POST of a one-shot event; only servers have events."""
     return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}",
             "include_in_schema": kind is Server,
             **_route({"type": "object"}, "What was done", _parameters("wait", key=True), _json(_ref("Event")),

@@ -64,7 +64,7 @@ class CannotStart(MagnetarError):
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of *state_dir*; the kernel drops it when the process ends, in any way."""
+    """Hold the lock of *state_dir*; the kernel releases it when the process ends, even after a crash."""
     try:
         make_state_folder(state_dir)
         descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -85,7 +85,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 def unix_socket(path: Path, group: str) -> socket.socket:
-    """Listen on *path*, mode 0660, for *group*. A socket without a listener is replaced."""
+    """Return a socket that listens on *path*, mode 0660, for *group*. A socket without a listener is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")
@@ -106,7 +106,7 @@ def unix_socket(path: Path, group: str) -> socket.socket:
 
 
 def tcp_socket(address: tuple[str, int]) -> socket.socket:
-    """Listen on *address*. Accepted connections inherit the options of the listener (tcp(7), socket(7))."""
+    """Return a socket that listens on *address*. Accepted connections inherit its options (tcp(7), socket(7))."""
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         server_socket = socket.create_server(address, family=family, backlog=128)
@@ -174,8 +174,8 @@ class TimelyHttp(H11Protocol):
 
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
-    """Return a server for *application*; each of its connections takes a place of *connections*, and knows
-    its caller."""
+    """Return a server for *application*. Each connection counts against the limit *connections*, and stores its caller
+    for the requests on it."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace
@@ -192,7 +192,8 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
                 transport.abort()  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
-            """Close without waiting for the client of an idle connection: over TLS asyncio gives it 30 s to agree."""
+            """Close the connection. If it is idle, do not wait for the client: over TLS asyncio gives a client 30 s to
+            agree."""
             idle = self.cycle is None or self.cycle.response_complete
             super().shutdown()
             if idle:
@@ -213,9 +214,10 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
 async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
     """Serve until a signal.
 
-    While running operations have their time to end, all requests are still answered: reads as usual, changes with the
-    503 of ``Operations.start``, so that clients neither see a dead host nor give up. A second signal ends that
-    immediately."""
+    After the first signal, running operations get time to end. Until then all requests are still answered: reads as
+    usual, changes with the 503 of ``Operations.start``. So clients do not take the host for dead. A second signal ends
+    the wait immediately.
+    """
     loop, stopping = asyncio.get_running_loop(), False
 
     def end() -> None:
@@ -245,8 +247,7 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
 
 
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
-    """Serve until a signal; *connect* makes the hypervisor once the state folder is ours.
-
+    """Serve until a signal. *connect* returns the hypervisor; it is called once the lock of the state folder is held.
     Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
     places = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))

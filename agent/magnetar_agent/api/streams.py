@@ -40,7 +40,8 @@ CONSOLE_BYTES = 2**16
 
 
 class Upload:
-    """The body of a request as an iterator for a thread, which fetches it piece by piece, so nothing piles up."""
+    """The body of a request as an iterator for a worker thread, which reads one piece at a time, so that no unread
+    pieces pile up."""
 
     def __init__(self, request: Request, operation_limit: int) -> None:
         self._body = request.stream()

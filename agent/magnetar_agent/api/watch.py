@@ -69,7 +69,7 @@ class Watcher:
         self.over = False
 
     def tell(self, event: bytes) -> None:
-        """Queue one event, from any thread."""
+        """Queue one event for the watcher; callable from any thread."""
         if self.over:
             return
         if len(self._waiting) >= self.BEHIND:
@@ -82,7 +82,7 @@ class Watcher:
         self._soon(self._wake.set)
 
     def end(self) -> None:
-        """End its connection once it has read the queued events; from any thread."""
+        """End the watcher's connection once it has read the queued events; callable from any thread."""
         self.over = True
         self._soon(self._wake.set)
 
@@ -118,7 +118,7 @@ class EventLane:
             self._thread.start()
 
     def put(self, function: Callable[[], object]) -> None:
-        """Queue *function*, from any thread."""
+        """Queue *function*; callable from any thread."""
         self._todo.put(function)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class EventLane:
 
 
 class Feed:
-    """The events for all watchers, and the thread that sends them; *lane*: a thread shared with other feeds."""
+    """The events for all watchers, and the thread that sends them. *lane*: that thread, if other feeds share it."""
 
     def __init__(self, host: LocalHost, lane: EventLane | None = None) -> None:
         self.host = host
@@ -203,7 +203,7 @@ class Feed:
             self._lane.put(function)
 
     def _asked(self, event: str) -> bool:
-        """Return whether a watcher requested these events."""
+        """Return whether any watcher requested events of the type *event*."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
     def _happened(self, event: DomainEvent) -> None:
@@ -229,7 +229,7 @@ class Feed:
             self._look_at(document.id)
 
     def _look_at(self, id: str) -> None:
-        """Queue a check of a server's state; changes until then are reported as one."""
+        """Queue a check of server *id*'s state; all changes before the check are reported as one."""
         if id not in self._changed and self._present:
             self._changed.add(id)
             self._lane.put(lambda: self._look(id))
@@ -301,7 +301,7 @@ def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
 
 
 def _public(document: Document) -> dict[str, Any]:
-    """Return the part of a document whose change is reported; notes of the agent during its work are left out."""
+    """Return the part of a document whose changes are reported; it excludes the agent's notes on work in progress."""
     state = document.state
     return {**document.want, "name": document.name,
             "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault"), state.get(PASSWORD)]}

@@ -134,8 +134,8 @@ class OpenConsoles:
                 del self._lines[id]
 
     async def _line(self, id: str) -> SerialLine:
-        """Return the line of a server; open it if no client has it open. Does not yield control after the last check of
-        it."""
+        """Return the open serial line of server *id*; open it if no client has. After the check that the line is open,
+        the method does not yield to the event loop."""
         while True:
             opening = self._lines.get(id)
             if opening is None or not self._usable(opening):
@@ -150,7 +150,7 @@ class OpenConsoles:
                 return line
 
     def _usable(self, line: asyncio.Future[SerialLine]) -> bool:
-        """Return whether the line is being opened, or is open."""
+        """Return whether the serial line is open or being opened."""
         return not line.done() or (not line.exception() and not line.result().over)
 
     async def _opened(self, id: str) -> SerialLine:
@@ -190,7 +190,8 @@ class OpenConsoles:
 
 
 async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
-    """Wait until *sending* is done. A client that does not read is cut off, and treated as disconnected."""
+    """Wait until *sending* is done. The connection of a client that does not read is aborted: the client counts as
+    disconnected."""
     try:
         async with asyncio.timeout(HUNG):
             await sending

@@ -16,8 +16,8 @@ OLDER = 10
 
 
 class LogReader:
-    """A reader of the log at *path* from *size* bytes before its end, then of added text, also in later logs. Only
-    plain files are read, and no links are followed."""
+    """A reader of the console log at *path*: the last *size* bytes first, then text as it is added, also in later logs.
+    Only plain files are read, and no links are followed."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -51,7 +51,8 @@ class LogReader:
         return b"" if self._log is None else os.read(self._log, most)
 
     def _newer(self, current: os.stat_result) -> int | None:
-        """Return a descriptor of the log that follows the *current* one; if that is gone, of the oldest that exists."""
+        """Return a descriptor of the log that follows the *current* one; if the current one was removed, of the oldest
+        log."""
         newer = None
         for path in (self.path, *map(self._older, range(OLDER))):
             log = _opened(path)

@@ -33,13 +33,14 @@ MAY_TYPE = b"\r\n[magnetar: this console types from now on]\r\n"
 
 @dataclass(eq=False)
 class SerialClient:
-    """A client that has the console open; *send* gives it bytes."""
+    """A client of the serial console; *send* sends bytes to it."""
 
     send: Callable[[bytes], Awaitable[None]]
 
 
 class SerialLine:
-    """The open line *descriptor* (non-blocking, ours to close) of a guest with the console log *path*."""
+    """The open serial line of a guest. *descriptor*: non-blocking; the line closes it. *path*: the guest's console
+    log."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path, self.over = path, False
@@ -88,11 +89,12 @@ class SerialLine:
             log.close()
 
     def types(self, client: SerialClient) -> bool:
-        """Return whether this client may type: it joined first."""
+        """Return whether *client* may type: the client that joined first may."""
         return self._clients[:1] == [client]
 
     async def typed(self, client: SerialClient, keys: bytes) -> None:
-        """Give the guest the *keys* of the client that types; drop other clients' keys."""
+        """Write *keys* to the guest's serial line if *client* is the one that may type; drop the keys of other
+        clients."""
         remaining = memoryview(keys)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAF):
@@ -105,7 +107,7 @@ class SerialLine:
                         self.close()
 
     def _drain(self) -> None:
-        """Read the bytes from the line; its end is the end of the guest."""
+        """Read and drop the bytes from the line; the end of the line means that the guest has stopped."""
         try:
             received = os.read(self._line, PIECE)
         except BlockingIOError:
@@ -118,14 +120,14 @@ class SerialLine:
             self.close()
 
     async def _growth(self) -> None:
-        """Return when the log may have grown."""
+        """Wait until the console log may have grown."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
                 await self._grown.wait()
         self._grown.clear()
 
     async def _room(self) -> None:
-        """Return when the line accepts more."""
+        """Wait until the line accepts more input."""
         free = asyncio.Event()
         self._loop.add_writer(self._line, free.set)
         try:

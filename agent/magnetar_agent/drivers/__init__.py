@@ -48,21 +48,21 @@ class Driver(Protocol):
         caller requested the fields *requested*. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse``, naming the users, when the resource may not be removed."""
+        """Raise ``InUse``, naming the users, if the resource *document* must not be removed now."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return one snapshot of the whole host, for many ``observe`` calls in a row; or of the part that *document*
         needs."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the fields of *document* as they are on the host now; ``None`` when nothing of it exists."""
+        """Return the fields of *document* as they are on the host now; ``None`` if no part of the resource exists."""
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Yield the steps from *have* to *want* (``None``: absent). No side effects. Storing the document is not a
         step."""
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the resource as answers show it: the fields of the kind that are for ``show``."""
+        """Return the resource as API responses show it: the fields of the kind that are for ``show``."""
 
     def sweep(self, host: LocalHost) -> None:
         """Remove leftovers of this kind that no document needs."""
@@ -74,7 +74,7 @@ class Driver(Protocol):
 
 @runtime_checkable
 class SubresourceDriver(Protocol):
-    """A driver of resources that are part of another resource's document, and have none of their own."""
+    """A driver of resources without documents of their own: each is part of another resource's document."""
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
@@ -82,10 +82,10 @@ class SubresourceDriver(Protocol):
         ``LocalHost.revise``."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """Return the resource *key* as answers show it. Raises ``NotFound``."""
+        """Return the resource *key* as API responses show it. Raises ``NotFound``."""
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """Return all resources as answers show them."""
+        """Return all resources as API responses show them."""
 
 
 class Drivers:
@@ -99,7 +99,7 @@ class Drivers:
         return iter(self.by_noun.values())
 
     def of(self, kind: type[Kind]) -> Driver:
-        """Return the driver of *kind*. Raises ``InvalidField`` for a kind without one, which is read only."""
+        """Return the driver of *kind*. Raises ``InvalidField`` for a read-only kind, which has no driver."""
         driver = self.by_noun.get(kind.noun)
         if not driver:
             raise InvalidField(kind.noun, "is read only")

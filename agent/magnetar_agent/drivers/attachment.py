@@ -52,7 +52,8 @@ class AttachmentDriver(DocumentDriver):
                                           "swap": swapping.swap_volume, "abandon": swapping.abandon_swap}
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the uuid that follows from SERVER:VOLUME, each a name or a uuid."""
+        """Return the attachment's uuid for the key SERVER:VOLUME, whose parts are names or uuids; return any other key
+        as it is."""
         if ":" not in key:
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
@@ -94,7 +95,8 @@ class AttachmentDriver(DocumentDriver):
         return completed
 
     def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
-        """Return the attachment of *volume*, a name or uuid, that another attachment will replace."""
+        """Return the existing attachment of *volume* (a name or uuid) to *server*, for another attachment to
+        replace."""
         return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
 
     def release(self, host: LocalHost, document: Document) -> None:
@@ -117,8 +119,9 @@ class AttachmentDriver(DocumentDriver):
         return host.hypervisor.domains() if document is None else domains_of_server(host, document.want["server"])
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document, the server's ``power``, and whether its definition (``defined``) and the running domain
-        (``plugged``) have the volume; lists leave out the latter."""
+        """Return the document's fields, the server's ``power``, and whether the domain's definition (``defined``) and
+        the running domain (``plugged``) have the volume. For lists (*snapshot*) ``plugged`` is the same as
+        ``defined``."""
         id, target = document.want["server"], document.want["device"]
         if not attaching.is_current(host, document) or document.want.get("replaces"):
             swaps = bool(document.want.get("replaces"))
@@ -133,7 +136,7 @@ class AttachmentDriver(DocumentDriver):
         return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan_attachment``."""
+        """Yield the steps of ``plan_attachment``."""
         return plan_attachment(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
@@ -174,8 +177,8 @@ def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def _rescued(host: LocalHost, server: str) -> bool:
-    """Return whether the server is rescued and so without its volumes until it is unrescued; not with stable devices:
-    see ``servers.spec.current_disks``."""
+    """Return whether the server is in rescue mode without its volumes. With stable devices it keeps them: see
+    ``servers.spec.current_disks``."""
     server_document = host.documents.get("server", server)
     return server_document is not None and bool(server_document.want.get("rescue")) and not rescue.keeps_disks(
         server_document)
@@ -186,7 +189,8 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
 
 
 def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
-    """Return the server or volume *key*; if *document* already has it, it may be about to be removed."""
+    """Return the server or volume *key*. One that is being removed is refused, unless *document* is an existing
+    attachment."""
     current_key = document.want[noun] if document else None
     resolved = host.documents.find(noun, key) if current_key else host.documents.standing(noun, key)
     if resolved is None and current_key == key:
@@ -198,7 +202,7 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
 
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """Return a stand-in for the document of a volume of another host."""
+    """Return a stand-in for the document of a volume that another host has."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)
@@ -254,7 +258,7 @@ def _attach(task: Task) -> None:
 
 
 def _detach(task: Task) -> None:
-    """Unplug it from the running guest, which must release it, and remove it from the definition."""
+    """Unplug the volume from the running guest, which must release it, and remove the volume from the definition."""
     host, document, want = task.host, task.document, task.document.want
     with attaching.hold_server_volume(host, want["server"], want["volume"]):
         disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.disk_serial(document))

@@ -31,13 +31,13 @@ class ExportDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"open": _open, "close": _close}
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the uuid that follows from SERVER:VOLUME, the server's uuid and the volume's name or uuid."""
+        """Return the export's uuid for the key SERVER:VOLUME: the server's uuid, and the volume's name or uuid."""
         server, colon, volume = key.partition(":")
         volume_document = host.documents.find("volume", volume)
         return attaching.attachment_id(server, volume_document.id if volume_document else volume) if colon else key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve the volume, and refuse a volume that another server has."""
+        """Resolve the volume, and refuse a volume that another server uses."""
         current_volume = document.want["volume"] if document else None
         volume = host.documents.find("volume", want["volume"]) if current_volume else \
             host.documents.standing("volume", want["volume"])
@@ -63,7 +63,7 @@ class ExportDriver(DocumentDriver):
         return {**document.want, "open": exports.is_open(host, document)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan_export``."""
+        """Yield the steps of ``plan_export``."""
         return plan_export(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:

@@ -43,14 +43,15 @@ FIXED = [field.name for field in Image.settable() if field.fixed and field.compa
 
 
 class ImageDriver(DocumentDriver):
-    """Stores content, and gives servers its path. See the module's docstring for its state."""
+    """The driver of images. It stores content, and returns its path for servers. The module's docstring has
+    ``document.state``."""
 
     def __init__(self) -> None:
         super().__init__(Image)
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check a local source, and resolve kernel and ramdisk to uuids."""
+        """Check the source if it is a local file, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
         stored, requested_source = document and importing.content_is_stored(document), want.get("source")
         source = ceph.ceph_source(host, want) if requested_source and requested_source.get(
@@ -70,7 +71,8 @@ class ImageDriver(DocumentDriver):
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Read a local source completely. Uploads and downloads can be checked only when they arrive."""
+        """Read the source completely if it is a local file. Uploads and downloads can be checked only when they
+        arrive."""
         source = want.get("source") or {}
         importing.check_image_room(host, requested.get("source") or {}, document.state.get("size") or 0)
         if "volume" in source:
@@ -83,7 +85,8 @@ class ImageDriver(DocumentDriver):
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` while another image boots with this one. Servers keep links to the content they need."""
+        """Raise ``InUse`` while another image uses this one as kernel or ramdisk. Servers keep links to the content
+        they need."""
         users = [other.name for other in host.documents.list("image")
                  if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
         if users:
@@ -97,7 +100,7 @@ class ImageDriver(DocumentDriver):
                 "origin": document.state.get("source")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that store missing content; uploads wait for theirs."""
+        """Yield the steps that store missing content or remove it; none for an image that waits for its upload."""
         if want is None:
             if have and have["stored"]:
                 yield Step("drop", "remove the content")
@@ -162,7 +165,7 @@ class ImageDriver(DocumentDriver):
 
 
 def _known(host: LocalHost) -> Iterator[Path]:
-    """Yield content that documents name, and content that is about to be stored."""
+    """Yield the paths of content that documents name, and of content that is about to be stored."""
     for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])
@@ -174,7 +177,8 @@ def _known(host: LocalHost) -> Iterator[Path]:
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Copy a volume or a file, read Ceph, or load a URL; reuse content that is loaded already (``_drop``)."""
+    """Store the content of *source*: a volume, a file, an image in Ceph, or a URL. Content that ``_drop`` has loaded
+    already is used."""
     host, document = task.host, task.document
     if ceph.FIELD in source:
         ceph.take_ceph_image(task, source[ceph.FIELD])
@@ -195,7 +199,8 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
-    """Yield a part with the content of *source*, and the identity of the file that it was read from."""
+    """Yield a ``ContentPart`` with the content of *source*, and the identity of the file that was read, if it is
+    one."""
     settings = task.host.settings
     # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
@@ -207,7 +212,8 @@ def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, d
 
 
 def _drop(task: Task) -> None:
-    """Remove the content. Servers that were made from it keep it by their own links."""
+    """Remove the image's content; before that, load its replacement if there is one. Servers made from the image keep
+    the content by their own hard links."""
     replacement = None if task.document.deleting else task.document.state.get(REPLACEMENT)
     if replacement:
         _make_ready(task, replacement)
@@ -236,7 +242,7 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Check the source of content that is not present yet."""
+    """Check the source of content that is not stored yet."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
@@ -293,7 +299,8 @@ def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str
 
 
 def _part(host: LocalHost, field: str, reference: str, format: str) -> str:
-    """Return the uuid of the image *reference*, which must be of *format* and have its content."""
+    """Return the uuid of the image *reference*, a kernel or ramdisk. The image must have the given *format*, and its
+    content."""
     image = host.documents.standing("image", reference)
     if image is None:
         refuse_missing(InvalidField(field, "must name an image of this host", reference), "image", reference)

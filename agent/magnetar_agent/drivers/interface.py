@@ -139,7 +139,7 @@ class InterfaceDriver(DocumentDriver):
 
 
 def nic_uuid(server: str, mac: str) -> str:
-    """Return the uuid of the NIC with this MAC."""
+    """Return the uuid of the NIC with the address *mac* of a *server*; it is computed from both."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{mac}"))
 
 
@@ -149,15 +149,15 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
-    """Return the NICs that *requested_nic* means: the NIC with its MAC, or those at its network, bridge, port or
-    physical network."""
+    """Return the NICs that *requested_nic* identifies: by its MAC, otherwise by network, bridge, port or physical
+    network."""
     if "mac" in requested_nic:
         return [nic for nic in nics if nic["mac"] == requested_nic["mac"]]
     return [nic for nic in nics if all(nic.get(name) == requested_nic.get(name) for name in PLUGS)]
 
 
 def _with(document: Document, requested_nic: Fields, policy: str, warnings: list[str]) -> list[Fields]:
-    """Return the NICs of the server including *requested_nic*."""
+    """Return the server's NICs with *requested_nic* added, or changed if it exists. *policy*: ``on_immutable``."""
     nics: list[Fields] = document.want["networks"]
     matching_nics = _matching(nics, requested_nic)
     if not matching_nics:

@@ -55,7 +55,7 @@ def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 class MigrationDriver:
-    """A migration is a document here and one on the other host; ``migrations`` has its verbs."""
+    """The driver of migrations. Source and target host each have a document of the same migration."""
 
     kind = Migration
     unique_names = False
@@ -84,7 +84,8 @@ class MigrationDriver:
         """Do nothing: a migration is never recreated."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse to remove the migration of an arrived server until it has ended."""
+        """Refuse to remove the migration after the server has moved, until this host's part of the migration has
+        ended."""
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
                         "goes on where it was.")
@@ -93,7 +94,7 @@ class MigrationDriver:
                         "on where it was.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: nothing on the host is shared between observations."""
+        """Return ``None``: observations share no data."""
         return None
 
     def sweep(self, host: LocalHost) -> None:
@@ -112,7 +113,7 @@ class MigrationDriver:
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``plan_migration`` of this module."""
+        """Yield the steps of this module's ``plan_migration``."""
         return plan_migration(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:

@@ -82,8 +82,8 @@ class NetworkDriver(DocumentDriver):
         return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document, and whether the network is ``made`` (in libvirt, by us), ``active``, and starts by
-        itself."""
+        """Return the document's fields, and whether the network is ``made`` (in libvirt, by this agent), ``active``,
+        and starts by itself."""
         host_networks: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in host_networks.bridges}
@@ -142,7 +142,7 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Complete a network of mode bridge: the bridge must exist, and its addresses are not ours to set."""
+    """Complete a network of mode bridge: the bridge must exist, and the agent does not change its addresses."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):
@@ -156,8 +156,8 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Refuse addresses of another network, ours or libvirt's, and addresses that the host has or has a route to: all
-    its traffic for them would end at the guests."""
+    """Refuse addresses that another network of the agent or of libvirt has, and addresses that the host itself has or
+    has a route to: the host's traffic for such addresses would go to the guests."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
@@ -174,7 +174,8 @@ def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Docum
 
 
 def _bridge(host: LocalHost, requested_name: str | None, document: Document | None) -> str:
-    """Return the name of the bridge to make: *requested_name* if it is free, or else the first free ``magbr<N>``."""
+    """Return the name of the bridge to create: *requested_name*, or else the first free ``magbr<N>``. Refuse a taken
+    name."""
     other_bridges = [other.want.get("bridge") for other in host.documents.list("network")
                      if document is None or other.id != document.id]
     taken = {*host.hypervisor.bridges(), *filter(None, other_bridges),
@@ -186,7 +187,7 @@ def _bridge(host: LocalHost, requested_name: str | None, document: Document | No
 
 
 def _dhcp(want: Fields, net: IPv4Network) -> None:
-    """Fill in the range of DHCP: all addresses except the host's, which is the first."""
+    """Fill in the DHCP range: all addresses except the first, which is the host's."""
     dhcp_range = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
     want.setdefault("dhcp", True)
     if not want["dhcp"]:

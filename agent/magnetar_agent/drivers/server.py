@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerDriver:
-    """Servers are libvirt domains with disks under ``<state_dir>/servers/<uuid>``."""
+    """The driver of servers: libvirt domains with disks under ``<state_dir>/servers/<uuid>``."""
 
     kind = Server
     unique_names = False
@@ -55,8 +55,8 @@ class ServerDriver:
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Refuse when the image or block devices of the new server are missing here: the old server's own links to them
-        go with it."""
+        """Refuse if this host lacks the image or block devices of the new server. The old server's own links to the
+        image's content do not count: they are removed with the old server."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
             # A dry run may assume an image that is not here yet.
@@ -76,12 +76,12 @@ class ServerDriver:
                            "the migration again, then delete the server.", migration=migration)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
-        """Return all domains in one pass; leases and networks when first used."""
+        """Return all domains, read in one pass; leases and networks are read when they are first used."""
         return servers.DomainsView(host, servers.domains_of_server(host, document.id) if document
                                    else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the input of ``server_plan.plan``: the server's fields as domain and files show them."""
+        """Return the input of ``server_plan.plan``: the server's fields as its domain and its files have them."""
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # not ours: left alone, and defining ours is refused
@@ -112,7 +112,7 @@ class ServerDriver:
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """See ``server_plan.plan``."""
+        """Yield the steps of ``server_plan.plan``."""
         return server_plan.plan_server(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
@@ -159,7 +159,7 @@ class ServerDriver:
                     _define_anew(host, id)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return folders of servers, and their logical volumes, without a document."""
+        """Return folders of servers, and logical volumes of servers, that no document names."""
         return own_disks.orphan_server_disks(host)
 
 
@@ -191,8 +191,8 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
-    """Return whether the definition has a swap disk that the document has dropped: the agent died before the
-    redefinition."""
+    """Return whether the domain's definition has a swap disk that the document lacks: an agent died before it redefined
+    the domain."""
     return SWAP not in sizes and any(disk.path.name.endswith(SWAP) for disk in domain.disks)
 
 

@@ -46,7 +46,7 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """Volumes are files or libvirt volumes named by their uuid."""
+    """The driver of volumes: files, or libvirt volumes, named by their uuid."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -104,7 +104,8 @@ class VolumeDriver(DocumentDriver):
         return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document, and whether the content is ``made``, is ``there``, and how many ``bytes`` it has."""
+        """Return the document's fields, and of the content: whether it is complete (``made``) and exists (``there``),
+        and its ``bytes``."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 "reimaged": document.state.get("reimaged")}
 
@@ -133,7 +134,7 @@ class VolumeDriver(DocumentDriver):
 
 
 class SnapshotDriver(DocumentDriver):
-    """Snapshots are full copies in the pool of their volume."""
+    """The driver of volume snapshots: full copies in the pool of their volume."""
 
     def __init__(self) -> None:
         super().__init__(VolumeSnapshot)
@@ -220,8 +221,8 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
-    """Choose the key: a copy of an encrypted source (*hidden*) has its key. A key from the caller is sealed
-    immediately."""
+    """Set ``key`` of *completed*: the caller's key, sealed. A copy of an encrypted source (*hidden*) gets none: it uses
+    the source's. An existing volume keeps its key."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
@@ -233,7 +234,7 @@ def _encryption(host: LocalHost, completed: Fields, document: Document | None, h
 
 
 def _fits(host: LocalHost, pool: Pool, size: int) -> None:
-    """Raise ``InvalidField`` when *size* GiB alone exceed what the *pool* may promise."""
+    """Raise ``InvalidField`` if *size* GiB exceed the capacity of the whole *pool* times ``disk_allocation_ratio``."""
     capacity, ratio = pool.capacity(), host.settings.disk_allocation_ratio
     if capacity is not None and size > (most := int(capacity * ratio / GIB)):
         raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {capacity / GIB:.1f} GiB, "
@@ -292,7 +293,7 @@ def _reimage(task: Task) -> None:
 
 
 def _take(task: Task) -> None:
-    """Copy the volume."""
+    """Copy the volume's content to the content of the snapshot."""
     host, want = task.host, task.document.want
     volume = host.documents.get("volume", want["volume"])
     if volume is None:
@@ -307,8 +308,8 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note that content of this name belongs to this document from now on, and is made again or removed after a crash.
-    Raises ``Conflict`` for content that existed before."""
+    """Note that content with this document's uuid belongs to this document from now on, and is made again or removed
+    after a crash. Raises ``Conflict`` if such content exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -335,7 +336,7 @@ def _made(task: Task, pool: Pool, size: int) -> None:
 
 
 def _grow(task: Task) -> None:
-    """Grow the content, through QEMU if a running server has it."""
+    """Grow the volume's content to the requested size, through QEMU if a running server has it."""
     host, document, size = task.host, task.document, task.document.want["size"] * GIB
     live = _running(host, document)
     pool = pools.find_pool(host, document.want["pool"])

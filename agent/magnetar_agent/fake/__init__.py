@@ -48,7 +48,7 @@ __all__ = ["FakeHypervisor"]
 
 
 class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks):
-    """A complete fake host. Each call takes *delay* seconds; *folder* keeps the state."""
+    """A complete fake host. Each call takes *delay* seconds; *folder* stores the state of the fake."""
 
     #: The result of ``routes``: the host is on no network that could conflict.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
@@ -101,7 +101,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         self._failures[method].extend([error] * times)
 
     def disconnect(self) -> None:
-        """Stop libvirtd."""
+        """Stop libvirtd of the fake host."""
         self._connected = False
 
     def reconnect(self) -> None:
@@ -123,7 +123,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         self._outside(uuid, CRASHED, reason, DomainEvent(uuid, "crashed", reason))
 
     def waits_for_disk(self, uuid: str) -> None:
-        """Have QEMU stop the guest, because a disk does not answer."""
+        """Have QEMU stop the guest because a disk does not answer."""
         self._outside(uuid, PAUSED, "io-error", DomainEvent(uuid, "suspended", "io-error"))
 
     def destroyed_outside(self, uuid: str) -> None:
@@ -154,7 +154,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         return self._domains[uuid].xml
 
     def network_outside(self, name: str, active: bool = True, cidrs: tuple[str, ...] = ()) -> None:
-        """Make a network, as another program might."""
+        """Create a network, as another program might."""
         with self._change(f"network {name}"):
             self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0",
                                                            cidrs=cidrs))
@@ -165,8 +165,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
-        """Reboot the host: nothing runs, and the reason is unknown; managed saves and definitions remain, mediated
-        devices do not."""
+        """Reboot the host: no guest runs afterwards, for an unknown reason. Managed saves and definitions remain,
+        mediated devices do not."""
         self._mdevs.clear()
         self.functions.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):
@@ -310,7 +310,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         return existing
 
     def reserved(self, network: str) -> dict[str, str]:
-        """Return the addresses reserved in DHCP, by MAC."""
+        """Return the DHCP reservations of *network*: addresses by MAC."""
         return dict(self._networks[network].hosts)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of the fake. Its guests have a terminal that echoes input, and a VNC server that sends its greeting and then
-echoes; its SPICE server echoes from the start."""
+"""Consoles of the fake hypervisor. Its guests have a terminal that echoes input, a VNC server that sends its greeting
+and then echoes, and a SPICE server that echoes from the start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BREAK = "[break]"
 
 
 class Consoles(Domains):
-    """The protocol's methods for consoles."""
+    """The methods of ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
         with self._call("open_graphics"):
@@ -89,7 +89,7 @@ class Consoles(Domains):
         line.close()
 
     def _happened(self, event: DomainEvent) -> None:
-        """End the consoles of a domain that stops."""
+        """End the consoles of a domain when it stops."""
         if event.what in ("stopped", "crashed"):
             for line in self._consoles.pop(event.uuid, ()):
                 with contextlib.suppress(OSError):

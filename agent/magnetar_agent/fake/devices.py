@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Devices(State):
-    """The protocol's methods for devices of running domains, and for mediated devices, which are in memory only."""
+    """The methods of ``LocalHypervisor`` for devices of running domains, and for mediated devices, which are in memory
+    only."""
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:
@@ -60,7 +61,7 @@ class Devices(State):
 
     @property
     def functions(self) -> dict[tuple[str, int], dict[str, str]]:
-        """Return the settings of virtual functions, by their card's network device and number."""
+        """Return the settings of virtual functions, by the network device of their card and their number on it."""
         functions: dict[tuple[str, int], dict[str, str]] = self.__dict__.setdefault("_set_functions", {})
         return functions
 
@@ -70,7 +71,7 @@ class Devices(State):
 
     @property
     def representors(self) -> dict[str, RepresentorPort]:
-        """Return the ports of representors in Open vSwitch."""
+        """Return the Open vSwitch port of each representor, by its device name."""
         ports: dict[str, RepresentorPort] = self.__dict__.setdefault("_representors", {})
         return ports
 

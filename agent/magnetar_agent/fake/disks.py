@@ -28,7 +28,7 @@ LUKS = 2
 
 
 class Disks(Exports):
-    """The protocol's methods for disks."""
+    """The methods of ``LocalHypervisor`` for disks."""
 
     #: The last injection into guests' disks, by path; the parts that cannot be written, each with the reason; an error
     #: for all.
@@ -125,7 +125,7 @@ def _check_key(format: str, key: DiskKey | None) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """Copy a file without its holes."""
+    """Copy a file; holes stay holes."""
     with source.open("rb") as old, target.open("wb") as new:
         size, at = os.fstat(old.fileno()).st_size, 0
         while at < size:
@@ -140,7 +140,7 @@ def copy_sparse(source: Path, target: Path) -> None:
 
 
 def write_fake_disk(path: Path, disk: DiskSeen) -> None:
-    """Make the file, or change its size; the content of a raw one stays."""
+    """Create the disk's file, or change its size; the content of a raw disk stays."""
     if disk.format in ("raw", "luks"):  # these have no header here
         with path.open("ab") as file:
             file.truncate(disk.virtual_size)
@@ -152,7 +152,8 @@ def write_fake_disk(path: Path, disk: DiskSeen) -> None:
 
 
 def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
-    """Return the facts of a disk; nothing is detected when its *format* is known to be raw."""
+    """Return the facts of a disk file, ``None`` if it is missing. A *format* that is known to be raw is not detected
+    from content."""
     if not path.exists():
         return None
     with path.open("rb") as file:

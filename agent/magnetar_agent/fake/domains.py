@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Domains of the fake, which obey immediately."""
+"""Domains of the fake hypervisor; their guests obey immediately."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .state import FakeDomain, State, parse_domain
 
 
 def _variables(xml: str) -> Path | None:
-    """Return the file with the variables of a domain's UEFI; ``None`` for BIOS."""
+    """Return the path of the file with the UEFI variables of a domain; ``None`` for BIOS."""
     path_text = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
     return Path(path_text) if path_text else None
 
 
 class Domains(State):
-    """The protocol's methods for domains."""
+    """The methods of ``LocalHypervisor`` for domains."""
 
     def domains(self) -> dict[str, Domain]:
         with self._call("domains"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks that the fake serves to other hosts: a client gets the name of the export, and nothing else."""
+"""Disks that the fake serves to other hosts: a client receives only the name of the export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Exports(State):
-    """The protocol's methods for disks served to other hosts."""
+    """The methods of ``LocalHypervisor`` for disks served to other hosts."""
 
     _served: dict[str, tuple[Export, _Server]] | None = None
     #: Stands for QEMU's connections, by socket path.
@@ -56,7 +56,7 @@ class Exports(State):
             client.connect(str(socket))
 
     def _behind(self, remote: NetworkSource) -> Disk:
-        """Return the disk that is served at a socket, or the image of a pool of Ceph."""
+        """Return the disk that *remote* stands for: the one served at its socket, or an image in a Ceph pool."""
         if remote.protocol == "rbd":
             return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
         for export, _server in (self._served or {}).values():
@@ -65,13 +65,14 @@ class Exports(State):
         raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
 
     def _unlocked(self, path: Path) -> None:
-        """Refuse a file that is in use. qemu-nbd locks the file that it serves; a stand-in locks nothing."""
+        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. Exports of stand-ins lock
+        nothing."""
         if any(export.disk.path == path and not export.stand_in and not export.disk.shareable
                for export, _server in (self._served or {}).values()):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
 
     def close_exports(self) -> None:
-        """End all servers, as when the agent's process ends."""
+        """Stop serving all disks, as when the agent's process ends."""
         for id in list(self._served or {}):
             self.unserve(id)
         with self._lock:
@@ -81,7 +82,7 @@ class Exports(State):
 
 
 class _Server:
-    """A server that sends the name to each client, and keeps the connection until its end."""
+    """A server that sends the export's name to each client, and keeps the connection open until it ends."""
 
     def __init__(self, export: Export) -> None:
         self.export = export

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fake's guest agents, and copies of guests' disks. Guests in ``talking`` have an agent that answers."""
+"""The fake's guest agents, and copies of guests' disks. Guests whose uuid is in ``talking`` have an agent that
+answers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class GuestAgent(Domains, Exports):
-    """The protocol's methods for the guest agent, and for copies of disks."""
+    """The methods of ``LocalHypervisor`` for the guest agent, and for copies of disks."""
 
     def freeze(self, uuid: str) -> bool:
         with self._call("freeze"):
@@ -76,12 +77,12 @@ class GuestAgent(Domains, Exports):
             self._copies.add(uuid)
 
     def backup_outside(self, uuid: str) -> None:
-        """Copy a disk of the domain, as another program might, until the domain stops."""
+        """Copy a disk of the domain, as another program might; the copy goes on until the domain stops."""
         with self._change("copies"):
             self._copies.add(uuid)
 
     def copying(self, uuid: str) -> bool:
-        """Return whether another program does."""
+        """Return whether another program copies a disk of the domain."""
         return uuid in self._copies
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:

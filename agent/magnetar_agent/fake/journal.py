@@ -39,7 +39,7 @@ class Journal:
 
     def write(self, changed: Iterable[str], plain: Callable[[str], Any], every: Callable[[], Iterable[str]]) -> None:
         """Write the current state of the objects *changed*. *plain* returns the JSON of an object by its name, ``None``
-        for a removed one; *every* returns the names of all."""
+        for a removed one; *every* returns the names of all objects, for when the file is rewritten."""
         whole = self._lines == 0 or self._lines > MANY + 4 * self._least
         lines = [(name, plain(name)) for name in (every() if whole else changed)]
         self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), whole)
@@ -47,7 +47,8 @@ class Journal:
         self._least = len(lines) if whole else self._least
 
     def _put(self, content: bytes, whole: bool) -> None:
-        """Write in one call, so that a killed process leaves all of it or nothing."""
+        """Write *content* in one call, so that a killed process leaves all of it or nothing. *whole*: replace the
+        file."""
         path = self.path.with_name(self.path.name + ".part") if whole else self.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if whole else os.O_APPEND), 0o600)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Migration between two fakes: state and disks go as one JSON line over the socket that stands for libvirt's."""
+"""Migration between two fakes: state and disks are sent as one JSON line over a socket in place of libvirt's."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ LONGEST = 107
 
 
 class Migrations(State):
-    """The protocol's methods for migration.
+    """The methods of ``LocalHypervisor`` for migration.
 
-    *lose* makes the next one end like a broken connection: ``answer``: the domain has arrived, and the source does not
-    know and goes on; ``end``: the domain has arrived, and only the source fails."""
+    *lose* makes the next migration raise an error at the source after the domain has arrived at the target. ``answer``:
+    the guest at the source also goes on; ``end``: it has stopped.
+    """
 
     lose: str | None = None
     #: A CPU that the host cannot provide.
@@ -54,8 +55,8 @@ class Migrations(State):
         return self._where
 
     def _place(self) -> Path:
-        """Return the path of its socket: in the host's own folder, which is removed with its content, unless the path
-        is too long."""
+        """Return the path of the socket for arriving domains. It is in the host's own folder, so that it is removed
+        with the folder, unless that path is too long."""
         name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
         if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
             self._folder.mkdir(parents=True, exist_ok=True)

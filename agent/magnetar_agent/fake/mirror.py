@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies of disks of the fake's running domains. A copy is ready at the second query."""
+"""Copies of disks of the fake's running domains. A copy is complete when it is queried for the second time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Mirrors(Devices, Disks):
-    """The protocol's methods for copies of disks of running domains."""
+    """The methods of ``LocalHypervisor`` for copies of disks of running domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
         with self._call("capacity"):
@@ -82,7 +82,7 @@ class Mirrors(Devices, Disks):
 
 
 def _size(disk: Disk) -> int:
-    """Return the size of a disk; 0 for one on another host."""
+    """Return the size of a disk in bytes; 0 for a disk on another host."""
     content = None if disk.remote else read_fake_disk(disk.path, disk.format)
     return content.virtual_size if content else 0
 

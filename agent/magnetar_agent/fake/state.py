@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common state of the fake: its domains and networks, their file, its events, and the planned failures."""
+"""The state of the fake that all its parts use: domains, networks, the state file, events, and planned failures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 
 @dataclass
 class FakeDomain:
-    """A stored domain: the XML of its definition, its state, the XML of the running domain, and the copies of its disks
-    under way, by target: {path, xml, looks}. *tpm*: the secret of its TPM, and the content."""
+    """A stored domain: the XML of its definition, its state, the XML of the running domain, and the disk copies in
+    progress by target: {path, xml, looks}, where *looks* counts queries. *tpm*: the secret of its TPM, and the
+    content."""
 
     xml: str
     state: str = OFF
@@ -58,7 +59,7 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """Return the name of the object with DHCP's data of a card in a network; see ``State._change``."""
+    """Return the object name of the DHCP reservation and lease of *mac* in *network*; see ``State._change``."""
     return f"host {network} {mac}"
 
 
@@ -68,7 +69,8 @@ def hung_file(folder: Path, uuid: str) -> Path:
 
 
 class State:
-    """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for changes from outside."""
+    """The state of the fake, and two ways to access it: ``_call`` for methods of ``LocalHypervisor``, ``_change`` for
+    changes made by other programs or guests."""
 
     #: The datapath of the bridge for ports of OVN, and what the host lacks for OVN.
     datapath, ovn_lacks = "system", ""
@@ -109,8 +111,8 @@ class State:
 
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
-        """Run a call of the protocol: connection, planned failures, delay, lock, state file, events. *changed*: the
-        name of the object that it may change; see ``_change``."""
+        """Run a call of a ``LocalHypervisor`` method: connection, planned failures, delay, lock, state file, events.
+        *changed*: the name of the object that the call may change; see ``_change``."""
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:
@@ -136,8 +138,9 @@ class State:
                 listener(event)
 
     def hangs(self, uuid: str) -> None:
-        """Make QEMU stop answering, until ``goes_on`` or its end. With a folder, a file there marks it; other processes
-        may make and remove the file, and an agent that starts again finds the guest as it was."""
+        """Make QEMU stop answering, until ``goes_on`` or the end of the QEMU. If the fake has a folder, a file in it
+        marks the hung QEMU: other processes may make and remove the file, and it is still valid after the agent has
+        started again."""
         if self._folder is None:
             self.hung.add(uuid)
         else:
@@ -160,7 +163,7 @@ class State:
         return self.guest_agents or uuid in self.talking
 
     def _happened(self, event: DomainEvent) -> None:
-        """End the parts of the fake that end with a domain; for subclasses."""
+        """End consoles and other parts of a domain that has stopped; for subclasses."""
 
     def _names(self) -> list[str]:
         """Return the names of all objects, in the order of their dependencies."""

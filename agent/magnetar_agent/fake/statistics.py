@@ -22,7 +22,7 @@ HOST = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2
 
 
 class Statistics(State):
-    """The protocol's methods for statistics."""
+    """The methods of ``LocalHypervisor`` for statistics."""
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         with self._call("statistics"):

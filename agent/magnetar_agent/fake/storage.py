@@ -20,7 +20,7 @@ PLENTY = 2**40
 
 
 class Storage(Exports):
-    """The protocol's methods for storage pools. Their volumes look like block devices."""
+    """The methods of ``LocalHypervisor`` for storage pools. Their volumes look like block devices."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
         """Define and start a pool, as an operator would; return its folder."""
@@ -32,7 +32,8 @@ class Storage(Exports):
 
     @contextmanager
     def export_image(self, image: CephImage) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield size and content of the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` next to its state."""
+        """Yield size and content of a Ceph image: the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` next to the fake's
+        state."""
         with self._call("export_image"):
             pool = (self._folder or Path("/nonexistent")) / "ceph" / image.fsid / image.pool
             path = pool / f"{image.name}@{image.snapshot}"

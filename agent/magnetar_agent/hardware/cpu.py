@@ -26,13 +26,13 @@ class CpuMode(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Return a text of all fields, which a domain stores."""
+        """Return all fields as one text, to be stored in the domain."""
         return " ".join((self.mode, *([self.model] if self.model else ()),
                          *(("-" if policy == DISABLE else "+") + name for policy, name in self.features)))
 
 
 class CpuChoices(NamedTuple):
-    """The CPU modes that guests can have, and the models, each with whether this host can provide it."""
+    """The CPU modes that guests can have, and the CPU models, each with whether this host can provide it."""
 
     modes: frozenset[str]
     models: Mapping[str, bool]

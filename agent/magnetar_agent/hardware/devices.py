@@ -38,7 +38,7 @@ class GuestDevices(NamedTuple):
 
     @property
     def ports(self) -> int:
-        """Return how many PCI Express ports they take, in addition to every machine's own."""
+        """Return how many PCI Express ports these devices take, in addition to the ports of every machine."""
         return bool(self.watchdog) + self.usb + bool(self.scsi_model)
 
 
@@ -58,7 +58,7 @@ def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
 
 
 def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic:
-    """Return *nic* with queues, ring, IOMMU and bandwidth by *hardware*."""
+    """Return *nic* with the queues, ring, IOMMU and bandwidth that *hardware* requests."""
     if not hardware:
         return nic
     virtio = nic.model == "virtio"
@@ -68,28 +68,28 @@ def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic
 
 
 def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return *disk*, of any kind, with ring and IOMMU by *hardware*."""
+    """Return *disk*, of any kind, with the ring and IOMMU that *hardware* requests."""
     if disk.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
         return disk
     return replace(disk, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
-    """Return the bus of volumes that name none: the bus of the server's own disks, or virtio if volumes cannot be
-    there."""
+    """Return the bus of volumes without a requested bus: the bus of the server's own disks; virtio if volumes cannot
+    use that one."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return the config drive on the bus of the server's other disks, after all of them; IDE has no place
-    left for one."""
+    """Return the config drive *disk* on the bus of the server's other disks, named after all of them. On IDE, which has
+    no name left, it stays as it is."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 
 
 def own_disk(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return a disk that lives as long as the server and names no bus, on the bus of its hardware, with its limits."""
+    """Return *disk*, one of the server's own disks, with the bus, device name and limits of the server's *hardware*."""
     if not hardware:
         return disk
     if disk.device == "cdrom":

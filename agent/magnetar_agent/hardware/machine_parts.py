@@ -13,10 +13,11 @@ from magnetar_core.hardware.architectures import AARCH64, PPC64LE, S390X, X86_64
 class MachineParts(NamedTuple):
     """The parts of a machine of one architecture.
 
-    *serial*: type and model of the serial port that is the console; the model is empty if there is only one. *panic*:
-    the device that reports a crash of the guest's system, empty for none. *pc*: whether it has a PC's interrupt
-    controller and timers. *gic*: whether it has ARM's. *tables*: whether its system finds tables of ACPI and SMBIOS.
-    *express*: whether devices are plugged into ports of PCI Express, regardless of its type."""
+    *serial*: type and model of the serial port of the console; the model is empty if there is only one. *panic*: the
+    device that reports a crash of the guest's system, empty for none. *pc*, *gic*: whether it has the interrupt
+    controller (and timers) of a PC, or of ARM. *tables*: whether its system finds ACPI and SMBIOS tables. *express*:
+    whether devices need PCI Express ports, for every machine type.
+    """
 
     serial: tuple[str, str]
     panic: str = ""

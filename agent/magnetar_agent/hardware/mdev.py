@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Mdev(NamedTuple):
-    """A mediated device: a part of the device *parent* (its PCI address), of that *type* (a name of its driver)."""
+    """A mediated device: a part of the device with PCI address *parent*, of a *type* that its driver names."""
 
     uuid: str
     parent: str

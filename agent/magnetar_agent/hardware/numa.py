@@ -37,22 +37,23 @@ class Numa(NamedTuple):
 
     @property
     def pages(self) -> tuple[GuestNode, ...]:
-        """Return the cells whose memory is made of large pages."""
+        """Return the guest's cells whose memory consists of large pages."""
         return tuple(node for node in self.nodes if node.page)
 
     @property
     def hosts(self) -> str:
-        """Return the host's cells."""
+        """Return the numbers of the host's cells that the domain uses, as text with ranges."""
         return cpu_text({node.host for node in self.nodes})
 
 
 def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
                cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
-    """Return the CPUs, cells and pages of a server by its *placement*. *cells*: the host's; *shared*: its shared CPUs,
-    "" if all are. *priority*: of virtual CPUs that run in real time.
+    """Return the CPUs, cells and pages of a server by its *placement*. *cells*: the host's; *shared*: the host's shared
+    CPUs, "" if all are. *priority*: of virtual CPUs that run in real time.
 
-    QEMU's own threads run on the server's CPUs, except the real-time ones; on the CPU that is reserved for them; or
-    (``share``) on the shared ones."""
+    QEMU's own threads run on the server's CPUs, except the real-time ones; or on the CPU that is reserved for these
+    threads; or (``share``) on the shared CPUs.
+    """
     requirements = numa_needs(hardware, vcpus, ram)
     if requirements is None or not placement or not placement["cells"]:
         return Numa(cpuset=shared)

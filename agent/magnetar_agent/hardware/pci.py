@@ -81,7 +81,8 @@ class PciDevice(NamedTuple):
 
     @property
     def provider(self) -> str:
-        """Return the address that it is counted at: its own, or its parent's for a virtual function."""
+        """Return the address of the resource provider that counts the device: its own, or its parent's for a virtual
+        function."""
         return self.parent or self.address
 
     @property
@@ -91,8 +92,8 @@ class PciDevice(NamedTuple):
 
     @property
     def of_network(self) -> tuple[str, ...]:
-        """Return the names that NICs use for the device (``core.hardware.pci.network_devices_name``); empty if it
-        cannot be one."""
+        """Return the names by which NICs request the device (``core.hardware.pci.network_devices_name``); empty if the
+        device cannot be a NIC."""
         kind = REMOTE if self.remote else VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
         by_ovn = kind in BY_OVN
         if kind is None or not self.physical_network or (self.physical_network == TUNNELS and not by_ovn):
@@ -102,11 +103,11 @@ class PciDevice(NamedTuple):
 
     @property
     def of_card(self) -> tuple[str, ...]:
-        """Return the names for NICs that must be on the device's card."""
+        """Return the names by which NICs request the device if they must be on its card."""
         return tuple(card_devices_name(name, self.card) for name in self.of_network) if self.card else ()
 
     def place(self) -> dict[str, str]:
-        """Return the attributes of libvirt's ``address``."""
+        """Return the device's address as attributes of libvirt's ``address``."""
         return pci_address_attributes(self.address)
 
 
@@ -164,8 +165,8 @@ def is_remote(spec: Mapping[str, str]) -> bool:
 
 def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
             physical_functions: dict[str, tuple[str, dict[str, int]]]) -> RemoteFunction | None:
-    """Return the identity of a device for a SmartNIC; ``None`` if a part of it is unknown. *physical_functions*: a
-    cache of the physical functions."""
+    """Return the identity of a device as the virtual function of a SmartNIC; ``None`` if a part of it is unknown.
+    *physical_functions*: a cache of the physical functions."""
     if device.parent not in physical_functions:
         physical_functions[device.parent] = mac_address(sysfs, device.parent), _functions_of(sysfs, device.parent)
     mac, numbers = physical_functions[device.parent]
@@ -176,8 +177,8 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
 
 def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Return whether *alias* names the device. One alias may occur several times in *aliases* (the setting
-    ``pci_alias``). Physical and virtual functions of SR-IOV are named only by aliases of their type. A device that can
-    be a NIC of a physical network also has the names for that."""
+    ``pci_alias``). Physical and virtual functions of SR-IOV are named only by aliases of their type. The names by which
+    NICs request the device (``PciDevice.of_network``, ``of_card``) count as aliases."""
     if alias in device.of_network or alias in device.of_card:
         return True
     return not device.vdpa and device.remote is None and any(
@@ -259,14 +260,14 @@ def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciD
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether all devices that *alias* names can move while their guest runs."""
+    """Return whether *alias* names only devices that can move to another host while their guest runs."""
     mine = [spec for spec in aliases if spec["name"] == alias]
     return bool(mine) and all(spec.get("live_migratable") == "yes" for spec in mine)
 
 
 def check_parents(devices: Sequence[PciDevice]) -> None:
-    """Raise ``InvalidSettings`` when virtual functions of one parent differ in resource class or traits: they are
-    counted together."""
+    """Raise ``InvalidSettings`` if virtual functions of one parent differ in resource class or traits: one resource
+    provider counts them all."""
     first: dict[str, PciDevice] = {}
     for device in devices:
         other = first.setdefault(device.provider, device)
@@ -281,8 +282,8 @@ def check_parents(devices: Sequence[PciDevice]) -> None:
 
 def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], places: Container[str] = ()) -> tuple[str,
                                                                                                                   ...]:
-    """Return all of *aliases* that name the device, the names of its physical network, and of its card if that is one
-    of *places* (``NETWORK/CARD``)."""
+    """Return all names of the device: those of *aliases*, those of its physical network and, if its card is one of
+    *places* (``NETWORK/CARD``), those of its card."""
     candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.of_network,
                                 *(device.of_card if f"{device.physical_network}/{device.card}" in places else ())])
     return tuple(alias for alias in candidates if alias_names_device(device, alias, aliases))
@@ -290,8 +291,9 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
 
 def pci_warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]],
                  places: Iterable[str] = ()) -> Iterator[str]:
-    """Yield what the host lacks to give guests the devices that the settings ``pci_device_spec`` (*specs*) and
-    ``enabled_mdev_types`` (*types*) name, and the bandwidth of cards (*places*, ``NETWORK/CARD``)."""
+    """Yield warnings about this host: it lacks something that guests need for the devices of the settings
+    ``pci_device_spec`` (*specs*) and ``enabled_mdev_types`` (*types*), or for the bandwidth of cards (*places*,
+    ``NETWORK/CARD``)."""
     if specs and not sysfs_entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
@@ -320,7 +322,7 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 
 
 def setting_traits(spec: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the traits of an entry of ``pci_device_spec``, where commas separate them."""
+    """Return the traits of an entry of ``pci_device_spec``, which separates them by commas."""
     return tuple(filter(None, spec.get("traits", "").split(",")))
 
 

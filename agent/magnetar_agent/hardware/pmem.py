@@ -33,7 +33,7 @@ class Namespace(NamedTuple):
 
     @property
     def is_device(self) -> bool:
-        """Return whether it is persistent memory, and no file."""
+        """Return whether the namespace is persistent memory, not a file."""
         return self.align_kib > 0
 
 
@@ -89,12 +89,12 @@ def _devices(sysfs: Path) -> dict[str, tuple[Path, int, int]]:
 
 
 def guest_device(namespace: Namespace) -> GuestPmem:
-    """Return the guest's device for a namespace: all of it."""
+    """Return the guest's device for a namespace: the guest gets the whole namespace."""
     return GuestPmem(namespace.path, namespace.size_kib, namespace.align_kib)
 
 
 def pmem_warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield what the host lacks to provide the namespaces of the setting."""
+    """Yield warnings about namespaces of the setting (*labelled*) that this host cannot provide."""
     present = present_namespaces(sysfs, labelled)
     present_names = {namespace.name for namespace in present}
     if missing := [name for names in labelled.values() for name in names if name not in present_names]:

@@ -16,7 +16,7 @@ SEV, SEV_ES = "amd-sev", "amd-sev-es"
 
 class LaunchSecurity(NamedTuple):
     """The parameters of ``launchSecurity``. *cbitpos*: the bit of an address that marks an encrypted page.
-    *reduced_phys_bits*: the number of address bits that this costs. *policy*: AMD's."""
+    *reduced_phys_bits*: the number of address bits that encryption takes. *policy*: AMD's guest policy."""
 
     cbitpos: int
     reduced_phys_bits: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The content of an image read directly from Ceph, if the image service stores it there (Nova's enable_rbd_download).
-It then bypasses the control plane. After any failure the image waits for its content, as it does without Ceph.
-"""
+The content then bypasses the control plane. After any failure the image waits for its upload, as it does without
+Ceph."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-
 
 
 def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """Return the source of an image whose content a client sends. It has the location of *want*'s source if this host
-    reads content from there, and a checksum can verify the content."""
+    """Return the source of an image whose content a client sends. If this host may read the content from Ceph, and a
+    checksum can verify the content, the source has the location of *want*'s source."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)

@@ -30,8 +30,8 @@ def image_store(host: LocalHost) -> ImageStore:
 
 
 def content_is_stored(document: Document) -> bool:
-    """Return whether the content is stored: a file of that name is complete, since it was flushed before it got the
-    name."""
+    """Return whether the content is stored. A file with the final name is complete: it was flushed before it was
+    renamed."""
     file = document.state.get("file")
     return file is not None and Path(file).is_file()
 
@@ -53,16 +53,16 @@ def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
 
 
 def check_image_room(host: LocalHost, source: dict[str, Any], freed: int = 0) -> None:
-    """Raise ``TooLarge`` or ``NoSpace`` before an upload when *source* states a size that does not fit, even after so
-    many bytes are *freed*."""
+    """Raise ``TooLarge`` or ``NoSpace`` before an upload if *source* states a size that does not fit, even after
+    *freed* bytes are removed."""
     if length := source.get("size"):
         check_length(length, host.settings.image_max_bytes)
         image_store(host).check_room(length, freed)
 
 
 def adopt_disk(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
-    """Make an image from *document* and the disk in *file*, which is moved. The caller holds the lock of its name. A
-    crash in between leaves a document without content (see ``content_is_stored``), which the caller removes."""
+    """Make an image from *document* and the disk in *file*, which is moved. The caller holds the lock of the image's
+    name. A crash in between leaves a document without content (see ``content_is_stored``), which the caller removes."""
     progress = partial(advance_bytes, operation, file.stat().st_size, "checksum")
     with image_store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
         commit_content(host, document, part, UPLOAD, None, operation)
@@ -73,14 +73,14 @@ def advance_bytes(operation: Operation, total: int | None, phase: str, done: int
 
 
 def check_not_encrypted(document: Document | None) -> None:
-    """Raise ``Conflict`` for an image with encrypted content: only servers are made from it."""
+    """Raise ``Conflict`` for an image with encrypted content, from which only servers can be made."""
     if document is not None and image_format.is_encrypted(document.want):
         raise Conflict(f"The content of image {document.name!r} is encrypted, as it is the root disk of a shelved "
                        "server. Nothing is made of it but that server; unshelve it.")
 
 
 def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
-    """Return the facts of content for an image of this document; see ``image_format.inspect_image``. Raises
+    """Return the facts of new content for the image *want*; see ``image_format.inspect_image``. Raises
     ``ImageRefused``, also for content that this host does not accept, or that differs from its declaration."""
     claimed = want.get("disk_format")
     facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
@@ -133,10 +133,11 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Replace the VMDK in *part*, whose headers were checked, by a qcow2; return its format.
+    """Convert the VMDK in *part*, whose headers were checked, to a qcow2 that replaces it; return the format.
 
-    A process of QEMU's user reads it, with access to no other file. Raises ``TooLarge`` when a small file becomes a
-    large one: compressed data, or data that the headers place several times."""
+    A process of QEMU's user reads the VMDK, with access to no other file. Raises ``TooLarge`` if the qcow2 is too
+    large: the VMDK may be compressed, or its headers may use the same data several times.
+    """
     path, written = copy_paths(host, image)
 
     def told(done: int, total: int) -> None:

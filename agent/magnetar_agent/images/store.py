@@ -85,8 +85,8 @@ class ContentPart:
                 view = view[os.write(self.descriptor, view):]
 
     def replace(self, file: Path) -> None:
-        """Put *file* in the place of the written content. It is locked before it has the name of a part, so that no
-        sweep finds it without a writer. Raises ``OSError``, with nothing changed, when it cannot be moved."""
+        """Replace the written content by *file*. It is locked before it gets the name of a part, so that no sweep finds
+        it without a writer. Raises ``OSError``, with nothing changed, if it cannot be moved."""
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -107,7 +107,7 @@ class ContentPart:
         check_digests(self.digests, checksum)
 
     def settle(self) -> None:
-        """Flush to disk and make read-only: ready for ``ImageStore.commit``."""
+        """Flush the content to disk and make it read-only: ready for ``ImageStore.commit``."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)
 
@@ -149,7 +149,8 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """Yield a part to fill; it is removed afterwards unless it was committed. A full disk raises ``NoSpace``."""
+        """Yield a new part, to be filled. At the end it is removed unless it was committed. Raises ``NoSpace`` for a
+        full disk."""
         folder = self.root / image
         part = None
         try:
@@ -171,7 +172,8 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield *file*, which has no other writer, as a part with its digests; it is moved if that is possible."""
+        """Yield a part with the content of *file*, which has no other writer, and its digests. The file is moved, or
+        copied from another file system."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:
@@ -197,7 +199,7 @@ class ImageStore:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Keep sweeps away while content gets its name and the document that names it is written."""
+        """Block sweeps while content gets its final name and the document that names the content is written."""
         with self.locks.hold(*SWEEP):
             yield
 
