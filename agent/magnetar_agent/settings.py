@@ -56,8 +56,8 @@ def _check_ceph_name(text: str) -> str:
 
 
 def _parallel() -> int:
-    """Return the default number of parallel operations. Starting a guest is mostly waiting for QEMU: ten starts at a
-    time finish sooner than four."""
+    """Return the default number of parallel operations. Starting a guest is mostly waiting for QEMU: starts finish
+    sooner if ten run at a time, not four."""
     return max(10, 2 * (os.cpu_count() or 1))
 
 

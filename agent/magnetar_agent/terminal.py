@@ -55,7 +55,7 @@ async def _console(options: argparse.Namespace) -> str:
 
 
 async def _opened(options: argparse.Namespace) -> ClientConnection:
-    """Return the connection. Raises ``MagnetarError``."""
+    """Return the open connection to the console. Raises ``MagnetarError``."""
     from websockets.asyncio.client import connect, unix_connect
     from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
@@ -114,7 +114,8 @@ def _refusal(response: Response) -> MagnetarError:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Pass each key to the guest, and echo none here; restore the terminal afterwards."""
+    """Set the terminal to raw mode for the block: each key goes to the guest, and none is echoed. Restore the mode at
+    the end."""
     if not sys.stdin.isatty():
         yield
         return
@@ -128,7 +129,7 @@ def _raw() -> Iterator[None]:
 
 
 async def _carried(console: ClientConnection) -> str:
-    """Pass input and output on, until either ends; return why it ended."""
+    """Copy input and output between terminal and console, until either ends; return why it ended."""
     typing, saying = (asyncio.ensure_future(part(console)) for part in (_typed, _said))
     try:
         await asyncio.wait((typing, saying), return_when=asyncio.FIRST_COMPLETED)
@@ -142,8 +143,8 @@ async def _carried(console: ClientConnection) -> str:
 
 
 async def _typed(console: ClientConnection) -> bool:
-    """Send the input; return whether the user pressed the key that ends the console. After input from a file or a pipe
-    the output goes on."""
+    """Send the input to the console; return whether the user pressed the key that ends the console. When input from a
+    file or a pipe ends, wait until the console ends."""
     from websockets.exceptions import ConnectionClosed
 
     with _keys() as keys, contextlib.suppress(ConnectionClosed):

@@ -197,7 +197,7 @@ def _of_ec2(guest: Guest, versions: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 
 def _places(guest: Guest) -> list[str]:
-    """Return the paths of injected files below the folder openstack; numbered as in Nova."""
+    """Return the paths of injected files below the folder openstack, numbered as in Nova."""
     return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
 
@@ -259,7 +259,7 @@ def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
 
 
 def _address(nic: GuestNic) -> dict[str, Any]:
-    """Return the address of a network; readers of the type ipv4_dhcp ignore the address."""
+    """Return the IPv4 fields of a NIC in network_data.json. For the type ipv4_dhcp, readers ignore the address."""
     address = nic.address
     fields: dict[str, Any] = {"type": "ipv4_dhcp" if address is None or address.dhcp else "ipv4"}
     if address is None:
@@ -275,7 +275,7 @@ def _address(nic: GuestNic) -> dict[str, Any]:
 
 
 def _address6(address: NicAddress6) -> dict[str, Any]:
-    """Return an IPv6 address of a network, in Nova's types."""
+    """Return the fields of an IPv6 address in network_data.json, with Nova's types."""
     netmask = str(ipaddress.IPv6Network(f"::/{address.prefix}").netmask)
     return {"type": f"ipv6_{address.mode}" if address.mode else "ipv6", "ip_address": address.address,
             "netmask": netmask,
@@ -328,5 +328,5 @@ def _short(prefix: str, id: str) -> str:
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return *content* as the JSON of a file."""
+    """Return *content* as JSON, encoded for a file."""
     return json.dumps(content, sort_keys=True).encode()

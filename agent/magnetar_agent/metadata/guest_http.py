@@ -84,14 +84,14 @@ def _path(target: str) -> str:
 
 
 class GuestHttp:
-    """The server of guests' connections, in an event loop."""
+    """The HTTP server for connections of guests, in an event loop."""
 
     def __init__(self, find: Find, leave: Leave) -> None:
         self._find, self._leave = find, leave
         self._open: Counter[str] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, and close it in any case."""
+        """Serve one connection; close it in the end, also after an error."""
         guest = str(writer.get_extra_info("sockname")[0])
         if self._open[guest] >= OF_GUEST or self._open.total() >= OF_ALL:
             writer.transport.abort()
@@ -112,7 +112,7 @@ class GuestHttp:
             writer.close()
 
     async def _answered(self, guest: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer the next request. Return whether another may follow."""
+        """Answer the next request of *guest*. Return whether the connection stays open for another request."""
         try:
             request = await self._request(reader)
             if request is None:

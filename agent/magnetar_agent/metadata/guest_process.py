@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The agent's side of the process that speaks with guests (``process``), and its start.
 
-With systemd it is a separate unit, ``magnetar-metadata.service``, with fewer rights than the agent's: systemd listens
-at a socket that only root may use, and starts the unit when the agent connects. Otherwise the agent starts the process
-itself. Either way the process gets one connection for commands, and over it one for its questions.
+With systemd the process is a separate unit, ``magnetar-metadata.service``, with fewer rights than the agent's: systemd
+listens at a socket that only root may use, and starts the unit when the agent connects. Otherwise the agent starts the
+process itself. In both cases the process gets one connection for commands, and through it a second one for its
+questions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def start_guest_process() -> GuestProcess:
 
 
 class GuestProcess:
-    """The process, however it was started."""
+    """The process that speaks with guests, whether systemd or the agent started it."""
 
     def __init__(self, commands: socket.socket) -> None:
         self.commands = commands
@@ -63,8 +64,8 @@ class GuestProcess:
             raise HypervisorError(str(reply.get("failed")))
 
     def tell(self, do: str, **arguments: Any) -> tuple[Message, int | None]:
-        """Send a command and return its answer. Raises ``HypervisorError`` if the command failed, or the process is
-        gone."""
+        """Send the command *do* to the process and return its answer. Raises ``HypervisorError`` if the command failed,
+        or the process is gone."""
         try:
             messages.send_message(self.commands, {"do": do, "with": arguments})
             answer, descriptor = messages.receive_message(self.commands)
@@ -89,7 +90,7 @@ class GuestProcess:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait for its end, and force it if need be."""
+        """Wait until the process has ended; kill it if it does not end."""
         raise NotImplementedError
 
 
@@ -129,8 +130,8 @@ class UnitProcess(GuestProcess):
         super().__init__(commands)
 
     def _wait(self) -> None:
-        """Stop the unit; systemd kills it if it does not end. Without systemd the end of its connection must suffice.
-        """
+        """Stop the unit; systemd kills it if it does not end. If systemctl fails, closing the connection must end the
+        process."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(["systemctl", "stop", "--quiet", UNIT], check=False,  # noqa: S603, S607 (the host's)
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * ENDS)

@@ -23,7 +23,7 @@ _JSON, _TEXT = "application/json", "text/plain; charset=UTF-8"
 
 @dataclass(frozen=True)
 class PathContent:
-    """The answer for a path."""
+    """The content of a path, and its media type."""
 
     body: bytes
     type: str = _TEXT
@@ -38,7 +38,7 @@ def path_parts(path: str) -> list[str]:
 
 
 def is_password(path: str) -> bool:
-    """Return whether a guest posts its password at *path*, in a version that has it."""
+    """Return whether *path* is where guests post their password, in a metadata version that has passwords."""
     parts = path_parts(path)
     return (len(parts) == 3 and parts[0] == "openstack" and parts[1] in VERSIONS and parts[1] >= SEED
             and parts[2] == PASSWORD)
@@ -99,7 +99,8 @@ def _listing(names: tuple[str, ...]) -> PathContent:
 
 
 def _shown(element: Any) -> bytes:
-    """Return an element, or the listing of its children: with a slash if they have children, public keys as 0=NAME."""
+    """Return the text of an EC2 *element*, or the listing of its children: a slash follows children that have children;
+    public keys are listed as 0=NAME."""
     if isinstance(element, bytes):
         return element
     if isinstance(element, dict):

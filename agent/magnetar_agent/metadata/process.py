@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The process that speaks with guests: ``magnetar-metadata``, or ``-m magnetar_agent.metadata.process COMMANDS``.
 
-*COMMANDS* is the descriptor of a connection to the agent; without it systemd has started the process, and the agent
-connects at systemd's socket (``magnetar-metadata.socket``). Over it the agent sends another one, for questions.
+*COMMANDS* is the descriptor of a connection to the agent. Without it systemd has started the process, and the agent
+connects at systemd's socket (``magnetar-metadata.socket``). Over this connection the agent sends a second one, for
+questions.
 
-The process has the user ``nobody``, or the unit's own, in its own user namespace, and makes a network namespace for
-each bridge: it can reach neither the host's network nor its secrets, and asks the agent for the data of a guest. It
-ends with the agent, and the kernel removes the namespaces and devices with it.
+The process runs as ``nobody``, or as the unit's own user, in its own user namespace, and creates a network namespace
+for each bridge: it can reach neither the host's network nor its secrets, and asks the agent for the data of a guest.
+The process ends with the agent; then the kernel removes its namespaces and their devices.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine_process() -> None:
-    """Become the user ``nobody``, and root only in new namespaces. All modules have been imported before."""
+    """Become the user ``nobody``, and root only in new namespaces. The caller has imported all modules before."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -70,7 +71,7 @@ def _checked(result: int) -> None:
 
 
 class Questions:
-    """Questions to the agent, and its cached answers. In the event loop."""
+    """Questions to the agent, and its cached answers. Used in the event loop only."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -101,7 +102,7 @@ class Questions:
             self._asked.pop(server, None)
 
     async def find(self, guest: str) -> GuestPaths | None:
-        """Return the data that the guest may read; simultaneous requests share one question."""
+        """Return the data that *guest* may read; simultaneous requests share one question to the agent."""
         server = self.guests.get(guest)
         if server is None:
             return None
@@ -133,7 +134,8 @@ class Questions:
                 del self._asked[server]
 
     async def leave(self, guest: str, password: str) -> tuple[int, str]:
-        """Hand a guest's password to the agent. Return status and text of its answer."""
+        """Send the *password* that a guest posted to the agent. Return the status and the text of the agent's
+        answer."""
         server = self.guests.get(guest)
         if server is None:
             return 404, "Nobody is known at the place that this came from."
@@ -176,14 +178,15 @@ class Namespaces:
             os._exit(0)
 
     def _make(self, name: str) -> tuple[Message, int]:
-        """Make a namespace; its descriptor goes to the agent."""
+        """Create a network namespace; its descriptor is sent to the agent."""
         self._close(name)
         _checked(_libc.unshare(_NEW_NET))
         self._made[name] = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         return {}, self._made[name]
 
     def _listen(self, name: str, seal: str) -> tuple[Message, None]:
-        """Set up the namespace, after the agent has put a device into it. The answer is the device's MAC."""
+        """Set up the namespace *name* and listen in it, after the agent has put a device into it. Return the MAC of the
+        device."""
         _checked(_libc.setns(self._made[name], _NEW_NET))
         links, rules = steering.namespace_setup(seal)
         steering.run_network_program(["nft", "-f", "-"], rules)
@@ -226,8 +229,8 @@ async def serve_guests(commands: socket.socket, question_socket: socket.socket) 
 
 
 def accept_agent(listener: socket.socket) -> socket.socket:
-    """Return the agent's connection at systemd's socket; other peers' connections are closed. Raises ``TimeoutError``
-    if the agent is gone again."""
+    """Return the agent's connection at systemd's socket; connections of other users are closed. Raises ``TimeoutError``
+    if the agent does not connect in time."""
     listener.settimeout(CONNECTS)
     while True:
         commands, _nobody = listener.accept()
@@ -237,8 +240,8 @@ def accept_agent(listener: socket.socket) -> socket.socket:
 
 
 def open_connections() -> tuple[socket.socket, socket.socket]:
-    """Return the connections for commands and for questions. Raises ``EOFError`` or ``OSError`` if there is no agent.
-    """
+    """Return the connections for commands and for questions. Raises ``EOFError`` or ``OSError`` if the agent is
+    gone."""
     if len(sys.argv) > 1:
         commands = socket.socket(fileno=int(sys.argv[1]))
     else:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The agent's part of the metadata service: it maps taps to servers, and knows the data of each guest.
 
-One thread keeps bridges, table and process as the running domains need them. It reads a domain's taps after an event,
-all of them after a connection to libvirt, and checks every ``LOOK`` seconds whether the table was flushed or the
-process has died. Another thread answers the process. While no guest runs there is neither process nor device nor table.
+One thread adapts devices, nftables table and process to the running domains. It reads the taps of a domain after an
+event of the domain, and all taps after a connection to libvirt. Every ``LOOK`` seconds it checks whether the table was
+flushed or the process has died. Another thread answers the process. While no guest runs there is neither process nor
+device nor table.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ WAITING = 8
 
 @dataclass
 class _Gate:
-    """The service's device on a bridge, or next to a tap of Open vSwitch (*switched*). *mac*: the MAC of its other end.
-    """
+    """The service's device on a bridge, or next to an Open vSwitch tap (*switched*). *mac*: the MAC of the device's
+    peer."""
 
     bridge: str
     switched: bool = False
@@ -162,7 +163,7 @@ class MetadataService:
             self._process.tell("forget", servers=sorted(changed))
 
     def _see(self, todo: set[tuple[str, str]]) -> None:
-        """Read the taps of the domains in *todo*."""
+        """Read the taps of the domains in *todo* from libvirt."""
         if (ALL, "") in todo:
             taps, unchanged_taps = self.host.hypervisor.taps(), []
         else:
@@ -199,13 +200,14 @@ class MetadataService:
                 self._todo.put((ALL, ""))
 
     def _number(self, index: int) -> int:
-        """Return a number for a tap that no other tap has."""
+        """Return a number that no other tap has, for the tap with the device *index*."""
         taken = set(self._numbers.values())
         return next(number for number in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2))
                     if number not in taken)
 
     def _open(self, taps: Iterable[Tap], again: bool) -> bool:
-        """Put devices on the bridges of *taps*, and on no others. Return whether something has changed."""
+        """Put a device on each bridge of *taps*, and remove all others. *again*: retry bridges that failed. Return
+        whether devices have changed."""
         assert self._process is not None
         bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
         obsolete = [index for index in self._gates if index not in bridges]
@@ -284,7 +286,7 @@ class MetadataService:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
     def _told(self, id: str) -> Message:
-        """Return the data that the guest of server *id* may read; equal contents are sent once."""
+        """Return the data that the guest of server *id* may read, for the process; equal contents are sent once."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}

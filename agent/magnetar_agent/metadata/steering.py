@@ -86,7 +86,7 @@ class Steering:
         run_network_program(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
 
     def attach(self, bridge: str | None, index: int, namespace: int) -> None:
-        """Put a device on *bridge*, or on none; its other end goes to the *namespace* (a descriptor)."""
+        """Create a device on *bridge*, or on no bridge. Its peer goes into the network *namespace* (a descriptor)."""
         device = f"{self.device}{index}"
         self.detach(index)
         # On no bridge, the host itself must not use it as a link of its own.
@@ -96,7 +96,7 @@ class Steering:
                             f"link set {device} {place}\nlink set {device} up\n", (namespace,))
 
     def detach(self, index: int) -> None:
-        """Remove the device on the bridge with this number, if there is one."""
+        """Remove the device with the number *index*, if there is one."""
         _ran(["ip", "link", "delete", f"{self.device}{index}"])
 
 
@@ -112,7 +112,7 @@ class SteeredTap:
 
 
 def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the bridge table for ``nft``; it replaces the former one."""
+    """Return the input of ``nft`` that replaces the table of family bridge."""
     steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
@@ -150,7 +150,7 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
 
 
 def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the table of family netdev for ``nft``; it replaces the former one."""
+    """Return the input of ``nft`` that replaces the table of family netdev."""
     lines = [_without("netdev", names.table), f"table netdev {names.table} {{"]
     target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
     for tap in taps:
@@ -176,7 +176,7 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
 
 
 def _without(family: str, table: str) -> str:
-    """Return the commands that remove a table, whether it exists or not."""
+    """Return the ``nft`` commands that remove a table, which may be missing."""
     return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 

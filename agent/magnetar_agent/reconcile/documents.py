@@ -72,7 +72,7 @@ class Document:
 
 
 class Index:
-    """An index: uuids of documents by the *keys* of each."""
+    """An index: the uuids of documents by the keys that the function *keys* returns for each."""
 
     def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
         self._keys = keys
@@ -138,7 +138,7 @@ class Documents:
             return document.copy() if document else None
 
     def look(self, kind: str, id: str) -> Document | None:
-        """Return the document itself, as ``get``: read it immediately, never change it."""
+        """Return the document with this uuid, not a copy: read it immediately, never change it."""
         with self._lock:
             return self._found[kind].get(id)
 
@@ -149,7 +149,7 @@ class Documents:
         return document.copy() if document else None
 
     def look_for(self, kind: str, key: str) -> Document | None:
-        """Return the document itself, as ``find``: read it immediately, never change it."""
+        """Return the document that ``find`` would copy: read it immediately, never change it."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
@@ -164,7 +164,8 @@ class Documents:
         return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """Return the document as ``find``, unless it is being deleted: nothing new may refer to such a resource."""
+        """Return what ``find`` returns, but ``None`` for a resource that is being deleted: no new reference to it may
+        be made."""
         document = self.find(kind, key)
         return None if document is None or document.deleting else document
 
@@ -174,26 +175,27 @@ class Documents:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
     def peek(self, kind: str) -> tuple[Document, ...]:
-        """Return all documents of *kind* themselves, in no order: read them immediately, never change or keep them."""
+        """Return all documents of *kind*, not copies, in no order: read them immediately, never change or keep them."""
         with self._lock:
             return tuple(self._found[kind].values())
 
     def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
-        """Add the index *name* to documents of *kind*, for ``having``; *keys* returns the keys of each."""
+        """Create the index *name* of documents of *kind*, for ``having``; *keys* returns the keys of a document."""
         with self._lock:
             made = self._indexes[kind][name] = Index(keys)
             for document in self._found[kind].values():
                 made.put(document)
 
     def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
-        """Return the documents themselves with *key* in index *name*, in no order: read them immediately, as with
+        """Return the documents with *key* in index *name*, not copies, in no order: read them immediately, as with
         ``peek``. The time does not depend on the number of documents. Every kind has the index ``name``."""
         with self._lock:
             documents = self._found[kind]
             return tuple(documents[id] for id in self._indexes[kind][name].ids.get(key, ()))
 
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
-        """Call *listener* with each document that was written or (``True``) removed; it must return quickly."""
+        """Call *listener* with each written or removed document, and whether it was removed; *listener* must return
+        quickly."""
         self._listeners.append(listener)
 
     def count(self, kind: str) -> int:
@@ -261,7 +263,7 @@ class Documents:
         return document
 
     def _drop_note(self, path: str) -> None:
-        """Remove the note of the file at *path*, which is newer."""
+        """Remove the note of the file at *path*, which is newer than the note."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):

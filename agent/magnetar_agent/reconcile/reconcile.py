@@ -45,15 +45,13 @@ log = logging.getLogger(__name__)
 
 
 class _Changed(Exception):
-    """Another request made the resource while this one waited for its lock: look again."""
+    """Another request created the resource while this one waited for its lock; the caller must start again."""
 
 
 def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
                     dry_run: bool, operation: Operation) -> Result:
-    """Make the resource *key* (uuid or name) of *kind* match *want*; ``None``: absent.
-
-    *permissions* is a checked ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core.
-    """
+    """Make the resource *key* (uuid or name) of *kind* match *want*; ``None`` removes it. *permissions* is a checked
+    ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -80,7 +78,8 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
 
 def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                     operation: Operation) -> Result:
-    """Ensure the fields that *revised* returns for the current document, under its lock. Raises ``NotFound``."""
+    """Ensure the fields that *revised* returns for the current document; both under the resource's lock. Raises
+    ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
@@ -118,13 +117,13 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
 def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
                     permissions: Mapping[str, Any], operation: Operation) -> Result:
     """Ensure *want* as ``ensure_resource``, for a *document* whose lock the caller holds. The key ``rebuild`` in
-    *permissions*, the id of the request, makes it a rebuild whether fixed fields differ or not."""
+    *permissions*, with the id of the request, makes the change a rebuild, even if no fixed field differs."""
     requested = checked_request(kind, document.id, want)
     return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
 
 class _Change(Change):
-    """One ensure of a resource that must exist, on this host."""
+    """One ensure of a resource on this host, except its removal."""
 
     def __init__(self, host: LocalHost, driver: Driver, key: str, requested: Fields, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
@@ -146,7 +145,7 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Draw the uuid, and hold its lock and (if names are unique) its name's."""
+        """Return a new document. *locks* then hold the locks of its uuid and, if names are unique, of its name."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun
@@ -216,15 +215,15 @@ class _Change(Change):
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Note the permissions that the driver's plan needs in *document*, so that a change that a crash cuts short is
-        finished as it was allowed. Return them."""
+        """Note the permissions that the driver's plan needs in *document*, and return them. A change that a crash
+        interrupts is then finished with the same permissions."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. If it will be recorded, it is chosen under one lock, so that two
-        threads never draw the same, and nothing refers to a resource that is being removed."""
+        """Return *desired* as the driver completes it. If it will be recorded, the lock ``CHOICES`` is held: two
+        threads never draw the same values, and nothing refers to a resource that is being removed."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)
@@ -234,7 +233,8 @@ class _Change(Change):
             return self._choose(desired, document)
 
     def _choose(self, desired: Fields, document: Document | None) -> Fields:
-        """Complete *desired*, and keep other threads from choosing the same until it is recorded."""
+        """Return *desired* as the driver completes it. Hold the lock ``CHOICES`` from now on, until the result is
+        recorded."""
         self.choosing.enter_context(self.host.locks.hold(*CHOICES))
         want = self.driver.complete(self.host, desired, document)
         self._check_name(document.id if document else desired["id"], want["name"])  # another may have taken it
@@ -243,8 +243,8 @@ class _Change(Change):
 
     def _difference(self, document: Document, fresh: bool, have: Fields | None,
                     planned: Fields) -> list[dict[str, Any]]:
-        """Return the differences of current and planned fields. For fields that the host does not report, the former
-        request counts."""
+        """Return the differences between current and planned fields. The document's value counts as the current one for
+        a field that the host does not report."""
         return field_differences(self.kind, None if fresh else {**document.want, **(have or {})}, planned)
 
     def _apply(self, document: Document, fresh: bool, first: list[Step], planned: list[Step]) -> None:
@@ -277,8 +277,9 @@ class _Change(Change):
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Remove the resource that *new* replaces, and plan *new*. The removal may take long, and takes other locks, so
-        other threads may choose meanwhile; *new* is completed again after it."""
+        """Remove the resource that *new* replaces by the steps *old*; return the steps that create *new*. The lock
+        ``CHOICES`` is free during the removal, which may take long and takes other locks; so *new* is completed again
+        after it."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
@@ -293,7 +294,7 @@ class _Change(Change):
 
 
 def _finished(task: Task) -> None:
-    """Record that the change is done. If that cannot be written, the document stays unfinished."""
+    """Record that the change is done. If the record cannot be written, the document stays unfinished."""
     document, unfinished = task.document, dict(task.document.state)
     for note in ("unfinished", "making", "fault", *NOTES):
         document.state.pop(note, None)

@@ -37,9 +37,9 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether the document *former* is true again if the host loses power before *steps* are done and flushed:
-    their guest is gone then, and no caller has been told that they were done. False if a guest is restored: its saved
-    memory is removed."""
+    """Return whether *steps* need no flush: after a loss of power the document *former* is right again, since the guest
+    is off and no caller has been told that the steps were done. False if a guest is restored from a saved memory, which
+    the restore removes."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 
@@ -59,7 +59,7 @@ def perform_steps(driver: Driver, task: Task, steps: list[Step], begun: list[str
 
 
 def _do(driver: Driver, task: Task, step: Step) -> None:
-    """Do one step. If the connection to libvirt was lost in the middle of a server's step, repeat it when libvirt is
+    """Do one step. If the connection to libvirt is lost during a step of a server, repeat the step when libvirt is
     back: every verb may be repeated."""
     for last in (*[False] * REPEATS, True):
         try:
@@ -74,7 +74,7 @@ def _do(driver: Driver, task: Task, step: Step) -> None:
 
 
 def _is_back(task: Task) -> bool:
-    """Wait until libvirt answers again. Return whether it does."""
+    """Wait until libvirt answers again. Return False if it does not."""
     deadline = time.monotonic() + RETURN_TIMEOUT
     with task.operation.waiting():
         while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
@@ -95,9 +95,12 @@ def note_fault(task: Task, error: Exception) -> None:
 
 
 def undo_creation(driver: Driver, task: Task) -> None:
-    """Remove all parts of a resource that could not be made. Parts that cannot be removed now are removed when the
-    agent starts again: its document says that it is being deleted. On a full disk it does not: removing needs no space.
-    So files that the verbs have made are flushed (``Task.note``) only if the resource stays."""
+    """Remove all parts of a resource that could not be made.
+
+    The document is marked as deleted first, so that the next start of the agent removes any parts that remain. On a
+    full disk the mark cannot be written; removing needs no space. Files that the verbs have made are flushed
+    (``Task.note``) only if the resource stays.
+    """
     host, document = task.host, task.document
     try:
         document.deleting = True
@@ -119,8 +122,8 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """Return the error of a cancelled change. If nothing is lost yet, restore the resource as it was before; otherwise
-    the next call continues the change. The message says which."""
+    """Return the error of a cancelled change. If no data is lost yet, restore the resource as it was before; otherwise
+    the next call continues the change. The error's message says which."""
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)
@@ -132,8 +135,8 @@ def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[s
 
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
-    """Restore the resource as it was. The document is written first, so that after a crash the agent does not continue
-    the cancelled change."""
+    """Restore the resource as it was before a cancelled change; return the error that reports the result. The document
+    is written first, so that after a crash the agent does not continue the cancelled change."""
     back = former.copy()
     if begun:  # the verbs' notes so far are true
         note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task:
-    """One resource that a verb changes. The verb may change ``document.state`` and must ``keep`` it before it acts on
-    the host."""
+    """The input of a driver's verb: one resource to change. The verb may change ``document.state`` and must call
+    ``keep`` before it acts on the host."""
 
     host: LocalHost
     document: Document
@@ -43,12 +43,13 @@ class Task:
         self.noted = False
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
-        """Note that the document has changed and need not be written yet: after a crash before the next ``keep`` the
-        verb is only repeated. It is written with the next change, and before the guest starts (``keep_notes``).
+        """Note that the document has changed but need not be written yet: if the agent crashes before the next
+        ``keep``, the verb is only repeated. The document is written with the next change, and before the guest starts
+        (``keep_notes``).
 
-        The verb has made files in *folder*, which is flushed before the document mentions them: once, however many
-        verbs have made files in it. *files* are the ones of them that are not flushed yet: the first takes as long as
-        all, if nothing is written between.
+        *folder*: a folder in which the verb has made files. It is flushed before the document is written: once for all
+        verbs. *files*: those of the files that are not flushed yet. They are flushed together, which takes hardly
+        longer than one file.
         """
         self.noted = True
         self.files.extend(files)
@@ -56,10 +57,9 @@ class Task:
             self.folders.add(folder)
 
     def keep_notes(self) -> None:
-        """Write the document if something was noted, so that the next agent reads it if this one is killed while the
-        guest starts. A loss of power brings back the former document: then the guest is off, no caller has been told
-        that it had started, and the verbs are repeated, as ``note`` says. So nothing is flushed before the next
-        ``keep``."""
+        """Write the document if a change was noted, without a flush: if this agent is killed while the guest starts,
+        the next agent reads the notes. A loss of power brings back the former document. That is right: the guest is
+        then off, no caller has been told that it had started, and the verbs are repeated (``note``)."""
         if self.noted:
             self.keep(durable=False)
 
@@ -81,4 +81,4 @@ Verb = Callable[..., None]
 
 
 class NotRemovable(Conflict):
-    """A verb refuses a removal, and nothing of it was done: the resource stays as it was."""
+    """A verb refuses a removal before it has removed anything: the resource stays as it was."""

@@ -48,7 +48,7 @@ def domain_name(id: str) -> str:
 
 @dataclass
 class DomainsView:
-    """One reading of the host: its domains, and the leases of its networks, read when first needed."""
+    """A snapshot of the host: its domains, and the leases of its networks, which are read when first needed."""
 
     host: LocalHost
     domains: dict[str, Domain]
@@ -57,7 +57,7 @@ class DomainsView:
     _devices: list[PciDevice] | None = None
 
     def devices(self, look: Callable[[LocalHost], list[PciDevice]]) -> list[PciDevice]:
-        """Return the PCI devices that servers may have. *look* reads them once for all servers that are shown."""
+        """Return the PCI devices that servers may have; *look* reads them, once for the whole snapshot."""
         if self._devices is None:
             self._devices = look(self.host)
         return self._devices
@@ -98,6 +98,6 @@ class DomainsView:
 
 
 def domains_of_server(host: LocalHost, id: str) -> dict[str, Domain]:
-    """Return the domain of one server by its uuid; an empty dict if it has none."""
+    """Map the server's uuid to its domain; an empty dict if it has none."""
     domain = host.hypervisor.domain(id)
     return {id: domain} if domain else {}

@@ -65,8 +65,8 @@ class EventCall:
 
 
 def reboot_guest(call: EventCall) -> Fields:
-    """Reboot the guest as Nova does: soft asks the guest, which must run, and falls back to hard; hard works in every
-    state."""
+    """Reboot the guest as Nova does. A soft reboot asks the guest, which must run, and falls back to a hard one; a hard
+    reboot works in every state."""
     host, document, state = call.host, call.document, call.state()
     if call.args["type"] == "soft":
         if state != RUNNING:
@@ -84,7 +84,7 @@ def reboot_guest(call: EventCall) -> Fields:
 def power_cycle(call: EventCall) -> None:
     """Power the server off, define its domain again from the document, and start it (Nova's hard reboot). Missing
     disks, volumes and NICs are made again; a saved memory is dropped. After a crash the agent finishes the reboot when
-    it starts; the id of the request in the document keeps it from pulling the plug twice."""
+    it starts; it recognises the request by the id in the document, and so does not power the server off twice."""
     host, document, state = call.host, call.document, call.state()
     tpm_secret = call.args.get(tpm.GIVEN)
     tpm.open_tpm_secret(host, document, tpm_secret)  # before the plug is pulled
@@ -102,7 +102,8 @@ def power_cycle(call: EventCall) -> None:
 
 
 def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation: Operation) -> bool:
-    """Return whether the guest rebooted, more often than *reboot_count*, within the time that a shutdown may take."""
+    """Wait for the guest to reboot, at most as long as a shutdown may take; return whether it did. *reboot_count*: how
+    often it had rebooted before."""
     id, deadline = document.id, time.monotonic() + shutdown.shutdown_seconds(host, document)
     while host.reboots.get(id, 0) == reboot_count:
         if time.monotonic() >= deadline:
@@ -126,7 +127,7 @@ class HostRebootArgs(RebootArgs):
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of a rebuild, with more data for the guest."""
+    """Arguments of a rebuild, with new data for the guest, its hardware and its machine type."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
@@ -257,7 +258,8 @@ class ChangeMachineArgs(Kind):
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Force another machine type on a server that is off: the caller has checked it. Its disks stay."""
+    """Set another machine type for a server that is off, though it is a fixed field; the caller has checked it. The
+    disks stay."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}

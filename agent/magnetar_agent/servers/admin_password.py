@@ -197,7 +197,7 @@ class AdminPasswords:
             self._wake(event.uuid)
 
     def _wake(self, id: str | None = None) -> None:
-        """Make the server *id* due now; without one all servers, since libvirt is back."""
+        """Make the server *id* due now; without *id* all servers, since libvirt is back."""
         with self._changed:
             for pending in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
                 pending.due = min(pending.due, pending.looked + SOON)
@@ -215,8 +215,8 @@ class AdminPasswords:
                 log.exception("the password of server %s cannot be set now", id)
 
     def _next(self) -> str | None:
-        """Wait for the next server that is due and return its id; ``None`` at the end. The server comes again when its
-        time is over, or earlier if it is woken."""
+        """Wait for the next server that is due and return its id; ``None`` when the thread ends. The server is due
+        again when its note expires, or when it is woken."""
         with self._changed:
             while not self._ending:
                 now = time.time()
@@ -234,9 +234,11 @@ class AdminPasswords:
                 pending.due = time.time() + seconds
 
     def _look(self, id: str) -> None:
-        """Set the noted password in the guest, if its agent is connected and no other work holds the server.
+        """Set the noted password in the guest, if its agent is connected and no other operation holds the server's
+        lock.
 
-        An expired note is removed without that."""
+        An expired note is only removed.
+        """
         with ExitStack() as setting:
             with self.host.locks.hold_if_free("server", id) as free:
                 document = self._noted(id) if free else None

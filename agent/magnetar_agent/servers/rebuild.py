@@ -62,7 +62,7 @@ def wipe(task: Task) -> None:
 
 
 def is_volume_away(host: LocalHost, document: Document) -> bool:
-    """Return whether the volume of its root disk is not on this host."""
+    """Return whether the server's root volume is on another host."""
     root = root_block_device(document.want)
     return root is not None and host.documents.get("volume", root["volume"]) is None
 

@@ -47,7 +47,8 @@ def grow_ephemeral(task: Task) -> None:
 
 
 def forget_files(task: Task, names: list[str]) -> None:
-    """Remove disks. The document forgets them first, so that nothing relies on them after a crash."""
+    """Remove the disks *names*. They are removed from the document first, so that nothing relies on them after a
+    crash."""
     state = task.document.state
     sizes = recorded_sizes(task.document)["sizes"]
     state["made"] = [name for name in state.get("made", []) if name not in names]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shutdown of a guest: press its power button, give it its time, then cut its power (as Nova does).
+"""The shutdown of a guest: press its power button, wait some time, then cut its power (as Nova does).
 
-The button is pressed again and again: a guest that still boots does not notice it, and whether it has cannot be seen.
+The button is pressed repeatedly: a guest that is still booting ignores it, and the host cannot see whether it did.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ def shutdown_seconds(host: LocalHost, document: Document) -> float:
 
 
 def shut_down_guest(task: Task) -> None:
-    """Press the power button, wait as long as the guest may take, then cut its power; immediately if that is 0."""
+    """Press the power button, wait as long as the guest may take, then cut its power; cut it immediately if that time
+    is 0."""
     allowed = shutdown_seconds(task.host, task.document)
     if not (allowed and _press(task) and _off(task, allowed)):
         task.host.hypervisor.destroy(task.document.id)
 
 
 def _press(task: Task) -> bool:
-    """Press the power button. Return False for a guest that is paused because it waits for a disk: it does not notice.
-    A press that fails counts as missed by the guest: mostly the guest has just powered off by itself, and libvirt
-    reports that a moment later. The caller presses again, or cuts the power (Nova ignores such errors, too)."""
+    """Press the power button. Return False for a guest that is paused because it waits for a disk: it cannot react.
+
+    A failed press returns True, as if the guest had ignored it: usually the guest has just powered off by itself, and
+    libvirt reports that a moment later. The caller presses again, or cuts the power (Nova ignores such errors, too).
+    """
     hypervisor, id = task.host.hypervisor, task.document.id
     try:
         hypervisor.shutdown(id)
@@ -59,8 +62,8 @@ def _press(task: Task) -> bool:
 
 
 def _off(task: Task, allowed: float) -> bool:
-    """Wait until the guest is off or gone, and press again now and then; return False if it is not off in time. Other
-    operations use this one's slot meanwhile."""
+    """Wait until the guest is off or gone; press the button again from time to time. Return False if it is not off in
+    *allowed* seconds. This operation does not count against the limit of parallel operations meanwhile."""
     host, id, interval = task.host, task.document.id, task.host.settings.shutdown_retry_interval
     now = clock()
     deadline, again = now + allowed, now + interval

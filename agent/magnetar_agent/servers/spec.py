@@ -133,7 +133,8 @@ def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
 
 
 def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
-    """Return the disks that are created and deleted with the server; *rescued* selects one of its two sets."""
+    """Return the disks that are created and deleted with the server; *rescued*: the disks that it has while it is
+    rescued."""
     want, state, place = document.want, document.state, server_folder(host, document.id)
     tags = block_devices.local_disk_tags(want)
     parts = server_hardware(want)
@@ -165,7 +166,7 @@ def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str])
 
 
 def taken_targets(host: LocalHost, document: Document) -> set[str]:
-    """Return the device names of the server that are taken."""
+    """Return the device names that disks of the server have."""
     volumes = {attachment.want["device"] for attachment in host.documents.list("volume_attachment")
                if attachment.want["server"] == document.id}
     rescues = {document.state["rescue"].get("target")} if document.state.get("rescue") else set()
@@ -245,7 +246,7 @@ def _spice(host: LocalHost) -> bool:
 
 
 def _own_disk(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
-    """Return a root, ephemeral or swap disk. An RBD image is named by its file, too."""
+    """Return a root, ephemeral or swap disk. Its path is the *file* in the server's folder, even for an RBD image."""
     if rbd_images.uses_rbd_images(document.want):
         return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
     block = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
@@ -277,7 +278,7 @@ def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fie
 
 
 def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
-    """Yield the domain's NICs. Whole cards are elsewhere in the domain, and take their place in *macs*."""
+    """Yield the domain's NICs in the order of *macs*, where whole cards have their place among the other NICs."""
     cards = {nic.mac: nic for nic in nics if nic.vnic_type == WHOLE}
     other_nics = iter([nic for nic in nics if nic.vnic_type != WHOLE])
     for mac in macs:

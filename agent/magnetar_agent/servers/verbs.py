@@ -24,7 +24,7 @@ from . import GIB, MIB, admin_password, guest_data, rebuild, rescue, resize, ser
 
 
 def disks(task: Task) -> None:
-    """Make the missing ones of root, ephemeral and swap disks, and hold the image's files by hard links."""
+    """Create missing root, ephemeral and swap disks, and hold the image's content by hard links."""
     host, document, want = task.host, task.document, task.document.want
     place = server_folder(host, document.id)
     make_state_folder(place)
@@ -123,7 +123,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """Move the password to the note for the guest agent: the config drive has it already, or there is none."""
+    """Move the password to the note for the guest agent: the config drive has it already, or the server has no config
+    drive."""
     admin_password.note_admin_password(task.document)
     task.note()
 
@@ -162,13 +163,13 @@ def start(task: Task, paused: bool = False) -> None:
 
 
 def start_paused(task: Task) -> None:
-    """Start with the CPUs stopped."""
+    """Start the guest with its CPUs stopped."""
     start(task, paused=True)
 
 
 def prepare_for_start(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Make CPUs, pages and devices of the host ready for QEMU's start; the host may have fewer than before. *keep*
-    writes the document."""
+    """Prepare the host's CPUs, pages and devices of the server for QEMU's start; the host may have fewer than before.
+    *keep* writes the document."""
     _choose(host, document, keep)
     function_settings.apply_function_settings(host, document)
     if placement.REDEFINE in document.state or pci.are_by_name(document.want):
@@ -193,7 +194,7 @@ def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> No
 
 
 def _check_free(task: Task) -> None:
-    """Raise ``Conflict`` for a server that waits for its cloud, which may have evacuated it."""
+    """Raise ``Conflict`` for a server that must not start until its cloud says so: the cloud may have evacuated it."""
     if task.document.state.get(HELD):
         raise Conflict(f"Server {task.document.name!r} belongs to a cloud, which may have evacuated it before this "
                        "host was booted. Its cloud starts it, or removes it, as soon as one of its conductors "
@@ -201,8 +202,8 @@ def _check_free(task: Task) -> None:
 
 
 def _reach_volumes(task: Task) -> None:
-    """Raise ``Unreachable`` unless the volumes of other hosts can be reached, as QEMU's start needs; after an outage of
-    all hosts they may come up later."""
+    """Raise ``Unreachable`` unless QEMU can reach the volumes that other hosts serve. After an outage of all hosts, the
+    volumes' hosts may come up later than this one."""
     reimaging.check_whole(task.host, task.document.id)
     state = task.document.state
     try:
@@ -229,18 +230,18 @@ def stop(task: Task) -> None:
 
 
 def pause(task: Task) -> None:
-    """Stop the CPUs."""
+    """Stop the guest's CPUs."""
     task.host.hypervisor.pause(task.document.id)
 
 
 def resume(task: Task) -> None:
-    """Let the CPUs run."""
+    """Let the guest's CPUs run again."""
     _clear_reason(task)
     task.host.hypervisor.resume(task.document.id)
 
 
 def save(task: Task) -> None:
-    """Suspend to disk, without NICs that are devices of the host."""
+    """Suspend the guest to disk. NICs that are devices of the host are unplugged first."""
     nics.unplug_device_nics(task)
     try:
         task.host.hypervisor.save(task.document.id)
@@ -250,7 +251,7 @@ def save(task: Task) -> None:
 
 
 def destroy(task: Task) -> None:
-    """Pull the plug."""
+    """Cut the guest's power."""
     task.host.hypervisor.destroy(task.document.id)
 
 
@@ -260,8 +261,8 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder, its virtual GPU, the content of its persistent memory, and its TPM's state if its
-    domain has gone before."""
+    """Remove the server's folder, its virtual GPU, and the content of its persistent memory; also its TPM's state,
+    which remains if the domain was removed before."""
     if task.document.state.get(tpm.HAD):
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove_server_mdev(task.host, task.document)

@@ -25,11 +25,11 @@ class ServedHost(Protocol):
 
     @property
     def host(self) -> LocalHost:
-        """The host itself."""
+        """The ``LocalHost`` of the simulated host."""
 
     @property
     def feed(self) -> Feed:
-        """Its events."""
+        """The events of the simulated host."""
 
 
 _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
@@ -37,7 +37,7 @@ _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
 
 @contextmanager
 def use_host(host: ServedHost) -> Iterator[None]:
-    """Make *host* the current one of this task or thread."""
+    """Make *host* the current one of this task or thread for the block."""
     token = _CURRENT.set(host)
     try:
         yield
@@ -46,14 +46,14 @@ def use_host(host: ServedHost) -> Iterator[None]:
 
 
 class _CurrentLocalHost:
-    """The ``LocalHost`` of the current host."""
+    """A stand-in for ``LocalHost``: its attributes are those of the current host's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_CURRENT.get().host, name)
 
 
 class CurrentHost:
-    """The ``ManagedHost`` that is current."""
+    """A stand-in for ``ManagedHost``: its attributes are those of the current host."""
 
     def __init__(self) -> None:
         self.host = _CurrentLocalHost()
@@ -63,7 +63,7 @@ class CurrentHost:
 
 
 class CurrentFeed:
-    """The ``Feed`` of the current host."""
+    """A stand-in for ``Feed``: it watches the current host."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close

@@ -17,10 +17,10 @@ class MemoryDocuments(Documents):
     """The documents of a simulated host. They end with the process."""
 
     def _load(self, root: Path) -> None:
-        """Begin with none."""
+        """Load nothing: a simulated host starts without documents."""
 
     def _store(self, document: Document, text: str, durable: bool) -> None:
-        """Leave it to the dictionaries of ``Documents``."""
+        """Write nothing: ``Documents`` itself has the document in memory."""
 
     def _discard(self, document: Document) -> None:
-        """Leave it to the dictionaries of ``Documents``."""
+        """Remove nothing from disk: ``Documents`` itself forgets the document."""

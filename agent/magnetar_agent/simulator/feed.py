@@ -71,7 +71,7 @@ class SimulatedFeed(Feed):
         host.hypervisor.on_event(lambda _event: self.forget_usage())
 
     def forget_usage(self) -> None:
-        """Have the next heartbeat look at the host."""
+        """Drop the cached usage, so that the next heartbeat computes it again."""
         self._changes += 1
         self._usage = ""
 
@@ -87,7 +87,8 @@ class SimulatedFeed(Feed):
 
     async def _events(self, watcher: Watcher, interval: float,
                       transport: asyncio.Transport | None) -> AsyncIterator[bytes]:
-        """Yield the events. Heartbeats go past the application: thousands of them are written each second."""
+        """Yield the events except heartbeats, which are written directly to *transport*: there are thousands each
+        second."""
         self._present.add(watcher)
         self._lane.start()
         self._lane.put(lambda: self._enter(watcher))

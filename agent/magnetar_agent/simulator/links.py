@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Links between simulated hosts: the same offers and doors as between real ones, without a network between them."""
+"""Links between simulated hosts: they open connections as links of real hosts do, but without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SimulatedLinks(Links):
         return self.host_name
 
     def close(self) -> None:
-        """Cut all links; the event loop is everybody's."""
+        """Cut all links; the event loop, which all hosts share, goes on."""
         for id in [*self._forwards, *self._pipes]:
             self.cut(id)
 

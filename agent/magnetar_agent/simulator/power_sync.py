@@ -38,7 +38,7 @@ class SimulatedPowerSync(PowerSync):
         self._put("connected")
 
     def close(self) -> None:
-        """Leave the threads to the other hosts."""
+        """Do nothing: the threads belong to all hosts."""
 
     def _event(self, event: DomainEvent) -> None:
         super()._event(event)

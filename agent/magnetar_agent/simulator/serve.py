@@ -137,7 +137,7 @@ def _run_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _pool() -> Iterator[ThreadPoolExecutor]:
-    """Yield the threads of all hosts; at the end, work that has not begun is dropped."""
+    """Yield the thread pool of all hosts; at the end, drop work that has not begun."""
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="simulated")
     try:
         yield threads
@@ -153,7 +153,7 @@ def _stop(application: SimulatedApplication, servers: list[tuple[Any, list[socke
 
 def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], settings: AgentSettings,
             ending: contextlib.ExitStack) -> tuple[dict[str, tuple[str, str]], list[socket.socket]]:
-    """Return place and endpoint of each host, and the listening sockets."""
+    """Return the place (address or socket path) and the endpoint URL of each host, and the listening sockets."""
     if options.port:
         return ({name: (address, f"https://{address}:{options.port}") for name, address in addresses.items()},
                 [tcp_socket((address, options.port)) for address in addresses.values()])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The simulation: all hosts by their places, and the one application that answers for them."""
+"""The simulation: all hosts by the places where they listen, and the one application that answers for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Place = str
 
 
 class Simulation:
-    """The simulated hosts. A host is made when something first asks for it. Methods are called in the event loop."""
+    """The simulated hosts. A host is created when it is first needed. Methods are called in the event loop."""
 
     def __init__(self, names: Mapping[Place, str], addresses: Mapping[str, str], parts: SharedParts) -> None:
         #: Host names as given at the start, by place.
@@ -48,7 +48,7 @@ class Simulation:
         return host
 
     def host_at(self, place: Place) -> SimulatedHost | None:
-        """Return the host with the listener at *place*; ``None`` if it is no host's."""
+        """Return the host with the listener at *place*; ``None`` if no host listens there."""
         name = self.names.get(place)
         return None if name is None else self.host(name)
 
@@ -153,7 +153,7 @@ class SimulatedApplication(AgentApplication):
 
 
 def _patient(host: SimulatedHost, send: Send) -> Send:
-    """Return *send* so that a host that is silent meanwhile says nothing."""
+    """Return a *send* that waits as long as *host* is silent."""
 
     async def send_when_allowed(message: Message) -> None:
         if host.condition == SILENT:

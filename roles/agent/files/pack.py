@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packs the agent's sources out of the collection: the same archive for the same sources, byte by byte.
+"""Pack the agent's sources of the collection into an archive: the same archive for the same sources, byte for byte.
 
-Run on the controller, it prints ``{"archive": path, "digest": sha256 of the sources}``. Standard library only.
+Run on the controller; prints ``{"archive": path, "digest": sha256 of the sources}``. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FILES = ("pyproject.toml", "COPYING", "requirements/agent.txt", "requirements/co
 
 
 def sources(root: Path = ROOT) -> list[Path]:
-    """All that the wheel is built from, and the locks of what it needs."""
+    """Return the paths of all files that the wheel is built from, and of the lock files of its dependencies."""
     found = [path for folder in PACKAGES for path in (root / folder).rglob("*")
              if path.is_file() and path.suffix != ".pyc"]
     return sorted([*found, *(root / name for name in FILES)])
 
 
 def digest(root: Path = ROOT) -> str:
-    """What tells one state of the sources from another."""
+    """Return the SHA-256 of names and contents of all sources."""
     total = hashlib.sha256()
     for path in sources(root):
         total.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -37,7 +37,7 @@ def digest(root: Path = ROOT) -> str:
 
 
 def pack(target: Path, root: Path = ROOT) -> None:
-    """Write the archive, whole or not at all; pip installs from it."""
+    """Write the archive *target*, from which pip installs; it is replaced in one step."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sources(root):
@@ -53,7 +53,7 @@ def pack(target: Path, root: Path = ROOT) -> None:
 
 
 def main() -> int:
-    """Pack into the user's cache, unless that is done."""
+    """Write the archive into the user's cache unless it is there already; print its path and the digest."""
     found = digest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):

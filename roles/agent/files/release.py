@@ -32,7 +32,7 @@ Installer = Callable[..., None]
 
 
 def run(*words: object) -> str:
-    """Output of a command; ends the program with its words when it fails."""
+    """Run a command and return its output. If it fails, exit the program with the output as message."""
     arguments = [str(word) for word in words]
     # A fixed list of words, no shell.
     done = subprocess.run(arguments, check=False, text=True, stdout=subprocess.PIPE,  # noqa: S603
@@ -43,7 +43,7 @@ def run(*words: object) -> str:
 
 
 def read(path: Path) -> str:
-    """The text of a file, empty when there is none."""
+    """Return the text of a file, "" if the file is missing."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def read(path: Path) -> str:
 
 
 def link_libvirt(environment: Path) -> None:
-    """Let *environment* see Debian's libvirt module, with what pip reads of it."""
+    """Link Debian's libvirt module, and its metadata for pip, into the virtual *environment*."""
     site = next(iter((environment / "lib").glob("python3*/site-packages")))
     for pattern in LIBVIRT:
         for source in Path("/usr/lib/python3/dist-packages").glob(pattern):
@@ -60,7 +60,7 @@ def link_libvirt(environment: Path) -> None:
 
 
 def locks(archive: str, extras: str, folder: Path) -> list[Path]:
-    """The locks of the *extras* out of the archive, written to *folder*."""
+    """Extract the lock files of the *extras* from the archive to *folder*; return their paths."""
     folder.mkdir(parents=True)
     found = []
     with tarfile.open(archive) as packed:
@@ -75,7 +75,8 @@ def locks(archive: str, extras: str, folder: Path) -> list[Path]:
 
 
 def by_pip(release: Path, *locks: Path, wheels: str = "") -> None:
-    """Install the packages of *locks* in the environment *release*: of the folder *wheels* unless it is empty."""
+    """Install the packages of *locks* in the environment *release*: from the folder *wheels*, or from an index if that
+    is ""."""
     source = ("--no-index", "--find-links", wheels) if wheels else ()
     locked = (word for lock in locks for word in ("-r", lock))
     run(release / "bin/pip", *PIP, *source, "--require-hashes", "--only-binary", ":all:", *locked)
@@ -83,7 +84,8 @@ def by_pip(release: Path, *locks: Path, wheels: str = "") -> None:
 
 def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "",
          installer: Installer | None = None) -> None:
-    """The environment *release*; its stamp is written last, so that one without it is recreated."""
+    """Create the environment *release*, unless it exists. Its stamp is written last: one without it is created
+    again."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
@@ -96,7 +98,7 @@ def make(release: Path, archive: str, digest: str, extras: str, wheels: str = ""
 
 
 def point(link: Path, target: str) -> None:
-    """Make *link* a link to *target* in one step; a folder of that name is removed."""
+    """Make *link* a symbolic link to *target* in one step; a folder with the name of the link is removed."""
     if link.is_dir() and not link.is_symlink():
         shutil.rmtree(link)  # an environment made by a script of 0.1.0
     spare = link.with_name(f".{link.name}.new")
@@ -106,12 +108,12 @@ def point(link: Path, target: str) -> None:
 
 
 def used(link: Path) -> str:
-    """The digest in the name that *link* points to."""
+    """Return the digest in the path that *link* points to; "" if it is no link."""
     return link.readlink().parts[1] if link.is_symlink() else ""
 
 
 def use(folder: Path, name: str) -> None:
-    """Use the release *name* from now on."""
+    """Make the release *name* the one in use, and the current one the previous one."""
     current = used(folder / "bin")
     if current and current != name:
         point(folder / "previous", f"releases/{current}")
@@ -121,7 +123,8 @@ def use(folder: Path, name: str) -> None:
 
 def install(folder: Path, archive: str, digest: str, extras: str = "agent", wheels: str = "",
             installer: Installer | None = None) -> None:
-    """Make the release and use it. *extras*: agent, control, or both with a comma."""
+    """Create the release and use it; remove all releases except this and the previous one. *extras*: agent, control, or
+    both with a comma."""
     name = digest[:16]
     make(folder / "releases" / name, archive, digest, extras, wheels, installer)
     use(folder, name)
@@ -134,7 +137,7 @@ def install(folder: Path, archive: str, digest: str, extras: str = "agent", whee
 
 
 def back(folder: Path) -> None:
-    """Use the release before."""
+    """Use the previous release again."""
     name = used(folder / "previous")
     if not name or not (folder / "releases" / name).is_dir():
         sys.exit("There is no release before this one.")
@@ -142,7 +145,7 @@ def back(folder: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The command line."""
+    """Run the command in *words*: ``install`` or ``back`` with its arguments."""
     os.umask(0o022)  # noqa: TID251 - nothing else runs in this process
     if len(words) in (4, 5, 6) and words[0] == "install":
         install(Path(words[1]), *words[2:])

@@ -147,7 +147,7 @@ def _complete_block_device(host: LocalHost, desired: Fields, requested: Fields, 
 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Resolve the volume or its source, and draw the uuid of a new volume."""
+    """Resolve the item's volume or source, and draw the uuid of a new volume."""
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
@@ -184,8 +184,8 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Draw the uuid of a new volume, in a pool that exists. An item of an existing server that comes here differs from
-    the recorded one, so it is another volume."""
+    """Draw the uuid of a new volume, in a pool that exists. For an existing server this is called only for an item that
+    differs from the recorded one, so it is another volume."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
@@ -206,7 +206,7 @@ def _check_volume_free(host: LocalHost, volume: Document, server: str | None) ->
 
 
 def _check_whole(desired: Fields, made: list[Fields]) -> None:
-    """Check the rules for all items together."""
+    """Check the rules that apply to all items together."""
     turns = sorted(block_device["boot_index"] for block_device in made if block_device.get("boot_index") is not None)
     has_own_image = desired.get("image") is not None and not any(
         block_device["source_type"] == "image" and block_device["destination_type"] == "local" for block_device in made)
@@ -271,7 +271,7 @@ def _content_of(host: LocalHost, source: Document) -> bool:
 
 # The verbs ----------------------------------------------------------------------------------------------------------
 def volumes(task: Task) -> None:
-    """Make the new volumes of the server, and attach all of its volumes."""
+    """Create the new volumes of the server, and attach all of its volumes."""
     host, document = task.host, task.document
     if not document.state.get("volumes_drawn"):
         _redraw(host, document)

@@ -48,9 +48,9 @@ def drive_format(host: LocalHost, want: Fields) -> str:
 
 
 def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
-    """Return how the guest has the drive: as a CD. The kernels of cloud images have virtio, SCSI and CDs, but often no
-    AHCI. vfat is for guests that read no CD: a disk on a bus without other disks of the server. *has_cd*: the server
-    boots from a CD."""
+    """Return the layout of the config drive. It is a CD by default: the kernels of cloud images have virtio, SCSI and
+    CDs, but often no AHCI. With vfat, for guests that read no CD, it is a disk on a bus without other disks of the
+    server. *has_cd*: the server boots from a CD."""
     parts, flavor = server_hardware(want), want["flavor"]
     bus = parts.get("disk_bus", "virtio")
     if format == "vfat":
@@ -84,12 +84,13 @@ def config_drive_filesystem(host: LocalHost, document: Document) -> str:
 
 
 def is_drive(disk: Disk) -> bool:
-    """Return whether a disk is a config drive that takes no name of a disk."""
+    """Return whether *disk* is a config drive on a CD, which takes no device name from other disks."""
     return disk.device == "cdrom" and disk.path.name.endswith(configdrive.FILE)
 
 
 def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Return ephemeral and swap disks with their names in this server."""
+    """Return ephemeral and swap disks with their device names. In a server without a layout, a swap disk alone is
+    vdc."""
     alone = len(disks) == 1 and disks[0].file == SWAP
     return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
         document) else list(

@@ -89,8 +89,8 @@ def disk_key_uuid(id: str) -> str:
 
 
 def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
-    """Return the key with its secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if it is lost.
-    """
+    """Return the key with its secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if the key is
+    lost."""
     name = named_disk_key(document)
     if name is None:
         return None

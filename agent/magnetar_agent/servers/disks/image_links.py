@@ -52,8 +52,8 @@ def bootable_image(host: LocalHost, reference: str, field: str = "image") -> Doc
 
 
 def is_complete(host: LocalHost, id: str) -> bool:
-    """Return whether a server could be made from the image with this uuid now: its content and the parts that it boots
-    with are here."""
+    """Return whether a server could be created from the image *id* now: this host has its content, and its kernel and
+    ramdisk if it needs them."""
     image = host.documents.standing("image", id)
     try:
         return image is not None and all(
@@ -97,7 +97,7 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
 
 
 def unlink_image(place: Path, prefix: str = "") -> None:
-    """Remove the links in *place*."""
+    """Remove the links that ``link_image`` has made in *place*."""
     for part in PARTS:
         (place / (prefix + part)).unlink(missing_ok=True)
 

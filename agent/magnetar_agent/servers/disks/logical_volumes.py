@@ -41,7 +41,7 @@ def configured_lvm_pool(host: LocalHost) -> StoragePool:
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Return the bytes of that pool, and its free bytes."""
+    """Return the total and the free bytes of the pool for new disks."""
     return host.hypervisor.pool_room(configured_lvm_pool(host).pool)
 
 
@@ -51,14 +51,14 @@ def lvm_pool_of_server(host: LocalHost, document: Document) -> StoragePool:
 
 
 def note_lvm_pool(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Note where the disks will be, before the first one is made."""
+    """Note the pool of the disks in the document, before the first disk is made."""
     if NOTE not in document.state:
         document.state[NOTE] = {"name": configured_lvm_pool(host).name, "block": True}
         keep()
 
 
 def is_block(document: Document) -> bool:
-    """Return whether the disks are block devices, and not files in their place."""
+    """Return whether the server's disks are block devices; False if they are files."""
     return bool(document.state.get(NOTE, {}).get("block", True))
 
 
@@ -136,7 +136,8 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 def orphan_logical_volumes(host: LocalHost, is_known: Callable[[str], bool]) -> list[str]:
-    """Return the paths of disks in the pool that belong to servers that are not *is_known* by their uuids."""
+    """Return the paths of disks in the pool that belong to unknown servers: *is_known* returns False for their
+    uuids."""
     if root_pool.type_of(host, host.settings.root_pool) != LVM:
         return []
     with suppress(Conflict):  # a stopped pool lists nothing

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """The functions of a module for disks that are not files, but in the ``root_pool``."""
+    """The functions of a module for disks in the ``root_pool``: ``logical_volumes`` or ``rbd_images``."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
@@ -83,14 +83,14 @@ def make_own_disk(task: Task, file: str, size: int, label: str | None = None, ba
 
 
 def is_made_anew(document: Document) -> bool:
-    """Return whether the server is being made, with files as disks. If so, all that is not noted as made is made again,
-    even if it exists."""
+    """Return whether the server is being created, with files as disks. Disks that are not noted as made are then made
+    again, even if they exist."""
     return bool(document.state.get("making")) and _in_pool(document.want) is None
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush the files that a killed agent has made and only noted (``Task.note``): documents that are written from here
-    on rely on them."""
+    """Flush the files of servers whose documents a killed agent left as notes (``Task.note``): documents that are
+    written from now on rely on the files."""
     for document in host.documents.noted:
         place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():
@@ -158,7 +158,8 @@ def remove_server_folder(host: LocalHost, document: Document) -> None:
 
 
 class Room(NamedTuple):
-    """Total and free bytes of the storage for new servers' disks; ``None`` if unknown. *reason*: why there are none."""
+    """Total and free bytes of the storage for new servers' disks; ``None`` if unknown. *reason*: why there is no
+    room."""
 
     total: int | None
     free: int | None
@@ -196,7 +197,7 @@ def foreign_rbd_images(host: LocalHost) -> list[str]:
 
 
 def orphan_server_disks(host: LocalHost) -> list[str]:
-    """Return folders and logical volumes of servers that have no document and are not on their way here. They are
+    """Return folders and logical volumes of servers that have no document and do not move to this host. They are
     reported, not removed: an operator may need them."""
     coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The persistent memory of a server: namespaces of this host.
 
-They are chosen under the lock of choices, and kept in the server's document (``FIELD``) in the guest's order. A
+They are chosen under the lock ``CHOICES``, and kept in the server's document (``FIELD``) in the guest's order. A
 namespace that a server gets is emptied before its guest starts, and is noted as ``clean`` from then on; a namespace
 that the server releases is emptied, too. So no server ever reads the data of another one, even after a crash.
 """
@@ -29,7 +29,7 @@ FIELD, BEFORE = "pmem_namespaces", "pmem_namespaces_before"
 
 
 def requested_pmem_labels(want: Mapping[str, Any]) -> list[str]:
-    """Return the labels of the namespaces that a server with these fields requests."""
+    """Return the labels of the namespaces that a server with the fields *want* requests."""
     return parse_pmem_labels((want.get("hardware") or {}).get("pmem") or "")
 
 
@@ -39,7 +39,8 @@ def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
 
 
 def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
-    """Return the names of namespaces of servers here, and of servers on their way here, without the server *without*.
+    """Return the names of namespaces of servers on this host, and of servers that move to it, without the server
+    *without*.
     """
     return {namespace["name"] for want in placement.fields_of_holders(host, without)
             for field in (FIELD, BEFORE) for namespace in want.get(field) or ()}
@@ -77,8 +78,9 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
 
 
 def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fields] | None = None) -> list[Fields]:
-    """Return the namespaces for the server *id* with these fields: first namespaces that it *had*, still requests and
-    that exist, then free ones. Hold the lock of choices until the document is written. Raises ``Conflict``."""
+    """Return the namespaces for the server *id* with the fields *want*: first namespaces that it *had*, still requests
+    and that exist, then free ones. The caller holds the lock ``CHOICES`` until the document is written. Raises
+    ``Conflict``."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -118,8 +120,8 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose namespaces for a server that comes from another host: other ones, which are empty. Hold the lock of
-    choices until the document is written. Raises ``Conflict``."""
+    """Choose namespaces for a server that comes from another host: other ones, which are empty. The caller holds the
+    lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):
@@ -127,9 +129,9 @@ def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Make the server's namespaces ready before its domain is defined or started: empty new ones, and release and empty
-    the former ones after a change. Raises ``Conflict``, also if a namespace is gone that the guest may have written to:
-    another one would be empty, and the data would have no owner when it comes back."""
+    """Prepare the server's namespaces before its domain is defined or started: empty new ones, and after a change empty
+    and release the former ones. Raises ``Conflict``, also if a namespace is gone that the guest may have written to:
+    another one would not have its data."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return
@@ -170,8 +172,8 @@ def guest_pmem(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...
 
 
 def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
-    """Return the namespaces that its guest may have written to. The others were never emptied, and hold earlier data.
-    """
+    """Return the namespaces that the server's guest may have written to. The others were never emptied, and hold
+    earlier data."""
     return [namespace for namespace in want.get(field) or () if namespace["clean"]]
 
 

@@ -82,7 +82,8 @@ def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Note where the disks will be, and the content under the root disk, before either is made. Return the pool."""
+    """Note in the document the pool of the disks, and the content under the root disk, before either is made. Return
+    the pool."""
     state = task.document.state
     note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
                                     "mark": uuid.uuid4().hex[:8]})
@@ -134,14 +135,15 @@ def _make_base(host: LocalHost, pool: RbdPool, base: str, image: Disk, progress:
 
 
 def _copy(host: LocalHost, pool: RbdPool, image: Disk, name: str, progress: Progress) -> None:
-    """Copy into an image that holds nothing, or parts of the same content."""
+    """Copy the disk *image* into the RBD image *name*, which is empty or holds parts of the same content."""
     place = pool.source(name)
     host.hypervisor.copy_into(image.path, image.format, Disk(Path(place.name), "", "raw", remote=place), progress,
                               blank=True)
 
 
 def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
-    """Make an image, in place of any that a failed attempt left under its name."""
+    """Call *work*, which creates the image *name*. If a failed attempt has left one, remove that and call *work*
+    again."""
     try:
         work()
     except Conflict:
@@ -191,7 +193,7 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 def hand_over(document: Document) -> None:
-    """Leave the disks to the host that the document has moved to: nothing of them is removed here."""
+    """Forget the disks in *document*, whose server has moved to another host: this host then removes none of them."""
     if uses_rbd_images(document.want):
         document.state.pop(NOTE, None)
 
@@ -225,8 +227,8 @@ def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str
 
 
 def check_rbd_target(host: LocalHost, described: Fields) -> None:
-    """Raise ``Conflict`` if this host, which has such disks, does not reach the disks of a server that comes here
-    (*described* by ``describe_rbd_images``)."""
+    """Raise ``Conflict`` if this host cannot reach the RBD images of a server that moves to it (*described* by
+    ``describe_rbd_images``)."""
     name = described["pool"]
     if not name:  # it has none
         return

@@ -69,7 +69,7 @@ def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Return whether the *domain* was defined with another CPU mode than the settings give it now."""
+    """Return whether the *domain* was defined with another CPU mode than the settings say now."""
     try:
         cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:

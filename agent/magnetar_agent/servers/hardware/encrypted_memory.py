@@ -28,7 +28,7 @@ def _encryption_model(want: Mapping[str, Any]) -> str:
 
 
 def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many such servers the host can have, with any kind of encryption."""
+    """Return how many servers with encrypted memory the host can have, over all kinds of encryption."""
     configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
                                                                        for capability in capabilities.values())
     return min(whole, MOST) if configured is None else min(configured, whole)
@@ -51,8 +51,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the host has no key left for the server *id* with these fields: servers that are off keep
-    their keys. Hold the lock of choices until the document is written."""
+    """Raise ``Conflict`` if the host has no key left for the server *id* with the fields *want*: servers that are off
+    keep their keys. The caller holds the lock ``CHOICES`` until the document is written."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]
@@ -67,7 +67,7 @@ def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
 
 
 def check_encrypted_memory_live(want: Mapping[str, Any]) -> None:
-    """Raise ``Conflict`` for a server that cannot move while its guest runs."""
+    """Raise ``Conflict`` for a server with encrypted memory: it cannot move while its guest runs."""
     if _encryption_model(want):
         raise Conflict("The memory of the server is encrypted (hardware.mem_encryption), and no other host could read "
                        "it. Migrate it cold.")

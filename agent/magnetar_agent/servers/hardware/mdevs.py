@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The virtual GPU of a server: a part (mdev) of a device of this host.
 
-The device is chosen under the lock of choices and kept in the server's document (``FIELD``). The part itself is made
+The device is chosen under the lock ``CHOICES`` and kept in the server's document (``FIELD``). The part itself is made
 before a guest starts, since the kernel forgets it with each boot of the host. It is removed with the server, or when
 the server is off and no longer requests one.
 """
@@ -31,7 +31,7 @@ FIELD, BEFORE = "mdev", "mdev_before"
 
 
 def requests_vgpu(want: Mapping[str, Any]) -> bool:
-    """Return whether a server with these fields requests a virtual GPU."""
+    """Return whether a server with the fields *want* requests a virtual GPU."""
     return bool((want.get("hardware") or {}).get("vgpus"))
 
 
@@ -41,8 +41,8 @@ def divisible_devices(host: LocalHost) -> list[MdevParent]:
 
 
 def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
-    """Return how many parts of *parent* are taken, by servers or made by others; without the part of the server
-    *without*."""
+    """Return how many parts of *parent* are taken, by servers or by other programs. The part of the server *without*
+    does not count."""
     part_ids = {part["uuid"] for want in placement.fields_of_holders(host, without) for name in (FIELD, BEFORE)
                 if (part := want.get(name)) and part["parent"] == parent.address}
     return len(part_ids | parent.made - {_uuid(without)})
@@ -80,15 +80,15 @@ def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
 
 
 def mdev_totals(host: LocalHost) -> dict[str, Any]:
-    """Return ``mdevs`` as if no server had any."""
+    """Return ``mdevs`` of ``kinds.Host`` as if no server had any."""
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 
 def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str,
                                                                                                                  str]:
-    """Return the part for the server *id* with these fields: of the device that it *had* a part of, or of the first one
-    with a free part, near its NUMA cells if possible. Hold the lock of choices until the document is written. Raises
-    ``Conflict``."""
+    """Return the part for the server *id* with the fields *want*: of the device that it *had* a part of, or of the
+    first one with a free part, near its NUMA cells if possible. The caller holds the lock ``CHOICES`` until the
+    document is written. Raises ``Conflict``."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -122,8 +122,8 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose a part for a server that comes from another host. Hold the lock of choices until the document is written.
-    Raises ``Conflict``."""
+    """Choose a part for a server that comes from another host. The caller holds the lock ``CHOICES`` until the document
+    is written. Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The PCI devices of this host that a server has.
 
-They are chosen under the lock of choices, and kept in the server's document before anything acts on them (``FIELD``: by
-address the alias, or the MAC of the NIC), so no two servers ever get the same. A server that changes holds the devices
-of its running guest (``BEFORE``) until its domain is defined again, or its NICs are plugged. A server whose device is
-gone gets another one at its next start, or an error that names the missing device.
+They are chosen under the lock ``CHOICES``, and kept in the server's document before anything acts on them (``FIELD``:
+by address the alias, or the MAC of the NIC), so no two servers ever get the same. A server that changes holds the
+devices of its running guest (``BEFORE``) until its domain is defined again, or its NICs are plugged. A server whose
+device is gone gets another one at its next start, or an error that names the missing device.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _used(host: LocalHost) -> set[str]:
 
 
 def needed_pci_devices(want: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many devices a server with these fields needs, by alias or physical network."""
+    """Return how many devices a server with the fields *want* needs, by alias or physical network."""
     requested = requested_aliases(want)
     for nic in device_nics(want):
         name = nic_devices_name(nic)
@@ -87,7 +87,7 @@ def needed_pci_devices(want: Mapping[str, Any]) -> dict[str, int]:
 
 
 def requested_aliases(want: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many devices a server with these fields needs, by alias."""
+    """Return how many devices a server with the fields *want* needs, by alias."""
     text = (want.get("hardware") or {}).get("pci_alias")
     return parse_alias_counts(text) if text else {}
 
@@ -98,20 +98,22 @@ def device_nics(want: Mapping[str, Any]) -> list[Fields]:
 
 
 def are_by_name(want: Mapping[str, Any]) -> bool:
-    """Return whether the domain names devices as the host does; the names may change with the next boot of the host."""
+    """Return whether the server's domain refers to devices by their names on the host, which may change when the host
+    boots."""
     return any(nic.get("vnic_type") in (MACVTAP, VDPA) for nic in device_nics(want))
 
 
 def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Return each alias or NIC (by its MAC) that needs devices: its name, the name of the devices, and their number."""
+    """Return the holders of devices, with the name of the devices that each requests, and their number. A holder is an
+    alias, or a NIC (by its MAC)."""
     return [*((alias, alias, count) for alias, count in sorted(requested_aliases(want).items())),
             *sorted((nic["mac"], nic_devices_name(nic), 1) for nic in device_nics(want))]
 
 
 def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, pulls: bool) -> None:
-    """Raise ``Conflict`` if a server with these devices cannot come here while its guest runs. *source_can*: whether
-    the source agent replaces them by devices of this host; *pulls*: whether it unplugs the NICs among them from the
-    guest."""
+    """Raise ``Conflict`` if a server with the devices of *want* cannot move to this host while its guest runs.
+    *source_can*: whether the source's agent replaces the devices by those of this host; *pulls*: whether it unplugs
+    NICs that are devices from the guest."""
     if device_nics(want) and not pulls:
         macs = ", ".join(nic["mac"] for nic in device_nics(want))
         raise Conflict(f"The server has NICs that are devices of its host ({macs}), which cannot move while the guest "
@@ -126,15 +128,16 @@ def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, p
 
 
 def held_pci_addresses(host: LocalHost, without: str = "") -> set[str]:
-    """Return the addresses of devices of servers here, and of servers on their way here, without the server *without*.
+    """Return the addresses of devices of servers on this host, and of servers that move to it, without the server
+    *without*.
     """
     return {address for want in placement.fields_of_holders(host, without)
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
 def _taken(device: PciDevice, had: Container[str]) -> bool:
-    """Return whether a device is, or is part of, what servers *had*: a card is assigned whole or by its virtual
-    functions."""
+    """Return whether the *device*, or its parent, is among the addresses *had* of devices of servers: a card is
+    assigned whole or by its virtual functions."""
     return device.address in had or device.parent in had
 
 
@@ -190,13 +193,13 @@ def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapp
 
 
 def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return ``pci_devices`` as if no server had any."""
+    """Return ``pci_devices`` of ``kinds.Host`` as if no server had any."""
     return {name: {**counted, "free": counted["total"]} for name,
             counted in pci_facts(host, assignable_devices(host))["pci_devices"].items()}
 
 
 def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
-    """Return the weight of each NUMA cell for the server *id* with these fields, from its devices
+    """Return the weight of each NUMA cell for the server *id* with the fields *want*, from its devices
     (``preferred_cells``)."""
     if not host.settings.pci_device_spec or placement.placement_needs(want) is None:
         return {}
@@ -209,9 +212,9 @@ def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "
 
 def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None,
                        fixed: bool = False) -> dict[str, str]:
-    """Return the devices for the server *id* with these fields: devices that it *had* and that still exist, then the
-    first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case, since its guest may use them.
-    Hold the lock of choices until the document is written. Raises ``Conflict``."""
+    """Return the devices for the server *id* with the fields *want*: devices that it *had* and that still exist, then
+    the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case, since its guest may use
+    them. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(had or ()))
@@ -242,8 +245,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return the candidates of *units*, each *of* a holder: a unit keeps the device that its holder *had*, and the
-    others choose from the rest."""
+    """Return candidates for each of *units*; *of* has the holder of each unit. A unit keeps a device that its holder
+    *had* (holders by address), and the other units choose from the rest."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
@@ -304,8 +307,8 @@ def _note_macs(host: LocalHost, want: Fields, had: Mapping[str, str]) -> None:
 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose devices for a server that comes from another host. Hold the lock of choices until the document is written.
-    Raises ``Conflict``."""
+    """Choose devices for a server that comes from another host. The caller holds the lock ``CHOICES`` until the
+    document is written. Raises ``Conflict``."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):
@@ -314,7 +317,7 @@ def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields that the choice depends on."""
+    """Return the fields that the choice of devices depends on."""
     return _holders(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
@@ -341,9 +344,9 @@ def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], 
 
 
 def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> None:
-    """Update the devices of a server to the NICs that its guest has now; other NICs hold nothing. The caller writes the
-    document. *failed*: the guest has the former NICs, and perhaps some of the new ones. Devices that are *present*
-    (addresses) stay the server's until its guest is off or has released them."""
+    """Update the assigned devices in *want* to the NICs that the guest has now; other NICs hold no devices. The caller
+    writes the document. *failed*: the guest has the former NICs, and perhaps some of the new ones. Devices that are
+    *present* in the guest (addresses) stay assigned until it is off or has released them."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in device_nics(want)}
     retained = {**{address: holder for address, holder in now.items() if not is_nic_holder(holder)}}
@@ -358,7 +361,7 @@ def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> Non
 
 
 def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
-    """Note which of a server's devices are one-time devices, before its guest has them."""
+    """Record that the one-time devices among *made* are used, before the guest has them."""
     for device in assignable_devices(host) if made else ():
         if device.once and device.address in made:
             folder = host.settings.state_dir / USED

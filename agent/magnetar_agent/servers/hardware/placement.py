@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The dedicated CPUs, NUMA cells and pages of this host that a server has.
 
-They are chosen under the lock of choices, and kept in the server's document (``FIELD``) before anything acts on them:
+They are chosen under the lock ``CHOICES``, and kept in the server's document (``FIELD``) before anything acts on them:
 so no two servers ever get the same, and they are free again when the document is gone. A server that changes holds the
-placement of its running guest (``before``) until its domain is defined again. A server on its way here holds the
-placement in the document that its migration keeps. A server whose CPUs or pages are gone, since the host was booted
+placement of its running guest (``before``) until its domain is defined again. A server that moves to this host holds
+the placement in the document that its migration keeps. A server whose CPUs or pages are gone, since the host was booted
 with fewer or its agent has other settings, gets others at its next start, or an error that names what is missing.
 """
 
@@ -75,7 +75,7 @@ def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
 
 
 def requested_networks(want: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the networks that a server with these fields should be near: the cloud's affinities of its ports, its
+    """Return the networks that a server with the fields *want* should be near: the cloud's affinities of its ports, its
     bridges, and the physical networks of its virtual functions."""
     names = (nic.get("network_affinity") or nic.get("physical_network") or nic.get("bridge")
              for nic in want.get("networks") or ())
@@ -90,13 +90,13 @@ def shared_cpus(host: LocalHost) -> str:
 
 
 def held_placements(host: LocalHost, without: str = "") -> Iterator[Placement]:
-    """Yield the placements of servers here, and of servers on their way here, without the server *without*."""
+    """Yield the placements of servers on this host, and of servers that move to it, without the server *without*."""
     for want in fields_of_holders(host, without):
         yield from _parts(want)
 
 
 def fields_of_holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of the servers that hold resources of this host: those here, and those on their way here."""
+    """Yield the fields of the servers that hold resources of this host: those on it, and those that move to it."""
     for id, want in fields_by_server(host):
         if id != without:
             yield want
@@ -114,7 +114,7 @@ def fields_by_server(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def on_cells(want: Mapping[str, Any]) -> list[int]:
-    """Return the host's NUMA cells of a server with these fields; none if it may run on any."""
+    """Return the host's NUMA cells that a server with the fields *want* is placed on; empty if it may run on any."""
     return [cell["host"] for cell in (want.get(FIELD) or {}).get("cells", ())]
 
 
@@ -127,17 +127,17 @@ def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
 
 
 def free_cells(host: LocalHost, without: str = "") -> list[HostCell]:
-    """Return the free part of ``divide_host_cells``, with the share of the server *without*."""
+    """Return the free part of ``divide_host_cells``. The part of the server *without* counts as free."""
     return remaining_cells(divide_host_cells(host), held_placements(host, without))
 
 
 def placement_needs(want: Mapping[str, Any]) -> Needs | None:
-    """Return the needs of a server with these fields."""
+    """Return the needs of a server with the fields *want*."""
     return numa_needs(want.get("hardware") or {}, want["flavor"]["vcpus"], want["flavor"]["ram"])
 
 
 def floating_vcpus(want: Mapping[str, Any]) -> int:
-    """Return how many virtual CPUs of a server with these fields share the host's."""
+    """Return how many virtual CPUs of a server with the fields *want* share the host's."""
     vcpus: int = want["flavor"]["vcpus"]
     return vcpus - len(pinned_cpus(want.get("hardware") or {}, vcpus))
 
@@ -145,9 +145,9 @@ def floating_vcpus(want: Mapping[str, Any]) -> int:
 # What a server gets -------------------------------------------------------------------------------------------------
 def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int, int],
                      page: Mapping[str, Any] | None = None) -> Placement:
-    """Return the placement for the server *id* with these fields. *worth*: of the host's cells, for devices
-    (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose pages keep their size. Hold the
-    lock of choices until the document is written. Raises ``Conflict``."""
+    """Return the placement for the server *id* with the fields *want*. *worth*: preference of each host cell, because
+    of devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size must stay.
+    The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -189,9 +189,9 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, w
 
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
-    """Choose a placement for a server that comes from another host. Hold the lock of choices until the document is
-    written. *live*: its guest runs, and keeps the size of its pages. *worth*: as for ``choose_placement``. Raises
-    ``Conflict``."""
+    """Choose a placement for a server that comes from another host. The caller holds the lock ``CHOICES`` until the
+    document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: as for ``choose_placement``.
+    Raises ``Conflict``."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, worth, had if live else None)
@@ -232,7 +232,7 @@ def write_choice(document: Document, keep: Callable[[], None]) -> None:
 
 # What a domain has --------------------------------------------------------------------------------------------------
 def domain_numa(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
-    """Return the NUMA description of the domain of a server with these fields."""
+    """Return the NUMA description of the domain of a server with the fields *want*."""
     flavor, placement = want["flavor"], want.get(FIELD)
     cells = divide_host_cells(host) if placement else []
     return numa.guest_numa(server_hardware(dict(want)), flavor["vcpus"], flavor["ram"], placement, cells,

@@ -41,12 +41,12 @@ def tpm_security(want: Fields) -> str:
 
 
 def is_away(want: Fields) -> bool:
-    """Return whether this host does not keep the secret of the server's TPM."""
+    """Return whether the server has a TPM whose secret this host does not keep."""
     return tpm_security(want) not in ("", HOST)
 
 
 def is_users(want: Fields) -> bool:
-    """Return whether only the server's user can have it started."""
+    """Return whether only the server's user can read the TPM's secret, and so start the server."""
     return tpm_security(want) == USER
 
 
@@ -60,8 +60,8 @@ def check_tpm_secret(desired: Fields, document: Document | None) -> None:
 
 
 def keep_secret(task: Task) -> None:
-    """Keep the secret before a server has a TPM, if this host must open it by itself: the secret from a cloud,
-    otherwise a new one. Forget the secret of a server if it is elsewhere now."""
+    """Seal the secret of a new TPM in the document, if this host must open it by itself: the secret from a cloud,
+    otherwise a new one. Forget the secret if it is kept elsewhere now."""
     state, cloud_secret, has = task.document.state, task.operation.given.get(GIVEN), tpm_security(task.document.want)
     if has == HOST and SEALED not in state and (cloud_secret or HAD not in state):
         state[SEALED] = keys.seal_key(task.host, cloud_secret or keys.draw_key())
@@ -75,7 +75,7 @@ def keep_secret(task: Task) -> None:
 
 def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | None) -> str | None:
     """Return the secret to start the guest with: *cloud_secret* if this host does not keep it; ``None`` for a guest
-    without a TPM. Raises ``Conflict`` if the request has none, or it is lost."""
+    without a TPM. Raises ``Conflict`` if the secret is missing from the request, or lost."""
     if not tpm_security(document.want):
         return None
     own_secret = None if is_away(document.want) else keys.open_sealed_key(host, document, SEALED)
@@ -114,14 +114,14 @@ def import_tpm_secret(host: LocalHost, server: Fields, secret: str | None) -> No
 
 
 def copy_tpm_state(host: LocalHost, server: Document) -> None:
-    """Copy the TPM's state of a server that is off into its folder, unless a copy that came is still there. A TPM that
-    the server had under another flavor is included."""
+    """Copy the TPM's state of a server that is off into its folder. A copy that came with an earlier move, and was not
+    loaded yet, stays. A TPM that the server had under another flavor is included."""
     if server.state.get(HAD) and not server.state.get(CAME):
         host.hypervisor.save_tpm(server.id, server_folder(host, server.id) / COPY)
 
 
 def forget_copy(host: LocalHost, server: Document) -> None:
-    """Remove the copy of a server that stays."""
+    """Remove the copy of the TPM's state of a server that does not move after all."""
     if not server.state.get(CAME):
         (server_folder(host, server.id) / COPY).unlink(missing_ok=True)
 

@@ -26,8 +26,8 @@ Plug = tuple[str, str]
 
 
 def complete_addresses(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
-    """Check the addresses of *nics* and normalise them. A NIC of *old* that is requested without an address keeps its
-    own. Raises ``InvalidField`` or ``Conflict`` naming the field."""
+    """Check the addresses of *nics* and normalise them. A NIC of *old* keeps its address if the request has none for
+    it. Raises ``InvalidField`` or ``Conflict`` naming the field."""
     former = {nic["mac"]: nic for nic in old}
     for at, nic in enumerate(nics):
         former_nic = former.get(nic["mac"], {})

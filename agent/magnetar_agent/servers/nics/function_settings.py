@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of virtual functions beyond libvirt's (MAC and VLAN): whether their card trusts them, and how much they
-send; for functions with vDPA devices also the port of OVN of their packets, which come out at their representor.
+"""Settings of virtual functions in addition to those that libvirt makes (MAC and VLAN): whether the card trusts a
+function, and its send rate; for functions with vDPA devices also the OVN port of their representor.
 
-The card and Open vSwitch keep a setting when the function goes to another server. So a function that is set is noted
-first, in a file named by its address (``FOLDER``) with the words that are set. Its usual settings are restored when the
-next server starts with it, or when it is found free. Free functions that cannot be set now stay noted: no server starts
-with one before it can be set.
+The card and Open vSwitch keep a setting when another server gets the function. So before a function is set, the names
+of the settings are noted in a file named by the function's address (``FOLDER``). The defaults are restored when the
+next server starts with the function, or when it is found free. Free functions that cannot be set now stay noted: no
+server starts with one before it can be set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NO_NIC: Mapping[str, Any] = MappingProxyType({})
 
 def apply_function_settings(host: LocalHost, document: Document) -> None:
     """Set the virtual functions of a server before its guest gets its NICs, and restore the defaults of its other
-    devices. Raises ``Conflict`` if the card of one is out of reach."""
+    devices. Raises ``Conflict`` if the card of a function has no network device."""
     devices = document.want.get(pci.FIELD)
     if not devices:
         return
@@ -116,7 +116,7 @@ def _notes(host: LocalHost) -> dict[str, Path]:
 
 
 def _noted(note: Path) -> dict[str, str]:
-    """Return the defaults of the settings in a note."""
+    """Return the default values of the settings that the file *note* names."""
     return {option: USUAL[option] for option in note.read_text().split() if option in USUAL}
 
 
@@ -131,8 +131,9 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
-    """Set a virtual function, for the *nic* of a *server*. A function that has gone, or whose card is out of reach, has
-    its defaults already: its driver makes it again. Raises ``Conflict`` if it needs other settings."""
+    """Set a virtual function, for the *nic* of a *server*. A function that is missing, or whose card has no network
+    device, has its defaults already: its driver creates it again. Raises ``Conflict`` if such a function needs other
+    settings."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hot-plug of NICs: unplugged and plugged while the server runs.
+"""Hot-plug of NICs: plugging and unplugging while the server runs.
 
-The state of NICs that are devices of the host cannot be saved. So a suspended guest is without them, and gets them
-again when it runs: ``PULLED`` in its document's state is set before the first one is unplugged, until all are plugged
-in again.
+The state of NICs that are devices of the host cannot be saved. So they are unplugged before a guest is suspended, and
+plugged again when it runs: ``PULLED`` in its document's state is set before the first one is unplugged, until all are
+plugged in again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PULLED = "nics_pulled"
 
 
 def unplug_device_nics(task: Task) -> None:
-    """Unplug the NICs that are devices of the host, before a guest is suspended. Raises ``Conflict`` if it keeps one;
-    it then runs on with all of them, and its former power state is wanted again."""
+    """Unplug the NICs that are devices of the host, before a guest is suspended. Raises ``Conflict`` if the guest does
+    not release one. The guest then runs on with all its NICs, and the document has its former power state again."""
     host, id = task.host, task.document.id
     running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
     pulled = [nic for nic in running.nics if nic.device] if running else []
@@ -69,13 +69,15 @@ def check_nics_live(document: Document, power: str) -> None:
 
 
 def release_source_nics(task: Task) -> None:
-    """Unplug such NICs before a guest goes to another host, and remove its ports from OVN here."""
+    """Unplug the NICs that are devices of the host before a guest goes to another host, and remove their OVN ports
+    here."""
     unplug_device_nics(task)
     function_settings.reset_guest_functions(task.host, task.document)
 
 
 def restore_nics(task: Task) -> None:
-    """Plug the NICs of a guest that was not suspended after all. If that fails, the next change plugs them."""
+    """Plug the unplugged NICs of a guest again if it was not suspended after all. If that fails, the next change plugs
+    them."""
     if PULLED in task.document.state:
         with suppress(MagnetarError):
             plug(task, task.document.want["networks"])
@@ -91,8 +93,8 @@ def forget_pulled(task: Task) -> None:
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
-    """Plug and unplug NICs until the guest has the document's NICs. If it does not release one, the document gets its
-    former *networks* back."""
+    """Plug and unplug NICs until the guest has the document's NICs. If the guest does not release a NIC, the document
+    gets its former *networks* back."""
     host, id = task.host, task.document.id
     running = host.hypervisor.running(id)
     if running is None:
