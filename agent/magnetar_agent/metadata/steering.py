@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The way of guests' requests to the metadata service: the kernel's rules, for ``ip`` and ``nft``.
+"""Kernel rules, made with ``ip`` and ``nft``, that bring guests' requests to the metadata service.
 
-On each bridge with guests is one end of a pair of devices; the other end is in a network namespace of the service, so
-the host gets no further address, and no port. A table of family bridge does the rest, by the number of the tap that a
-packet comes in from, which no guest chooses and the kernel never uses again:
+Each bridge with guests has one device of a veth pair; its peer is in a network namespace of the service, so the host
+itself gets no further address, and no open port. A table of family bridge identifies guests by the index of the tap
+that a packet comes from. No guest can choose this index, and the kernel never uses one again:
 
-* packets to 169.254.169.254, port 80, are led to the bridge's own device, also on their way to a router;
-* there the destination becomes the address of the tap (``metadata.tap_addresses``), which identifies the guest to the
-  service;
-* an answer from that address leaves at that tap, or not at all, whatever a neighbour says about itself by ARP;
-* nothing else comes to the device or from it: no other port, no guest that is not the agent's, no other host.
+* Packets to 169.254.169.254, port 80, are redirected to the bridge's device, even if their next hop is a router.
+* Their destination is replaced by the address of the tap (``metadata.tap_addresses``), which identifies the guest to
+  the service.
+* An answer from that address goes to that tap only, regardless of the ARP replies of other guests.
+* All packets but these, ARP and neighbour discovery are dropped: other ports, guests of other programs, other hosts.
 
-A tap of Open vSwitch is on no bridge of the kernel's. It has its own device and namespace, and a table of family netdev
-takes packets for the service off the tap before Open vSwitch gets them, and puts answers back there. (If ovs-vswitchd
-itself forwards, it sees the packets all the same; the network service's rules drop them.)
+An Open vSwitch tap is on no bridge of the kernel. It has its own device and namespace. A table of family netdev takes
+packets to the service off the tap before Open vSwitch gets them, and puts answers into the tap. (If ovs-vswitchd
+itself forwards packets, it gets them too; then the network service's rules drop them.)
 
-The namespace lets in only packets with the *seal*, a MAC address that the table writes: without the table no guest is
-answered.
+The namespace accepts only requests from the *seal*, a source MAC address that the table sets: without the table no
+guest gets an answer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Puts a release of the agent on a host: a virtual environment of its own, then one link that names it.
+"""Install a release of the agent on a host: a virtual environment, and a link to the one in use.
 
     release.py install FOLDER ARCHIVE DIGEST [EXTRAS [WHEELS]]
-                                                 make FOLDER/releases/DIGEST from the archive, and use it; with a folder
-                                                 of wheels no package index is asked, and it is removed afterwards
-    release.py back FOLDER                       use the one that was in use before
+                                                 create FOLDER/releases/DIGEST from the archive, and use it; with a
+                                                 folder WHEELS no package index is used; it is removed afterwards
+    release.py back FOLDER                       use the previous release again
 
-FOLDER/bin is a link into the release in use, and is changed in one step; what runs keeps the files that it started
-with. The release before stays, all others are removed. What a release needs is installed from the archive's locks, as
-wheels of these versions and hashes and nothing else. Standard library only: it runs on a fresh Debian.
+FOLDER/bin is a link into the release in use, and is changed in one step; running processes keep the files that they
+started with. The previous release stays, all others are removed. Dependencies are installed from the archive's lock
+files, only as wheels of these versions and hashes. Standard library only: it runs on a fresh Debian.
 """
 
 from __future__ import annotations
