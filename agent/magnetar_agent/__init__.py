@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host agent of Magnetar: brings one libvirt host to the state of its documents."""
+"""The host agent of Magnetar: it makes one libvirt host match the documents of the agent."""

@@ -60,7 +60,8 @@ BODY_SECONDS = 120.0
 
 # Reading requests -----------------------------------------------------------------------------------------------
 def read_query(request: Request, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Return the parameters of the query string, each read by its function. Unknown and repeated ones are refused."""
+    """Return the parameters of the query string, each converted by the function with its name in *readers*. Unknown and
+    repeated parameters are refused."""
     return read_parameters(request.query_params.multi_items(), readers)
 
 
@@ -88,7 +89,7 @@ async def read_json_body(request: Request, limit: int) -> Any:
 
 
 def parse_json_body(content: bytes) -> Any:
-    """Return *content* as JSON; NaN and infinities, half surrogates and too deep nesting are refused."""
+    """Return *content* as JSON; NaN and infinities, lone surrogates and too deep nesting are refused."""
     try:
         parsed = json.loads(content, parse_constant=_constant)
         if b"\\ud" in content or b"\\uD" in content:

@@ -112,7 +112,7 @@ class EventLane:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs; functions put before wait for it."""
+        """Start the thread unless it runs already; it then runs the functions that were queued before, too."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -157,8 +157,8 @@ class Feed:
         host.documents.listen(self._written)
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Send server-sent events until the client goes or the agent stops: hello, servers, heartbeat, server, domain,
-        operation. Each event is a line with its name and a line with its JSON, followed by an empty line."""
+        """Send server-sent events until the client disconnects or the agent stops: hello, servers, heartbeat, server,
+        domain, operation. Each event is a line with its name and a line with its JSON, followed by an empty line."""
         query_parameters = read_query(request, interval=_interval, events=_events)
         interval = query_parameters.get("interval", self.host.settings.heartbeat)
         if self._closed:
@@ -282,7 +282,8 @@ class Feed:
                 watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:
-        """Return the host's inventory and usage; watchers that need it at about the same time share one snapshot."""
+        """Return the heartbeat event: the host's inventory and usage, and the running operations. Watchers with
+        heartbeats at about the same time get the same event."""
         with self._beating:
             if time.monotonic() - self._beat[0] < FRESH:
                 return self._beat[1]
@@ -294,7 +295,8 @@ class Feed:
 
 
 def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """Return the parts of a server that are compared to detect a change; the middle one is sent to watchers."""
+    """Return the parts of a server that are compared to detect a change; watchers are sent the middle one of the
+    three."""
     password = document.state.get(PASSWORD)
     shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
     return _public(document), shown_fields, document.deleting

@@ -5,7 +5,7 @@ Binary messages are the raw bytes of the line, as noVNC, spice-html5 and serial 
 A text message ``break`` sends a break over a serial line; other text messages are ignored. Each channel of a SPICE
 session is a WebSocket.
 
-A console ends with its guest: when it stops, when the server is deleted, when it has moved to another host.
+A console ends when its guest stops or has moved to another host, or when its server is deleted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A reader that follows a console log. From time to time virtlogd starts a new one: ``console.log`` becomes
-``console.log.0``, that becomes ``console.log.1``, and the oldest is removed. So a log is identified by its inode."""
+"""A reader that follows a console log. From time to time virtlogd starts a new one: it renames ``console.log`` to
+``console.log.0``, and that to ``console.log.1``, and removes the oldest. So a log is identified by its inode."""
 
 from __future__ import annotations
 

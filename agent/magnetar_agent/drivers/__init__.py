@@ -23,7 +23,7 @@ class Driver(Protocol):
 
     @property
     def kind(self) -> type[Kind]:
-        """Return the kind of its resources."""
+        """Return the kind of the driver's resources."""
 
     @property
     def unique_names(self) -> bool:
@@ -42,10 +42,9 @@ class Driver(Protocol):
         random values, and refuse what this host cannot do. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Refuse a replacement that would fail after *document* is removed.
-
-        ``on_immutable: recreate`` is about to remove *document* and make *want*, which is complete, in its place. The
-        caller requested the fields *requested*. May change *want*."""
+        """Raise an error if a replacement would fail after *document* is removed. With ``on_immutable: recreate``,
+        *document* is removed, and *want* (complete) is created in its place. *requested*: the fields that the caller
+        sent. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Raise ``InUse``, naming the users, if the resource *document* must not be removed now."""

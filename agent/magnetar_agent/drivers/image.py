@@ -3,8 +3,8 @@
 
 ``document.state`` holds the facts of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``, ``digests``
 (sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (the identity of the file that it
-was read from) and ``pinned`` (the checksum was given by a user, not computed). ``want["source"]`` is present only until
-the content is.
+was read from) and ``pinned`` (the checksum was given by a user, not computed). ``want["source"]`` is removed when the
+content is stored.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""interface_attachment: one NIC of a server. It has no document of its own: it is part of the server's."""
+"""interface_attachment: one NIC of a server. It has no document of its own: it is part of the server's document."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MARKS = ("mac", *PLUGS)
 
 
 class InterfaceDriver(DocumentDriver):
-    """A ``SubresourceDriver``: the NICs of a server are in its document."""
+    """The driver of NICs, which are parts of their server's document."""
 
     def __init__(self) -> None:
         super().__init__(InterfaceAttachment)

@@ -141,11 +141,12 @@ class ServerDriver:
         return {f.name: values.get(f.name) for f in Server.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Redefine domains whose definition is outdated; the new one takes effect at the next start. Removes nothing.
+        """Redefine domains whose definition is outdated, for their next start. Removes nothing.
 
-        Outdated are domains from an earlier agent without the backing files of their disks or the names of their taps.
-        So are domains that differ from the settings in SPICE, CPU mode, memory in files or the shared CPUs. Versions of
-        machine types that an earlier agent did not record are recorded."""
+        A definition is outdated if an earlier agent made it without the backing files of its disks or the names of its
+        taps, or if it differs from the settings in SPICE, CPU mode, memory in files or the shared CPUs. Also record the
+        machine versions that an earlier agent did not record.
+        """
         function_settings.reset_free_functions(host)
         floating, domains = placement.shared_cpus(host), host.hypervisor.domains()
         machines.record_machine_versions(host, domains)

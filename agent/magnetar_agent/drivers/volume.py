@@ -2,8 +2,8 @@
 """volume and volume_snapshot: content in a pool.
 
 ``document.state`` holds ``made`` (the content is complete), ``bytes`` (its size), ``bootable``, and ``source_name``
-(its source, which may be removed later). A snapshot's state also has ``pool``, ``format`` and ``volume_name``. Until
-the content is made there is ``begun``: without it, content of that name belongs to another owner.
+(its source, which may be removed later). A snapshot's state also has ``pool``, ``format`` and ``volume_name``.
+``begun`` is set before the content is created: without it, content of that name belongs to another owner.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class VolumeDriver(DocumentDriver):
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Refuse when pool or source are not usable, or the source is the volume that is replaced."""
+        """Refuse if pool or source of the new volume are not usable, or if its source is the volume that is
+        replaced."""
         pools.find_pool(host, want["pool"]).check_usable()
         for field, kind in content.SOURCES.items():
             origin = host.documents.get(kind, want[field]) if want.get(field) else None
@@ -175,8 +176,8 @@ class SnapshotDriver(DocumentDriver):
 
 
 def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` when
-    every way would lose data."""
+    """Yield the steps from *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` if
+    *want* cannot be reached without a loss of data."""
     if want is None:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:

@@ -25,8 +25,10 @@ class GuestNode(NamedTuple):
 class Numa(NamedTuple):
     """The placement of a domain on the host's CPUs and cells.
 
-    *cpuset*: the CPUs for virtual CPUs that are not in *pins*, (virtual CPU, CPUs); "" for any. *emulator*: the CPUs
-    for QEMU's own threads, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time, and the priority."""
+    *pins*: pairs (virtual CPU, CPUs of the host). *cpuset*: the CPUs for virtual CPUs without a pin; "" for any.
+    *emulator*: the CPUs for QEMU's own threads, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time,
+    and the priority.
+    """
 
     cpuset: str = ""
     pins: tuple[tuple[int, str], ...] = ()

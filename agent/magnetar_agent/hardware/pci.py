@@ -40,8 +40,8 @@ ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class RemoteFunction(NamedTuple):
-    """The identity of a virtual function for a SmartNIC and its OVN, in Nova's words of ``binding:profile``: the serial
-    number of the card, the MAC of its physical function, and its number among the virtual functions of that one."""
+    """The identity of a virtual function for a SmartNIC and its OVN, as in Nova's ``binding:profile``: the serial
+    number of the card, the MAC of the physical function, and the number of the virtual function on it."""
 
     card_serial_number: str
     pf_mac_address: str
@@ -53,14 +53,15 @@ class PciDevice(NamedTuple):
 
     *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 if the host does not
     report one. *managed*: libvirt takes the device from the host's driver when a guest starts, and gives it back.
-    *type*: one of ``core.hardware.pci.TYPES``. *once*: no other server may have it after the first one. *parent*: the
-    address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits from the
-    settings. *live*: its driver can transfer its state to another host.
+    *type*: one of ``core.hardware.pci.TYPES``. *once*: after its first server no other one may have the device.
+    *parent*: the address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and
+    traits from the settings. *live*: its driver can transfer its state to another host.
 
     *physical_network*: the network that its NIC is plugged into. *trusted*: its card may trust it. *vdpa*: the host's
-    name of the character device of its vDPA device, such as ``vhost-vdpa-0``; *remote*: its identity for a SmartNIC.
-    Aliases name no device with either. *card*: for a virtual function that is a NIC without OVN, the network device of
-    its parent."""
+    name of the character device of its vDPA device, such as ``vhost-vdpa-0``; *remote*: its identity for a SmartNIC. A
+    device with *vdpa* or *remote* is not named by any alias. *card*: for a virtual function that is a NIC without OVN,
+    the network device of its parent.
+    """
 
     address: str
     vendor_id: str

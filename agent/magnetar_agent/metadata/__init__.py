@@ -4,9 +4,9 @@
 It has three parts; each trusts the next one less:
 
 * ``service`` is part of the agent: it maps taps to servers, and answers with a guest's data.
-* ``steering`` is the kernel's part: a device on each bridge, and a table of nftables that leads requests there, gives
-  each an address by the tap that it came from, and lets answers out at that tap only.
-* ``process`` runs as a user without rights (``guest_process`` starts it), in its own network namespaces, and speaks
+* ``steering`` is the kernel's part: a device on each bridge, and a table of nftables that redirects requests to it,
+  replaces their destination by the address of the tap that they came from, and sends answers to that tap only.
+* ``process`` runs as an unprivileged user (``guest_process`` starts it), in its own network namespaces, and speaks
   HTTP with guests (``guest_http``).
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 ADDRESS, ADDRESS6, PORT = "169.254.169.254", "fe80::a9fe:a9fe", 80
-#: Networks of the taps' addresses within the service's namespaces; requests of a tap are led to its address. No guest
-#: has such an address itself.
+#: Networks of the taps' addresses within the service's namespaces; the destination of a tap's requests
+#: becomes its address. No guest has such an address itself.
 TAPS, TAPS6 = IPv4Address("240.0.0.0"), IPv6Address("fd4d:6167::")
 #: Number of such addresses.
 MOST_TAPS = 1 << 22

@@ -104,7 +104,7 @@ class GuestNic:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """Return the name servers that the metadata has: DHCP sends its own."""
+        """Return the name servers for the metadata; none if the guest gets them from DHCP."""
         address_dns = self.address.dns if self.address and not self.address.dhcp else None
         return self.dns or ((address_dns,) if address_dns else ())
 

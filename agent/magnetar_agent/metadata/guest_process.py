@@ -82,7 +82,7 @@ class GuestProcess:
         return bool(poll.poll(0))
 
     def end(self) -> None:
-        """End the process; its namespaces and devices go with it."""
+        """End the process; the kernel then removes its namespaces and devices."""
         self.commands.close()
         with contextlib.suppress(OSError):
             self.questions.shutdown(socket.SHUT_RDWR)

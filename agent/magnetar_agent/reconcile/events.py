@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Events: actions that are no state, such as a reboot. An event is done at most once: its request id is on disk before
-anything is done.
+"""Events: actions, such as a reboot, that are not part of a resource's desired state.
 
-A repeated request whose id has an answer gets that answer; without an answer (the agent died in between) it gets an
-error, since the action might be done twice. Actions that recognise their own progress are continued instead.
+An event is done at most once: its request id is on disk before anything is done. A repeated request whose id has an
+answer gets that answer; without an answer (the agent died in between) it gets an error, since the action might be done
+twice. Actions that recognise their own progress are continued instead.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Locks:
         self._held: dict[tuple[str, str], tuple[threading.Lock, list[int]]] = {}
 
     def held(self, kind: str, name: str) -> bool:
-        """Return whether a thread holds the lock, or waits to take it, just now."""
+        """Return whether a thread holds the lock now, or waits to take it."""
         with self._guard:
             return (kind, name) in self._held
 

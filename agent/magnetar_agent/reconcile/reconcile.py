@@ -91,7 +91,7 @@ def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callab
 @contextmanager
 def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
            dry_run: bool) -> Iterator[Document | None]:
-    """Hold the lock of *key*, also if there is no such resource yet; yield the document or ``None``."""
+    """Hold the lock of *key*, even if there is no such resource yet; yield the document or ``None``."""
     noun = kind.noun
     while True:
         document = drivers.host.documents.find(noun, key)

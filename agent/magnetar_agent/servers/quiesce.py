@@ -36,7 +36,8 @@ FOLDER = "frozen"
 @contextmanager
 def quiesced_guest(host: LocalHost, server: Document | None) -> Iterator[bool]:
     """Freeze the file systems of the *server* for the block, and yield whether they are frozen. A guest that has no
-    guest agent, or is paused, is not frozen. Raises ``Conflict`` for a live guest whose server requires it."""
+    guest agent, or is paused, is not frozen. Raises ``Conflict`` for such a guest if its hardware requires the
+    freeze."""
     if server is None:
         yield False
         return

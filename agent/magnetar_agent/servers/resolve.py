@@ -296,7 +296,7 @@ def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
 
 
 def _draw_mac(host: LocalHost, drawn: set[str]) -> str:
-    """Return a MAC of QEMU's range that no server here has, and that is not among those *drawn*."""
+    """Return a MAC of QEMU's range that no server on this host has, and that is not among those *drawn*."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
         if mac not in drawn and not mac_owner(host, mac):

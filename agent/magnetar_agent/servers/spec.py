@@ -113,7 +113,7 @@ def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
 
 
 def switch_datapath(host: LocalHost, networks: list[Fields]) -> str | None:
-    """Return how Open vSwitch forwards here; ``None`` if none of the NICs is a port of OVN."""
+    """Return how Open vSwitch forwards packets on this host; ``None`` if none of the NICs is a port of OVN."""
     switch = _switch(host, networks)
     return None if switch is None else switch.datapath
 

@@ -224,7 +224,7 @@ def _clear_reason(task: Task) -> None:
 
 
 def stop(task: Task) -> None:
-    """Let the guest power itself off, and cut its power if it does not in its time (Nova's os-stop)."""
+    """Let the guest power itself off; cut its power if it takes longer than allowed (Nova's os-stop)."""
     _clear_reason(task)
     shutdown.shut_down_guest(task)
 

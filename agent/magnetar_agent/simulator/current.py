@@ -69,5 +69,5 @@ class CurrentFeed:
         self.close = close
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Send server-sent events until the client goes or the agent stops; see ``Feed.watch``."""
+        """Send server-sent events until the client disconnects or the agent stops; see ``Feed.watch``."""
         return await _CURRENT.get().feed.watch(request)

@@ -120,7 +120,7 @@ class SimulatedFeed(Feed):
         return self._frame_heartbeat(self._usage or self._refresh_usage())
 
     def _refresh_usage(self) -> str:
-        """Look at the host, and return its usage as JSON."""
+        """Return the host's usage as JSON; compute it if the host has changed."""
         if self._usage:
             return self._usage
         changes = self._changes

@@ -58,7 +58,7 @@ class SimulatedHypervisor(FakeHypervisor):
         super().start(uuid, paused, secret, keys)
 
     def libvirt_socket(self) -> Path:
-        """Return the socket at which guests of other hosts arrive; the event loop listens there."""
+        """Return the path of the socket at which guests from other hosts arrive; the event loop listens on it."""
         with self._lock:
             if self._server is None:
                 self._where = self._place()

@@ -114,7 +114,7 @@ class Simulation:
 
 class SimulatedApplication(AgentApplication):
     """The agent's application for all hosts: the listener that a connection came to decides which host answers.
-    Connections to other places are answered by *control*."""
+    *control* answers connections to all other listeners."""
 
     def __init__(self, simulation: Simulation, control: ASGIApp) -> None:
         self.simulation, self.control = simulation, control

@@ -174,7 +174,7 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
 
 
 def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:
-    """Complete an item that is an existing volume: it has its own size and pool, and must be free."""
+    """Complete an item for an existing volume: take the volume's size and pool, and check that the volume is free."""
     for name in ("volume_size", "volume_type"):
         if name in made:
             raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
@@ -369,7 +369,7 @@ def _remove_all(task: Task, made: Iterable[str]) -> None:
 
 
 def _remove(task: Task, volume: Document) -> None:
-    """Remove a volume and its content. The document is marked first, so that a crash cannot leave half of it."""
+    """Remove a volume and its content. The document is marked first, so that the removal is finished after a crash."""
     volume.deleting = True
     task.host.documents.write(volume)
     content.remove_volume_content(task.host, volume)

@@ -35,7 +35,7 @@ CD_NAMES = {"scsi": "sdo", "sata": "sdf", "ide": "hdd"}
 
 
 def draw_disk_layout(host: LocalHost, document: Document) -> None:
-    """Draw the layout of a server whose disks are not made yet."""
+    """Choose the layout of a server whose disks are not made yet, and store it in the document."""
     if any(document.state.get(name) for name in (FIELD, "made", "rebuild")):
         return
     format = drive_format(host, document.want)

@@ -3,7 +3,7 @@
 
 A disk is the content UUID_FILE of a pool of type lvm, and the server's folder has a link FILE to it. The link is made
 when the disk is complete: a disk without a link is made again under the same name. ``document.state["pool"]`` records
-where a server's disks are, independent of later settings: {name, block}; *block*: how libvirt must be told.
+where a server's disks are, independent of later settings: {name, block}; *block*: whether they are block devices.
 """
 
 from __future__ import annotations

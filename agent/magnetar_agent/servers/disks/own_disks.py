@@ -167,7 +167,7 @@ class Room(NamedTuple):
 
 
 def own_disk_room(host: LocalHost) -> Room:
-    """Return the room on this host. A pool that cannot be used now has no room."""
+    """Return the room for new servers' disks on this host. A pool that cannot be used now has no room."""
     pooled = _IN_POOL.get(host.settings.root_format)
     if pooled is None:
         return Room(*host.disk_space())

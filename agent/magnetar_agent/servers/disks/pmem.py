@@ -178,7 +178,7 @@ def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
 
 
 def _empty(host: LocalHost, to_empty: list[Fields]) -> None:
-    """Empty the namespaces *to_empty*; a namespace that is gone is no longer ours."""
+    """Empty the namespaces *to_empty*, except those that the host does not have any more."""
     paths = {namespace.name: namespace.path for namespace in host_pmem_namespaces(host)} if to_empty else {}
     for namespace in to_empty:
         if namespace["name"] in paths:

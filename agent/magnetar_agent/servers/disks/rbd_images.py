@@ -3,14 +3,14 @@
 
 A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reach too. The *mark* is drawn when a
 server's first disk is made, and goes with its document, also to another host: the host with the document has the
-images. An evacuated server, which is made again elsewhere, has other images than the document on the host that was
-away. In the server's folder a file FILE, with the image's name as text, marks the disk as complete: a disk without it
-is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of the content under the root
-disk.
+images. An evacuated server, which is made again elsewhere, gets another mark: its images differ from those in the
+document of the host that was down. In the server's folder a file FILE, with the image's name as text, marks the disk as
+complete: a disk without it is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of
+the content under the root disk.
 
-A root disk is a clone of a base, which is the content of the server's image as raw, once in the pool: BASE and the
-content's SHA-256. Two hosts may write it at the same time, since both write the same. It is removed with the image, or
-with the last clone if the image has gone before.
+A root disk is a clone of a base: the content of the server's image as raw, once in the pool, with the name BASE and the
+content's SHA-256. Two hosts may write a base at the same time, since both write the same. A base is removed with its
+image, or with its last clone if the image was removed before.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def hand_over(document: Document) -> None:
 
 
 def _forget_base(host: LocalHost, document: Document) -> None:
-    """Remove the base of an image that is not on this host any more, unless other servers use it."""
+    """Remove the base of an image that this host does not have any more, unless other servers use it."""
     digest = document.state.get(NOTE, {}).get("base")
     if digest and digest not in _digests(host):
         rbd_pool_of_server(host, document).remove_base(BASE + digest)

@@ -49,7 +49,7 @@ def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
 
 
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
-    """Return the default machine type: the setting's, unless only the usual type has the *hardware*."""
+    """Return the default machine type: the setting's if that type can have the *hardware*, otherwise the usual one."""
     machine = _settings(settings).get(architecture)
     if machine is not None:
         with suppress(InvalidField):

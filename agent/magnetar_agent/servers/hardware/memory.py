@@ -24,7 +24,7 @@ def guest_memory_total(host: LocalHost) -> int:
 
 def check_file_memory(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     """Raise ``Conflict`` if the files have no memory left for the server *id* with the fields *want*: servers that are
-    off keep theirs. The caller holds the lock ``CHOICES`` until the document is written."""
+    off keep their memory. The caller holds the lock ``CHOICES`` until the document is written."""
     most = host.settings.file_backed_memory
     if not most:
         return

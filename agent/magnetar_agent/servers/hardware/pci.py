@@ -142,8 +142,8 @@ def _taken(device: PciDevice, had: Container[str]) -> bool:
 
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
-    """Return ``pci_devices`` and ``pci_pools`` of ``kinds.Host`` for *pci_devices*. A used one-time device that no
-    server has counts for nothing, so that it is not claimed."""
+    """Return ``pci_devices`` and ``pci_pools`` of ``kinds.Host`` for *pci_devices*. A used one-time device without a
+    server is left out, so that it is not claimed."""
     aliases = host.settings.pci_alias
     pci_devices = pci_devices if aliases or any(device.of_network for device in pci_devices) else ()
     had, used, places = (held_pci_addresses(host), _used(host),
@@ -402,7 +402,8 @@ def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
 
 
 def nic_device_facts(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, Any]]:
-    """Return ``devices`` of ``kinds.Server``. *look*: ``assignable_devices``, called for a server that has some."""
+    """Return ``devices`` of ``kinds.Server``. *look*: ``assignable_devices``, called only for a server that has such
+    NICs."""
     by_address, macs = {device.address: device for device in look()} if device_nics(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": device.address, "pci_vendor_info": f"{device.vendor_id}:{device.product_id}",
                   "physical_network": device.physical_network,

@@ -138,7 +138,7 @@ def reservations_of(server: Document) -> list[list[Any]]:
 
 
 def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
-    """Return MAC and address of each reservation in the DHCP of *network*, for when the network is made."""
+    """Return MAC and address of each DHCP reservation on *network*, for the creation of the network."""
     pairs = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
              for nic in server.want["networks"]
              if nic.get("address") and nic.get("network") in (network.name, network.id)}

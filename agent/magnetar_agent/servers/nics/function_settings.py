@@ -147,7 +147,7 @@ def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], ni
 
 
 def _plug(host: LocalHost, address: str, nic: Mapping[str, Any], server: str) -> None:
-    """Make the representor of a virtual function the port of a *nic*, or of none if *nic* is empty."""
+    """Make the representor of a virtual function the OVN port of *nic*, or of no NIC if *nic* is empty."""
     representor = representor_of(host.settings.sysfs, address)
     if representor:
         host.hypervisor.plug_representor(representor, RepresentorPort(
