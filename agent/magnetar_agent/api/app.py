@@ -220,7 +220,7 @@ class Pages:
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 
     async def docs(self, request: Request) -> HTMLResponse:
-        """Show this page: all routes for human readers, generated here and complete without other sites."""
+        """Show all routes as a page for human readers. It is generated here, and loads nothing from other sites."""
         return HTMLResponse(openapi.render_docs_page(request.app.openapi()))
 
 

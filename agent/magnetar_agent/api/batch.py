@@ -91,7 +91,8 @@ class _ItemOperation(Operation):
 
 
 class _UnchangedItems:
-    """Answers for ensures that change nothing, from one snapshot and without locks: there is nothing to protect."""
+    """Answers for ensures that change nothing, from one snapshot of the host. No locks are taken, as nothing is
+    changed."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:
         self.host, self.driver, self.kind = host, driver, driver.kind

@@ -141,7 +141,7 @@ class Streams:
     async def console(self, request: Request) -> Response:
         """Return the end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
 
-        With `format=json` the response is `{"output": text}`, as of Nova's os-getConsoleOutput."""
+        With `format=json` the response is `{"output": text}`, as Nova's os-getConsoleOutput."""
         query_parameters = read_query(request, bytes=read_number, lines=read_number, format=_format)
         most = self.agent.host.settings.console_log_bytes
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))

@@ -115,7 +115,7 @@ class AttachmentDriver(DocumentDriver):
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return all domains in one pass; with *document* only its server's."""
+        """Return all domains in one pass; with *document* only the domain of its server."""
         return host.hypervisor.domains() if document is None else domains_of_server(host, document.want["server"])
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:

@@ -102,7 +102,8 @@ class NetworkDriver(DocumentDriver):
             yield Step("make", "start the libvirt network" if made else "make the libvirt network")
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document, and whether the network is up; before it is made, with its future addresses."""
+        """Return the document, and whether the network is up. A network that is not made yet is shown with its future
+        addresses."""
         shown = super().show(host, document, have, snapshot)
         active = (have or {}).get("active", True)
         return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``ensure``: documents, locks, plans and steps."""
+"""The reconciliation of resources (``ensure``): documents, locks, plans and steps."""

@@ -64,8 +64,8 @@ def admin_user(document: Document) -> str:
 
 
 def note_admin_password(document: Document) -> None:
-    """Move the password from ``want`` to a note for the guest agent: the config drive has it, or there is none. The
-    caller writes *document*."""
+    """Move the password from ``want`` to a note for the guest agent: the config drive has it already, or the server has
+    no config drive. The caller writes *document*."""
     password = document.want.get("admin_pass")
     if password is None:
         return
@@ -91,7 +91,7 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
     """Yield the name of the user while the caller has the guest agent of server *id* set another password; *user_name*
     defaults to the usual user. A pending password for that user is replaced. The caller holds the server's lock
     ``SETTING`` and no other: this takes the server's own lock before and after. Raises ``Conflict`` if the server does
-    not run or moves, and ``NotFound`` if it has gone, also meanwhile."""
+    not run or moves, and ``NotFound`` if it is removed, also meanwhile."""
     with _locked(host, id) as document:
         refuse_while_it_moves(host, document)
         domain = host.hypervisor.domain(id)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Quiesce and unquiesce as in Nova: the guest agent freezes the file systems of a guest while a copy of its disks
-begins. The copy is then complete, and not as after a power cut.
+begins. The copy is then consistent, not as after a power cut.
 
 A guest that stays frozen cannot write. So each frozen guest is noted first, in a file named by its uuid (``FOLDER``);
 without fsync, since a guest does not survive a power loss of its host. Noted guests are thawed when agent or libvirt is

@@ -88,5 +88,5 @@ def rebuilt(task: Task) -> None:
 
 
 def discard(task: Task) -> None:
-    """Drop the memory of a suspended guest, which does not fit its new disk."""
+    """Drop the saved memory of a suspended guest, which does not fit its new disk."""
     task.host.hypervisor.discard_save(task.document.id)

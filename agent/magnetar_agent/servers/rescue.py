@@ -69,8 +69,8 @@ def complete_rescue(host: LocalHost, want: Fields, document: Document | None) ->
 
 
 def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
-    """Refuse an image whose rescue disk would take more of the host than the server's own root disk and the setting
-    allow, or more than is free: no claim covers that space. Raises ``InvalidField`` or ``NoSpace``."""
+    """Refuse an image whose rescue disk would be larger than both the server's own root disk and the setting allow, or
+    larger than the free space: no claim covers that space. Raises ``InvalidField`` or ``NoSpace``."""
     size = _disk_bytes(image)
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)
@@ -196,7 +196,7 @@ def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
     """Return a device name after the names of all disks on its bus: libvirt sorts disks by name, and guests count them
-    in that order. Raises ``Conflict`` if IDE has no place left."""
+    in that order. Raises ``Conflict`` if IDE has no name left."""
     if bus == "fdc":
         return "fda"
     if bus == "ide":

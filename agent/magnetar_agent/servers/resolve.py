@@ -151,7 +151,7 @@ def _key(host: LocalHost, key_name: str | None, old: Fields) -> str | None:
 
 
 def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return the format; ``auto`` keeps the server's own, and for a new server takes the one of the settings."""
+    """Return the root format; ``auto`` keeps the server's own, and is the settings' format for a new server."""
     root_format = str(old or host.settings.root_format) if requested == "auto" else requested
     if root_format in root_pool.WHAT and old is None:
         root_pool.check_host(host, "root_format", root_format)
@@ -159,7 +159,7 @@ def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return kvm or qemu; ``auto`` keeps the server's own, and for a new server takes the best that works here."""
+    """Return kvm or qemu; ``auto`` keeps the server's own, and is the best that works on this host for a new server."""
     if requested == "auto":
         configured = host.settings.virt_type if host.settings.virt_type != "auto" else None
         return old or configured or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")
@@ -252,7 +252,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fie
 
 
 def nic_plug(nic: Fields, field: str) -> Plug:
-    """Return where the NIC is plugged in. Raises ``InvalidField`` unless it is exactly one place."""
+    """Return the network, bridge, port and devices that the NIC names, ``None`` for those that it does not. Raises
+    ``InvalidField`` unless it names exactly one of them, or a port and the devices of a NIC that the card forwards for
+    OVN."""
     devices = nic_devices_name(nic) if nic.get("physical_network") else None
     places = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(place is not None for place in places) != 1 and not virtual_functions.is_forwarded(nic):
@@ -268,7 +270,8 @@ def _is_same_nic(nic: Fields, old: Fields, requested_plug: Plug) -> bool:
 
 
 def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` unless this host has the place that the NIC is plugged into."""
+    """Raise ``InvalidField`` or ``Conflict`` if this host lacks the network, bridge, port or device that a NIC is
+    plugged into."""
     network, bridge, port, devices = requested_plug
     if devices is not None:
         virtual_functions.check_device_network(host, devices, field)

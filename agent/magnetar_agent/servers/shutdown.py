@@ -29,7 +29,8 @@ clock = time.monotonic
 
 
 def shutdown_seconds(host: LocalHost, document: Document) -> float:
-    """Return how long the guest may take, in seconds: from its server, otherwise its image, otherwise the settings."""
+    """Return how many seconds the guest may take to shut down: from its server, otherwise its image, otherwise the
+    settings."""
     for timeout in (document.want.get(FIELD), document.state.get(FIELD)):
         if timeout is not None:
             return float(timeout)

@@ -95,8 +95,8 @@ def domain_nic(host: LocalHost, nic: Fields, functions: Mapping[str, PciDevice] 
 
 
 def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
-    """Return the NICs of a server, with the names of their taps, as its hardware says and as the host forwards packets.
-    Raises ``Conflict`` if a virtual function has no device of its type."""
+    """Return the NICs of a server for its domain, with the names of their taps and the settings of its hardware and of
+    the host's switch. Raises ``Conflict`` if a virtual function has no device of its type."""
     switch = _switch(host, document.want["networks"])
     parts, vcpus = server_hardware(document.want), document.want["flavor"]["vcpus"]
     functions = pci.devices_of_nics(host, document.want)
@@ -237,7 +237,7 @@ def boots_by(host: LocalHost, document: Document) -> Firmware | None:
 
 
 def _spice(host: LocalHost) -> bool:
-    """Return whether guests have SPICE. Raises ``Conflict`` if the settings say so and QEMU lacks it."""
+    """Return whether guests have SPICE. Raises ``Conflict`` if the settings enable SPICE and QEMU lacks it."""
     if host.settings.spice and not host.hypervisor.has_spice():
         raise Conflict(f"The agent's setting spice is true, and QEMU of host {host.name} has no SPICE. Install it (on "
                        "Debian 13 the package qemu-system-modules-spice has it) and restart libvirtd, or set spice to "

@@ -33,7 +33,7 @@ class CertificateFiles(NamedTuple):
 
 
 def make_certificates(folder: Path, addresses: Iterable[str]) -> CertificateFiles:
-    """Write new certificates into *folder*; that of the hosts is valid at all *addresses*."""
+    """Write new certificates into *folder*; the hosts' certificate is valid for all *addresses*."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = CertificateFiles(*(folder / name for name in ("ca.pem", "hosts.pem", "hosts.key", "conductor.pem",
                                                           "conductor.key")))

@@ -148,7 +148,7 @@ class SimulatedApplication(AgentApplication):
         return host is None or host.condition != DEAD
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Refuse links from outside: simulated hosts reach each other without them."""
+        """Refuse the connection: simulated hosts link to each other without TLS connections."""
         transport.abort()  # type: ignore[attr-defined]
 
 

@@ -320,8 +320,8 @@ def _attach(host: LocalHost, document: Document, item: Fields) -> None:
 
 
 def free(task: Task) -> None:
-    """Detach the volumes of a server that is deleted. Delete those with delete_on_termination, except volumes that its
-    replacement uses. If the server was never made in full, delete the volumes that were made with it."""
+    """Detach the volumes of a server that is deleted. Delete those with delete_on_termination, except volumes that the
+    server's replacement uses. If the server was never completely made, delete the volumes that were made with it."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
     surviving_volumes = {block_device["volume"] for block_device in volume_block_devices(
@@ -347,7 +347,8 @@ def free(task: Task) -> None:
 
 
 def _release(host: LocalHost, attachment: Document) -> None:
-    """Tell the volume's host that the attachment has ended, now or as soon as that host answers (``RemoteVolumes``)."""
+    """Report the end of the attachment to the volume's host, now or as soon as that host answers
+    (``RemoteVolumes``)."""
     attachment.deleting = True
     attachment.state["delete"] = attachment.want["delete_on_termination"] and attaching.is_current(host, attachment)
     host.documents.write(attachment)

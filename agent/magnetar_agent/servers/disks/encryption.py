@@ -74,7 +74,7 @@ def _check_image(desired: Fields, image: Document) -> None:
 
 
 def named_disk_key(document: Document) -> DiskKey | None:
-    """Return the key without its secret, for a definition; ``None`` for a server that is not encrypted."""
+    """Return the server's disk key without the secret, for a domain; ``None`` for a server that is not encrypted."""
     return disk_key_by_id(server_hardware(document.want), document.id)
 
 
@@ -84,13 +84,13 @@ def disk_key_by_id(parts: Fields, id: str) -> DiskKey | None:
 
 
 def disk_key_uuid(id: str) -> str:
-    """Return the uuid in libvirt of the key of the server with this *id*."""
+    """Return the uuid that the disk key of the server *id* has in libvirt."""
     return str(uuid.uuid5(NAMESPACE, id))
 
 
 def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
-    """Return the key with its secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if the key is
-    lost."""
+    """Return the server's disk key with the secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if
+    it is lost."""
     name = named_disk_key(document)
     if name is None:
         return None
@@ -102,7 +102,7 @@ def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
 
 
 def draw_disk_key(task: Task) -> None:
-    """Store the key for disks that are about to be made: the one from a cloud, otherwise a new one."""
+    """Store the server's key before its disks are made: the key from a cloud, otherwise a new one."""
     document = task.document
     if is_wanted(document.want) and keys.SEALED not in document.state:
         document.state[keys.SEALED] = document.want.get(GIVEN) or keys.seal_key(task.host, keys.draw_key())
@@ -110,13 +110,13 @@ def draw_disk_key(task: Task) -> None:
 
 
 def export_disk_key(host: LocalHost, server: Document) -> str | None:
-    """Return the key for the host that the server moves to; ``None`` for a server that is not encrypted."""
+    """Return the disk key for the host that the server moves to; ``None`` for a server that is not encrypted."""
     disk_key = open_disk_key(host, server)
     return disk_key.secret if disk_key else None
 
 
 def import_disk_key(host: LocalHost, server: Fields, key: str | None) -> None:
-    """Seal the *key* that came with a *server*, parts of a document, with this host's key."""
+    """Seal the disk *key* of a *server* that moves here (parts of its document) with this host's key."""
     server["want"].pop(GIVEN, None)
     server["state"].pop(keys.SEALED, None)
     if key:

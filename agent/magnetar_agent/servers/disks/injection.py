@@ -37,8 +37,8 @@ _LIBRARIES, _CRYPT_DATA = ("libcrypt.so.1", "libcrypt.so.2"), 256 * 1024
 
 
 def inject_root_disk(task: Task) -> None:
-    """Write into the root disk, which has just been made. Raises ``HypervisorError`` if its files cannot be written;
-    other failures are logged and added as a warning."""
+    """Write the injected parts into the root disk, which has just been made. Raises ``HypervisorError`` if the server's
+    files cannot be written; other failures are logged and added as a warning."""
     host, document = task.host, task.document
     guest_data.draw_guest_seed(host, document)
     injection, failed = _requested_injection(host, document), dict[str, str]()
@@ -94,7 +94,8 @@ def _hashed(host: LocalHost, document: Document) -> str | None:
 
 
 def _has_its_files(host: LocalHost, document: Document) -> bool:
-    """Return whether the image was made of this server, and a rebuild requests no new files."""
+    """Return whether the image has the server's files: it was made of this server, and no rebuild requests new
+    files."""
     if document.state.get("rebuild", {}).get("personality"):
         return False
     image = host.documents.get("image", document.want["image"]) if document.want["image"] else None

@@ -27,7 +27,7 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Raise ``InvalidField`` for an item that is wrong whatever the other items are. Resolve its image."""
+    """Raise ``InvalidField`` for an item that is invalid regardless of the other items. Resolve its image."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
@@ -49,7 +49,7 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
 
 def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
     """Check the local items of a new server together, and name their devices. *bus*: the bus of the server's own disks.
-    Returns the names that its ephemeral and swap disks take there. Raises ``InvalidField``."""
+    Returns the device names of its ephemeral and swap disks. Raises ``InvalidField``."""
     blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")

@@ -105,7 +105,7 @@ def _link(host: LocalHost, document: Document, file: str, disk: Disk, name: str)
 
 
 def grow(host: LocalHost, document: Document, file: str, size: int) -> None:
-    """Grow the disk of a server that is off."""
+    """Grow the disk *file* of a server that is off to *size* bytes."""
     lvm_pool_of_server(host, document).grow(_content(document, file), "raw", size)
 
 

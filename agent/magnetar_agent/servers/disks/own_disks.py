@@ -47,7 +47,7 @@ def _in_pool(want: Mapping[str, Any]) -> _InPool | None:
 
 
 def own_disk_format(want: Mapping[str, Any], file: str) -> str:
-    """Return the disk's format for QEMU."""
+    """Return the format, as QEMU names it, of the disk *file*."""
     if _in_pool(want):
         return "raw"
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
@@ -70,8 +70,8 @@ def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[s
 
 def make_own_disk(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
                   key: DiskKey | None = None) -> None:
-    """Make an empty disk (``HypervisorDisks.make_disk``). While a server is being made, its disks are flushed together.
-    """
+    """Make the empty disk *file* (``HypervisorDisks.make_disk``). While a server is being made, its disks are flushed
+    together."""
     want = task.document.want
     if pooled := _in_pool(want):
         pooled.make(task, file, size, label)
@@ -114,7 +114,7 @@ def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | No
 
 
 def grow_own_disk(task: Task, file: str, size: int) -> None:
-    """Grow the disk of a server that is off."""
+    """Grow the disk *file* of a server that is off to *size* bytes."""
     host, document = task.host, task.document
     if pooled := _in_pool(document.want):
         pooled.grow(host, document, file, size)
@@ -124,7 +124,7 @@ def grow_own_disk(task: Task, file: str, size: int) -> None:
 
 
 def remove_server_files(host: LocalHost, document: Document, names: Iterable[str]) -> None:
-    """Remove disks, and other files of the server. Missing files are ignored."""
+    """Remove disks and other files of the server by their *names*. Missing files are ignored."""
     names = list(names)
     if pooled := _in_pool(document.want):
         pooled.remove(host, document, [name for name in names
@@ -141,7 +141,7 @@ def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterab
 
 
 def inspect_own_disk(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
-    """Return format and size of a disk; ``None`` if it is missing."""
+    """Return format and size of the disk *file*; ``None`` if it is missing."""
     if rbd_images.uses_rbd_images(document.want):
         size = rbd_images.rbd_disk_size(host, document, file)
         return None if size is None else DiskSeen("raw", size)

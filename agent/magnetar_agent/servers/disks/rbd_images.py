@@ -52,7 +52,7 @@ def uses_rbd_images(want: Mapping[str, Any]) -> bool:
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Return the bytes that the pool of new disks can hold, for all hosts together, and its free bytes."""
+    """Return the total bytes of the pool for new disks, which all hosts share, and its free bytes."""
     return host.hypervisor.rbd_room(root_pool.configured_root_pool(host, RBD).pool)
 
 
@@ -62,7 +62,8 @@ def rbd_pool_of_server(host: LocalHost, document: Document) -> RbdPool:
 
 
 def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """Return how QEMU reaches the disk; ``None`` before the server has any. Raises as ``check_rbd_ownership``."""
+    """Return how QEMU reaches the disk *file*; ``None`` before the server has disks. Raises as
+    ``check_rbd_ownership``."""
     check_rbd_ownership(host, document)
     return rbd_pool_of_server(host, document).source(_name(document, file)) if NOTE in document.state else None
 
@@ -77,7 +78,7 @@ def check_rbd_ownership(host: LocalHost, document: Document) -> None:
 
 
 def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
-    """Return the bytes of the disk; ``None`` if it is gone."""
+    """Return the bytes of the disk *file*; ``None`` if it is gone."""
     return rbd_pool_of_server(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
@@ -158,7 +159,7 @@ def _complete(host: LocalHost, document: Document, file: str) -> None:
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
-    """Grow the disk of a server that is off."""
+    """Grow the disk *file* of a server that is off to so many *bytes*."""
     rbd_pool_of_server(host, document).grow(_name(document, file), bytes)
 
 

@@ -277,8 +277,8 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 
 
 def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Set ``FIELD`` of *desired*, whose hardware and placement are known. *old*: the former ``want``. Raises
-    ``Conflict``, and ``InvalidField`` for a server that would be suspended with devices other than NICs."""
+    """Set the devices (``FIELD``) of *desired*, whose hardware and placement are known. *old*: the former ``want``.
+    Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with devices other than NICs."""
     had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
     desired.pop(FIELD, None)
     desired.pop(BEFORE, None)
@@ -322,8 +322,8 @@ def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Release the devices from before a change, and replace devices that are gone, before a domain is defined or
-    started. *keep* writes the document. Raises ``Conflict``."""
+    """Prepare the server's devices before its domain is defined or started: release those from before a change, and
+    replace those that are gone. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not needed_pci_devices(want):
         return

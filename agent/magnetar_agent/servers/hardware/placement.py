@@ -198,8 +198,9 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, 
 
 
 def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
-    """Release the placement from before a change, and replace a placement that is no longer possible, before a domain
-    is defined or started. *keep* writes the document. *worth*: as for ``choose_placement``. Raises ``Conflict``."""
+    """Prepare the server's placement before its domain is defined or started: release the one from before a change, and
+    replace one that is no longer possible. *keep* writes the document. *worth*: as for ``choose_placement``. Raises
+    ``Conflict``."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
         return
@@ -225,7 +226,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write a new choice, with the note that the domain must be defined with it: the note survives a failure."""
+    """Write the document with a new choice, and with a note that the domain must be defined again: it survives a
+    failure."""
     document.state[REDEFINE] = True
     keep()
 

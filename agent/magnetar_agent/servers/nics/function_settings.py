@@ -77,9 +77,9 @@ def release_functions(host: LocalHost, document: Document) -> None:
 
 
 def reset_guest_functions(host: LocalHost, document: Document) -> None:
-    """Restore the defaults of the functions of a server that goes to another host. Its guest is off here for good; the
-    defaults are back before it starts there, so that OVN never finds a port on both hosts. Raises ``HypervisorError``
-    if that fails."""
+    """Restore the defaults of the functions of a server that goes to another host. Its guest does not run on this host
+    again. The defaults are restored before the guest starts on the other host, so that OVN never finds a port on both
+    hosts. Raises ``HypervisorError`` if that fails."""
     mine = {*(document.want.get(pci.FIELD) or ()), *(document.want.get(pci.BEFORE) or ())}
     if not mine & _notes(host).keys():
         return
