@@ -55,7 +55,7 @@ class DocumentDriver:
         return document.want
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield no steps: nothing exists besides the document."""
+        """Yield no steps: nothing exists except the document."""
         yield from ()
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
