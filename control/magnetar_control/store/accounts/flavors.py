@@ -59,15 +59,17 @@ _SEEN = PreparedQuery(_ONE.query.where(visible_flavor_condition(bindparam("proje
 
 def fetch_flavor_row(connection: Connection, id: str, project: str | None = None, *,
                      everything: bool = False) -> FlavorRow | None:
-    """Return the flavor, if *project* may see it or *everything* is visible."""
+    """Return the flavor with this id if *project* may see it; with *everything*, also a private flavor of other
+    projects."""
     return FlavorRow.optional((_ONE if everything else _SEEN).first(connection, {"id": id, "project": project}))
 
 
 def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descending: bool, project: str,
                       public: bool | None, least_ram: int | None, least_disk: int | None, name: str | None,
                       marker: str | None) -> list[FlavorRow] | None:
-    """Return the rows; ``None`` when the *marker* does not exist. *project*: whose private flavors are visible in
-    addition to public ones. *public*: only public flavors (true), only private ones (false), or all (``None``)."""
+    """Return a page of flavors; ``None`` when the *marker* does not exist. *project*: the project whose private flavors
+    are visible in addition to public ones. *public*: only public flavors (true), only private ones (false), or all
+    (``None``)."""
     parameters = {"project": project, "most": limit}
     page, visibility = _question(sort, descending, public)
     further: list[ColumnElement[bool]] = []
@@ -91,8 +93,8 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return the common part of lists and the condition for visible flavors. Both are cached, because building the
-    statement takes longer than executing it."""
+    """Return the query of flavor lists without their filters, and its condition for visible flavors. Both are cached,
+    because building the statement takes longer than executing it."""
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -120,7 +122,7 @@ def update_flavor_row(connection: Connection, /, number: int, **values: Any) -> 
 
 
 def lock_flavor_row(connection: Connection, number: int) -> FlavorRow | None:
-    """Return the row, locked until the transaction ends."""
+    """Lock a flavor's row until the transaction ends, and return it."""
     query = _ALL.where(flavors.c.number == number).with_for_update()
     return FlavorRow.optional(connection.execute(query).one_or_none())
 
@@ -137,11 +139,11 @@ def fetch_flavor_projects(connection: Connection, number: int) -> Sequence[str]:
 
 
 def insert_flavor_access_row(connection: Connection, number: int, project: str) -> bool:
-    """Give a project access; return ``False`` when it already has access."""
+    """Give a project access to a private flavor; return ``False`` when it already has access."""
     return insert_if_absent(connection, flavor_projects, flavor_number=number, project_id=project)
 
 
 def remove_flavor_access_row(connection: Connection, number: int, project: str) -> bool:
-    """Remove a project's access; return ``False`` when it has none."""
+    """Remove a project's access to a private flavor; return ``False`` when it has none."""
     return connection.execute(delete(flavor_projects).where(
         flavor_projects.c.flavor_number == number, flavor_projects.c.project_id == project)).rowcount == 1

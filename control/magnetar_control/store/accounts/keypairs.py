@@ -31,7 +31,7 @@ _ONE = _ALL.where(keypairs.c.user_id == bindparam("user"), keypairs.c.name == bi
 
 
 def fetch_keypair_row(connection: Connection, user: str, name: str) -> KeypairRow | None:
-    """Return the key pair with this name."""
+    """Return the user's key pair with this name; ``None`` when there is none."""
     return KeypairRow.optional(connection.execute(_ONE, {"user": user, "name": name}).one_or_none())
 
 

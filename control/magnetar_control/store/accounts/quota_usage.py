@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The quota usage of servers in a cell's database, as its triggers count it (``store.engine.quota_triggers``), and the
-comparison with the servers themselves."""
+"""The quota usage in a cell's database: counters kept by triggers (``store.engine.quota_triggers``), and their
+comparison with the servers' rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NEXT_PROJECT = text(
 
 
 class UsageComparison(NamedTuple):
-    """The usage of a project's user as it is counted (``counted``), and as the servers are (``used``), each
-    ``(instances, cores, ram)``."""
+    """The quota usage of a user in a project, each as ``(instances, cores, ram)``: the stored counters (``counted``),
+    and the sums over the servers' rows (``used``)."""
 
     project_id: str
     user_id: str
@@ -36,12 +36,12 @@ class UsageComparison(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the two differ."""
+        """Whether the counters differ from the sums over the servers."""
         return self.counted != self.used
 
     @property
     def is_empty(self) -> bool:
-        """Whether the user has a row without need: no servers."""
+        """Whether the user has no servers and no counted usage, so the row of the counters can be removed."""
         return not any((*self.counted, *self.used))
 
     @property
@@ -52,7 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """What the servers of a cell use, without the ones that leave it; or what one server uses that leaves the cell."""
+    """The quota usage of a cell's servers, except those that move to another cell; or the usage of one server that
+    moves to another cell."""
 
     id: str | None
     leaving: str | None
@@ -64,7 +65,7 @@ class UsageRow(NamedTuple):
 
 def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> list[UsageRow]:
     """Return the usage of a project, or of one user's servers in it: one row with the sum, and a row for each server
-    that leaves the cell."""
+    that moves to another cell."""
     query = _usage_query(connection.dialect.name, user is not None)
     return list(map(UsageRow._make, query.all(connection, {"project": project, "user": user})))
 
@@ -135,7 +136,7 @@ def repair_quota_usage(connection: Connection, project: str) -> list[UsageCompar
 
 
 def remove_empty_usage(connection: Connection, project: str) -> None:
-    """Remove the rows of *project* that count nothing."""
+    """Remove the counters of *project* that are all zero."""
     connection.execute(delete(quota_usage).where(
         quota_usage.c.project_id == project, *(quota_usage.c[name] == 0 for name in COUNTED)))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Quotas of all services: the limits that administrators set for projects, users in projects, and quota classes (the
-defaults); and checks of a quota that stay true until the transaction ends."""
+defaults); and quota checks whose results stay valid until the transaction ends."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def fetch_limited_projects(connection: Connection, resources: Collection[str]) -
 
 
 def lock_quota(connection: Connection, quota_key: str) -> None:
-    """Lock the quota *quota_key* (a project, or one kind of an owner's objects) until the transaction ends, so that
-    counts stay true."""
+    """Lock the quota *quota_key* (a project, or one kind of an owner's objects) until the transaction ends, so that no
+    other transaction changes the counted objects meanwhile."""
     advisory_lock(connection, "quota", quota_key)
 
 
 def has_room(connection: Connection, limit: int, count: Callable[[], int], quota_key: str | None) -> bool:
-    """Return whether *count* gives less than *limit* (negative: no limit). With *quota_key*, that stays true until the
-    transaction ends: concurrent callers with the same key wait."""
+    """Return whether *count* returns less than *limit* (negative: no limit). With *quota_key*, first lock that quota
+    until the transaction ends: concurrent callers with the same key wait."""
     if limit < 0:
         return True
     if quota_key is not None:
@@ -75,7 +75,7 @@ def has_room(connection: Connection, limit: int, count: Callable[[], int], quota
 
 
 def upsert_quota_rows(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:
-    """Set limits; other limits stay."""
+    """Set the given *limits* of *holder*; its other limits stay."""
     for resource, limit in limits.items():
         query = INSERT[connection.dialect.name](quotas).values(project_id=holder, resource=resource, limit=limit)
         connection.execute(query.on_conflict_do_update(

@@ -69,7 +69,7 @@ class ActionEvent(SelectedRow):
 
 
 class QueuedAction(NamedTuple):
-    """An action that can be leased, as the conductors choose among them."""
+    """The columns of a queued action by which conductors choose the next actions to lease."""
 
     id: int
     host: str | None

@@ -51,11 +51,11 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HostShare:
-    """The limits on the actions of each host that one holder may lease, with the actions it holds already.
+    """The limits on the actions that one holder may lease for each host, and the actions that it has leased already.
 
-    *most*: the limit of a host. *held*: the number of held actions by host. *others*: the held actions of other hosts'
-    servers, by the host that they wait for. Only half of a share is available to these: while a host is silent, the
-    actions that wait leave half of the share of their servers' hosts free.
+    *most*: returns the limit of a host. *held*: by host, the number of leased actions of its servers and of actions in
+    *others*. *others*: by host, the number of leased actions that wait for this host, but whose server is on another
+    one. They may use only half of a limit: actions that wait for a silent host must not block their servers' hosts.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -71,20 +71,20 @@ class HostShare:
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
-        """Return the hosts that are used up: none of their actions may be leased."""
+        """Return the hosts whose limit is reached: none of their actions may be leased."""
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts that are used up for actions of other hosts' servers."""
+        """Return the hosts for which no more actions of other hosts' servers may be leased."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
-        """Return whether the action *row* of the queue fits into the share."""
+        """Return whether the limits allow to lease the queued action *row*."""
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
     def with_one_more(self, row: QueuedAction) -> HostShare:
-        """Return the share after the action *row* of the queue is leased."""
+        """Return a copy that also counts the queued action *row* as leased."""
         other = [row.waits_for] if row.waits_for else []
         return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
                        others=self.others + Counter(other))
@@ -95,8 +95,8 @@ ALL = HostShare()
 
 
 def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
-    """Return the condition of actions that are in the queue, which the index of these needs beside any other condition
-    of their states. *of*: the table of actions, or an alias."""
+    """Return the SQL condition for queued and running actions. Without it, engines do not use the partial index of the
+    queue, even if the query compares states. *of*: the table of actions, or an alias."""
     return literal_column(f"{of.name}.{OPEN_ACTION}")
 
 
@@ -122,8 +122,8 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """Leased actions in order, and whether the queue has *more*: actions that may become available when others end or
-    time passes."""
+    """Leased actions in order. *more*: whether the queue has further actions, which may become available when others
+    end or time passes."""
 
     rows: list[ActionRow]
     more: bool
@@ -135,7 +135,7 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
     wait.
 
     *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: how many actions of
-    a host *holder* may have. *likely*: the last call returned more, so skip the first check whether anything waits.
+    a host *holder* may have. *likely*: the last call returned *more*, so skip the first check for waiting actions.
     """
     statements = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
@@ -187,7 +187,7 @@ def free_action_slots(database: Database, connection: Connection, places: Collec
 
 def insert_running_actions(database: Database, connection: Connection, holder: str,
                            new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
-    """Insert actions that *holder* holds from the start, each of a different server; return their rows."""
+    """Insert actions as running and leased by *holder*, each of a different server; return their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
     inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
                                      [{**values, **mine} for values in new])
@@ -195,18 +195,18 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return the current time as the statement parameter *name* on SQLite, which has no clock of its own; empty on
-    PostgreSQL."""
+    """Return the statement parameter *name* for SQLite, which has no clock of its own: the time *plus* seconds from
+    now. Return no parameter for PostgreSQL."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Statements(NamedTuple):
     """The statements of ``lease_next_actions``, ``free_action_slots`` and ``insert_running_actions``.
 
-    *any*: whether anything waits. *waiting*: the actions that can be leased, each row with the number of all idle ones.
-    *each*: a few of each project, host and kind, without full hosts. *running*: the running actions. *hold*: lease
-    actions and return their rows. *at_hosts*, *begun*: of the other two functions. *due_at*: when the first delay
-    ends, and the present time.
+    *any*: whether any action waits. *waiting*: the actions that can be leased, each row with the number of all actions
+    that no conductor works on. *each*: a few actions of each project, host and kind, without full hosts. *running*: the
+    running actions. *hold*: lease actions and return their rows. *at_hosts*: count running actions by host. *begun*:
+    insert running actions. *due_at*: when the first delay ends, and the present time.
     """
 
     any: PreparedQuery
@@ -263,14 +263,14 @@ def _statements(kind: str) -> Statements:
 
 
 def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
-    """Return the condition of actions that no conductor has in hand: they wait, or their lease has ended."""
+    """Return the SQL condition for actions that no conductor works on: they are queued, or their lease has expired."""
     return and_(is_open_action(table), or_(
         table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock)))
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Yield conditions for actions whose hosts are below their limits and have a share left. The full hosts are
-    parameters."""
+    """Yield SQL conditions for actions whose hosts have reached neither their limits nor the holder's share. Parameters
+    of the statement name the full hosts."""
     full: Any = bindparam("full", expanding=True)
     hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
     hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
@@ -323,8 +323,8 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
     """Renew the leases of *holder*; return the ids of its actions that were cancelled.
 
-    *numbers*: renew only these. The holder does not know the actions whose lease answer was lost; they are left to
-    others.
+    *numbers*: renew only these. When the reply to a lease was lost, *holder* does not know that it has the action: this
+    lease expires, and another conductor takes the action over.
     """
     mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
@@ -338,7 +338,7 @@ def end_action_row(connection: Connection, number: int, holder: str, state: str 
                    args: str | None = None) -> bool:
     """Mark the action as ended; return ``False`` when another holder has it or it has ended already.
 
-    *args*: the arguments to keep, where the action keeps fewer than it has.
+    *args*: JSON text that replaces the stored arguments, such as the arguments without a password.
     """
     changes = {} if message is None else {"message": message}  # keep the warning of the request
     changes |= {} if args is None else {"args": args}
@@ -348,20 +348,20 @@ def end_action_row(connection: Connection, number: int, holder: str, state: str 
 
 
 def append_action_warning(connection: Connection, number: int, text: str) -> None:
-    """Append *text* to the action's message: a warning about something that its host did."""
+    """Append *text*, a warning about the outcome, to the action's message."""
     connection.execute(update(actions).where(actions.c.id == number).values(
         message=func.coalesce(actions.c.message + " ", "") + text))
 
 
 def is_cancelled(connection: Connection, number: int) -> bool:
-    """Return whether the action was cancelled. This transaction has changed its row, so no client can cancel it
-    meanwhile."""
+    """Return whether the action was cancelled. Call this after changing the action's row in the same transaction: then
+    no client can cancel it before the transaction ends."""
     return bool(connection.execute(select(actions.c.cancel).where(actions.c.id == number)).scalar())
 
 
 def holds_action_lease(connection: Connection, number: int, holder: str) -> bool:
-    """Return whether *holder* still has the action. In a ``write``, no other holder takes it before the transaction
-    ends."""
+    """Return whether *holder* still has the action. In a ``write`` transaction this also locks the row: no other holder
+    can take the action before the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
@@ -435,12 +435,12 @@ def end_event_row(connection: Connection, event: int, result: str, host: str | N
 
 
 def password_argument(password: str | None) -> Mapping[str, str]:
-    """Return the argument that carries a *password* for the guest; empty without one."""
+    """Return the action argument with the new *password* of the guest; an empty mapping without a password."""
     return {ADMIN_PASS: password} if password else {}
 
 
 def strip_password_argument(args: str) -> str | None:
-    """Return the arguments of an action, JSON text, without its password; ``None`` when they contain none."""
+    """Return *args*, the JSON text of an action's arguments, without the password; ``None`` when they contain none."""
     if f'"{ADMIN_PASS}"' not in args:
         return None
     remaining: dict[str, Any] = {name: value for name, value in orjson.loads(args).items() if name != ADMIN_PASS}
@@ -448,14 +448,14 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Let the queued actions of a server be leased immediately. While an evacuation waits for its turn, they end when
-    their host does not answer."""
+    """Make the delayed actions of a server leasable immediately, when an evacuation is queued after them: then they
+    fail if the host does not answer, instead of waiting for it."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 
 
 def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
-    """Return whether an evacuation of the server waits for its turn."""
+    """Return whether an evacuation of the server is in the queue and has not started."""
     return connection.execute(select(actions.c.id).where(
         actions.c.server_id == server_id, actions.c.action == "evacuate", actions.c.state == "queued").limit(
         1)).first() is not None

@@ -57,7 +57,7 @@ def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: 
 
 def has_due_notifications(database: Database, connection: Connection, outbox: Outbox, receiver: str,
                           holder: str) -> bool:
-    """Return whether *holder* may have something to send to *receiver* now."""
+    """Return whether notifications for *receiver* may wait that *holder* may send now."""
     waiting, clock = outbox.waiting, database.clock()
     mine = outbox.receivers.c
     closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
@@ -90,8 +90,8 @@ def complete_notification_batch(database: Database, outbox: Outbox, receiver: st
                                 problem: str | None = None) -> None:
     """Remove the *sent* notifications of *receiver* and release its lease.
 
-    *problem*: why the receiver did not accept the next one. It then gets a pause, longer with each failure since the
-    last success.
+    *problem*: why the receiver did not accept the next notification. Then nothing is sent to it for a while, longer
+    with each failure since the last success.
     """
     mine = outbox.receivers
     with database.write() as connection:

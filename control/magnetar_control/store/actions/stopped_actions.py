@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Actions stopped from outside. Running actions are cancelled, and most queued ones are dropped.
+"""The stopping of actions by other requests: running actions are cancelled, and most queued ones are dropped.
 
 Stop actions before locking the server's row: a conductor that ends an action locks the action's row first, too.
 """
@@ -38,8 +38,8 @@ _RESET, _NAMED = actions.c.action.not_in(GOING), actions.c.action.in_(bindparam(
 def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool = False) -> list[StoppedAction]:
     """Cancel the running actions of a server that is being deleted, and drop the queued ones except ``OWING``.
 
-    *stays*: the server is soft-deleted, so keep the actions of ``LEFT_BEHIND``, which release what they have reserved.
-    Return the dropped actions that had started: no conductor reports their end.
+    *stays*: the server is only soft-deleted, so also keep the actions of ``LEFT_BEHIND``, which release what they have
+    reserved. Return the dropped actions that had started: no conductor reports their end.
     """
     return _stop(connection, true(), LEFT_BEHIND if stays else OWING, DELETED, server=server_id)
 
@@ -74,8 +74,8 @@ def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, 
 
 def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str,
           **parameters: Any) -> list[StoppedAction]:
-    """Cancel the running actions that match *which* and the queued ones in *taken*; drop the other queued ones with the
-    message *why*.
+    """Cancel the running actions that match *which*, and drop the queued ones with the message *why*. Queued actions
+    named in *taken* are marked as cancelled, but stay in the queue.
 
     A server whose rebuild has not started gets its earlier image columns back. Return the dropped actions that had
     started.

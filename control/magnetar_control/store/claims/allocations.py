@@ -156,12 +156,13 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None,
                          isolate: bool = False) -> bool:
     """Set the resources that the consumer holds on the host: *amounts*, PCI *devices* by alias, and *resources* of
-    classes in ``inventories``. With *cell_id*, also map the server to that cell.
+    classes in ``inventories``. A resize calls this again with the new amounts. With *cell_id*, also map the server to
+    that cell.
 
     *owner*: of a consumer that is no server; it does not count as a server. *nics*, *isolate*: see
     ``nic_bandwidth.WantedResources``; NICs get their places here, and keep the present ones when *nics* is ``None``.
     Return ``False``, with nothing changed, when the host has too little left or is gone, or when the group's policy
-    does not allow it; unless *anyway*, also when the host is disabled or forced down. A resize changes a claim."""
+    does not allow it; unless *anyway*, also when the host is disabled or forced down."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
@@ -194,10 +195,10 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
 
 def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
                           desired_resources: Callable[[], WantedResources]) -> bool:
-    """Set the classes of ``inventories`` and the PCI devices that the server holds on the host.
+    """Change a server's claim on the host: its amounts of classes in ``inventories``, and its PCI devices.
 
-    *desired_resources* is called after the row is locked, so that the last of several concurrent calls uses the newest
-    data. Return ``False``, with nothing changed, when too little is left or nothing is held.
+    *desired_resources* is called after the claim's row is locked, so that the last of several concurrent calls uses the
+    newest data. Return ``False``, with nothing changed, when too little is left or the server has no claim there.
     """
     me = {"consumer": consumer_id, "host": host_id}
     claim_row = connection.execute(_HELD, me).one_or_none()
@@ -215,7 +216,7 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Return the columns for settled resources; with *placed*, also the places of NICs."""
+    """Return the columns of ``allocations`` for *settled*; with *placed*, also the places of NICs."""
     texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -273,7 +274,7 @@ def fetch_host_claims(connection: Connection, host_id: str) -> list[ClaimRow]:
 
 
 def fetch_device_claims(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str, list[ClaimRow]]:
-    """Return the allocations with PCI devices by host, of these hosts or of all."""
+    """Return the allocations with PCI devices, by host. *host_ids*: only of these hosts; all by default."""
     query = select(allocations).where(literal_column(HAS_DEVICES)).order_by(allocations.c.consumer_id)
     if host_ids is not None:
         query = query.where(allocations.c.host_id.in_(list(host_ids)))
@@ -327,10 +328,11 @@ def release_consumer_claims(connection: Connection, consumer_id: str, host_id: s
 
 
 def move_claims_to_migration(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
-    """Make the migration the consumer of the server's claims on the source *host_id*; return whether it is.
+    """Make the migration the consumer of the server's claims on the source *host_id*; return whether the migration has
+    them now.
 
-    Call this before the target is claimed for the server. A repeated call does nothing, which makes a resize on the
-    same host safe, too.
+    Call this before claiming the target for the server. A repeated call does nothing, which also makes a resize on the
+    same host safe.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
     if connection.execute(theirs).first():
@@ -355,15 +357,15 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
 
 
 def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the changed classes by name: the new amount, and the difference from *had*."""
+    """Return the resource classes whose amounts differ from *had*, by name: the new amount, and the difference."""
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
             if (n := resources.get(name, 0) - had.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           anyway: bool = True) -> bool:
-    """Raise the host's counters, and the counters of *other* classes: (new amount of the consumer, increase). Return
-    ``False``, with nothing changed, when too little of one is left."""
+    """Raise the host's counters by *more* and *servers*. *other*: by resource class, the consumer's new amount and the
+    increase. Return ``False``, with nothing changed, when the host has too little left."""
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         return False
     done: list[tuple[str, int]] = []
@@ -383,13 +385,14 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
 
 
 def raise_parameters(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
-    """Return the parameters of ``RAISE``."""
+    """Return the parameters of the statement ``RAISE``."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "anyway": anyway}
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
-    """Return whether the group's policy allows the server on the host now. Claims of one group are serialised."""
+    """Return whether the group's policy allows the server on the host now. Transactions that claim for the same group
+    wait for each other."""
     if group.policy not in ("affinity", "anti-affinity"):
         return True
     connection.execute(select(server_groups.c.id).where(server_groups.c.id == group.id).with_for_update())
@@ -403,10 +406,10 @@ def _allowed(connection: Connection, group: Group, server_id: str, host_id: str)
 
 
 def join_migration_claims(connection: Connection, server_id: str, migration_id: str, host_id: str) -> None:
-    """Move the claims of the migration on the host to the server, and add them to the server's own.
+    """Add the migration's claims on the host to the server's claims there.
 
-    Nothing else is claimed, so the host cannot refuse this, even when it has less to give now; nor can it refuse a
-    smaller claim afterwards. PCI devices in both claims are the same devices.
+    The sum does not change, so this succeeds even when the host's limits were lowered since, and so does a smaller
+    claim afterwards. PCI devices in both claims are the same devices.
     """
     query = select(allocations).where(allocations.c.host_id == host_id, allocations.c.consumer_id.in_(
         (server_id, migration_id))).order_by(allocations.c.consumer_id).with_for_update()
@@ -432,9 +435,9 @@ def join_migration_claims(connection: Connection, server_id: str, migration_id: 
 def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb: int) -> bool:
     """Set the GiB of disk that a server holds on the host with this name; its other claims stay.
 
-    Return ``False``, with nothing changed, when the host has less left. A server without a claim, such as a server that
-    an operator has brought in, gets none here: the audit takes care of it. For a ``write`` transaction of the API
-    database.
+    Return ``False``, with nothing changed, when the host has too little disk left. Do nothing for a server without a
+    claim, such as one that an operator has imported: the audit creates its claim. For a ``write`` transaction of the
+    API database.
     """
     mine = select(allocations.c.host_id, allocations.c.disk_gb).join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(
@@ -452,9 +455,9 @@ def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb:
 
 
 def _insert_values(table: Table, *names: str) -> dict[str, BindParameter[Any]]:
-    """Return the values of columns of *table*: parameters for *names*, and the defaults of other columns, which
-    SQLAlchemy does not fill in here. Parameters have a prefix because SQLAlchemy would also set columns of ``hosts``
-    with the same name."""
+    """Return the values for an INSERT into *table*: parameters for the columns *names*, and the defaults of other
+    columns, which SQLAlchemy does not fill in here. Parameters have a prefix because SQLAlchemy would also set columns
+    of ``hosts`` with the same name."""
     defaults = {column.name: column.default.arg for column in table.c
                 if isinstance(column.default, ScalarElementColumnDefault) and column.name not in names}
     return {**{name: bindparam(f"own_{name}", type_=table.c[name].type) for name in names},

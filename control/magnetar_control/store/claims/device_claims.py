@@ -18,15 +18,15 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The devices of a host (*there*), and the devices that servers hold (*had*)."""
+    """The PCI devices of a host (*there*), and those of them that servers hold (*had*)."""
 
     there: Sequence[pci.DevicePool]
     had: Counts
 
 
 def lock_device_room(connection: Connection, host_id: str, without: Sequence[str] = ()) -> DeviceRoom | None:
-    """Lock the host's row and return its devices; ``None`` when the host is gone. *without*: servers whose devices do
-    not count."""
+    """Lock the host's row and return its devices; ``None`` when the host is gone. *without*: servers whose devices
+    count as free."""
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
     if info is None:
         return None
@@ -40,8 +40,8 @@ def lock_device_room(connection: Connection, host_id: str, without: Sequence[str
 
 
 def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
-    """Return whether the host has enough devices for the servers in *requested*. Devices that a server already holds
-    there stay its own."""
+    """Return whether the host has enough devices for the servers in *requested*. A server keeps the devices that it
+    already holds on the host, so only further ones must be free."""
     more = [{alias: count - room.had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
             for server, devices in requested.items()]
     if not any(count > 0 for counts in more for count in counts.values()):
@@ -50,7 +50,7 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough devices for the already written claims in *claimed*, by server. Locks the
-    host's row."""
+    """Return whether the host has enough devices for the claims in *claimed*, by server, which are already in the
+    database. Locks the host's row."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

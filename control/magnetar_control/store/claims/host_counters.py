@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The counters of hosts, compared with the claims that they count."""
+"""The audit of the hosts' counters of claimed resources against the claims."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .allocations import RESOURCES
 
 
 class Difference(NamedTuple):
-    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each, or the
-    amount of a ``resource_class``."""
+    """A host whose counters differ from its allocations. ``counted``, ``held``: ``(vcpus, memory_mb, disk_gb, pcpus,
+    servers)``, or the amount of a ``resource_class``."""
 
     host: str
     counted: tuple[int, ...]
@@ -66,7 +66,7 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
-    """Audit as ``audit_host_counters`` does, for the classes in ``inventories``. *names*: of the hosts, by id."""
+    """Audit as ``audit_host_counters`` does, for the classes in ``inventories``. *names*: names of the hosts, by id."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

@@ -88,8 +88,9 @@ def effective_inventory(row: InventoryRow) -> Inventory:
 
 
 def claim_inventory(connection: Connection, host_id: str, name: str, whole: int, more: int) -> bool:
-    """Raise the claimed amount of a class by *more* (which may be negative), for a consumer that then has *whole*.
-    Return ``False``, with nothing changed, when too little is left or one consumer may not have that amount."""
+    """Raise the claimed amount of the class *name* by *more*, which may be negative. *whole*: the consumer's amount
+    after that. Return ``False``, with nothing changed, when too little is left, or when a single consumer may not have
+    *whole*."""
     values = {"host": host_id, "name": name, "whole": whole, "more": more}
     return connection.execute(_TAKE, values).rowcount == 1 or more <= 0
 
@@ -97,7 +98,7 @@ def claim_inventory(connection: Connection, host_id: str, name: str, whole: int,
 def fetch_inventory_rows(connection: Connection,
                          host_ids: Collection[str] | None = None) -> dict[str, dict[str, InventoryRow]]:
     """Return rows by host and class, of these hosts or of all. A class that neither agent nor operator provides any
-    more is included while something is claimed."""
+    more is included as long as servers hold some of it."""
     query = _ROWS.where(_THERE).order_by(inventories.c.host_id, inventories.c.resource_class)
     if host_ids is not None:
         query = query.where(inventories.c.host_id.in_(list(host_ids)))
@@ -109,10 +110,11 @@ def fetch_inventory_rows(connection: Connection,
 
 def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
                             beginnings: Collection[str] = ()) -> dict[str, dict[str, int]]:
-    """Return the amounts that are available to a consumer of *amounts*, by host name and class.
+    """Return the unclaimed amounts of resource classes, by host name and class, for a consumer that requests *amounts*.
 
-    An amount is 0 where one consumer may not have the requested one. Included are the classes of *amounts*, and all
-    classes of network cards, by their prefixes in *beginnings*. Hosts without any of them are absent.
+    An amount is 0 where the inventory does not allow a single consumer the requested amount. Included are the classes
+    of *amounts*, and all classes whose names begin with one of *beginnings* (of network cards). Hosts without any of
+    them are absent.
     """
     query = select(hosts.c.name, inventories).join_from(inventories, hosts, hosts.c.id == inventories.c.host_id).where(
         or_(inventories.c.resource_class.in_(list(amounts)), *(
@@ -161,8 +163,8 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Write one source of an inventory and the resulting limits; delete the row when it has neither source nor
-    claims."""
+    """Write the fields of one *source* (``told`` by the agent, or the operator's ``own``) and the resulting limits;
+    delete the row when it has neither source nor claims."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

@@ -27,7 +27,7 @@ STEPS = 300
 
 
 class Asking(NamedTuple):
-    """A NIC that requests bandwidth.
+    """A request of one NIC for bandwidth.
 
     *id*: its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: by resource class. *devices*:
     the name of its kind of virtual functions (``pci.network_devices_name``), empty for other NICs. *place*: the known
@@ -42,7 +42,7 @@ class Asking(NamedTuple):
 
 
 class WantedResources(NamedTuple):
-    """The resources that a server requests on a host, as if hosts had no cards.
+    """The resources that a server requests on a host. Bandwidth is requested of physical networks, not of their cards.
 
     *resources*: amounts of classes in ``inventories``. *devices*: PCI devices. Both include the requests of NICs.
     *nics*: the NICs that request bandwidth. *isolate*: whether each NIC must have a different provider (Nova's
@@ -56,8 +56,8 @@ class WantedResources(NamedTuple):
 
 
 class SettledResources(NamedTuple):
-    """The resources that a server will hold on a certain host. *resources*, *devices*: including the amounts of its
-    cards. *places*: port to the place (``core.bandwidth``) of its bandwidth."""
+    """The resources that a server will hold on a certain host. *resources*, *devices*: bandwidth and virtual functions
+    are those of cards. *places*: port to the place (``core.bandwidth``) of its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -79,11 +79,12 @@ def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Asking,
 def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int], isolate: bool = False,
                          current_places: Mapping[str, str] | None = None,
                          gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
-    """Yield the ways to place the NICs' bandwidth, each as port to place. Cards with the most bandwidth left come
-    first.
+    """Yield the possible placements of the NICs' bandwidth, each as port to place. Cards with the most bandwidth left
+    come first.
 
     *free_amounts*: the unclaimed amount of each inventory of a host. *current_places*: port to the place that it keeps.
-    *gives*: whether the host has devices for a way, which may be incomplete. The search ends after ``STEPS`` steps.
+    *gives*: returns whether the host has the devices for a placement, possibly of only some NICs. The search ends after
+    ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
@@ -119,7 +120,7 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
 
 
 def requests_on_cards(nics: Iterable[Asking], names: Iterable[str]) -> list[Asking]:
-    """Return the NICs whose bandwidth comes from a card, on a host with inventories of these *names*."""
+    """Return those of *nics* whose bandwidth comes from a card, on a host with inventories of these *names*."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
@@ -134,8 +135,8 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
 
 def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
                                                                                          dict[str, int]]:
-    """Return the *desired* resources and devices, with the bandwidth and virtual functions of NICs moved to the cards
-    in *places* (by port)."""
+    """Return the resources and devices of *desired*, with the bandwidth and virtual functions of NICs replaced by those
+    of the cards in *places* (by port)."""
     resources, devices = dict(desired.resources), dict(desired.devices)
     for nic in desired.nics:
         place = places.get(nic.id, nic.network)
@@ -156,8 +157,8 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> SettledResources | None:
     """Return the resources that a consumer will hold on a host; ``None`` when the host has too few devices, or no card
-    with enough bandwidth. The server keeps the places that it has there. Locks the host's row when devices are
-    requested."""
+    with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the host's row when
+    devices are requested."""
     whole = SettledResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
         return whole
@@ -188,7 +189,7 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
 
 
 def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the places on cards of these servers: (port, name of a host) to place."""
+    """Return the places of these servers' NICs that are on cards: (port, name of the host) to place."""
     query = select(allocations.c.places, hosts.c.name).join(hosts, hosts.c.id == allocations.c.host_id).where(
         allocations.c.server_id.in_(list(server_ids)), allocations.c.places != "{}")
     return {(port, row.name): place for row in connection.execute(query)

@@ -54,18 +54,17 @@ class Bell:
         self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
 
     def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
-        """Wait as ``wait`` does, for at most *limit* seconds: for names that only this process rings."""
+        """Wait as ``wait`` does, but for the whole *limit* (seconds): for names that only this process rings."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)
 
 
 class Notifier:
-    """The sender of rings to other processes by NOTIFY, in its own thread.
+    """The thread that sends rings to other processes by NOTIFY.
 
-    It does not use the transaction that rings: PostgreSQL commits notifying transactions one after the other, across
-    all databases. A notification that fails is lost. *origin* distinguishes the process's own notifications from
-    others.
+    It uses a connection of its own, because PostgreSQL commits transactions with NOTIFY one after the other, across all
+    databases. A notification that fails is lost. *origin* distinguishes the process's own notifications from others.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

@@ -49,15 +49,16 @@ def match_pattern(kind: str, column: ColumnElement[Any], pattern: str) -> Column
 
 
 def match_wildcards(kind: str, column: ColumnElement[Any], parts: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that *column* is a text of these *parts*, see ``regex.parse_wildcards``."""
+    """Return the condition that the whole text in *column* matches the wildcard pattern *parts* (see
+    ``regex.parse_wildcards``)."""
     if kind == "sqlite":
         return column.op("GLOB", is_comparison=True)("".join(GLOB.get(part, part) for part in parts))
     return column.like("".join(LIKE.get(part, part) for part in parts), escape="\\")
 
 
 def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
-    """Return *column* for ORDER BY, with nulls first in ascending order. The order of a column without nulls does not
-    name them: PostgreSQL would not find it in an index."""
+    """Return *column* for ORDER BY, with nulls first in ascending order. A column that is never null gets no NULLS
+    clause: with one, PostgreSQL would not use its index."""
     ordered = column.desc() if descending else column.asc()
     if not nullable:
         return ordered
@@ -65,11 +66,11 @@ def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
 
 
 def keyset_condition(order: Order, values: Sequence[Any], *, nulls: bool = False) -> ColumnElement[bool]:
-    """Return the condition for rows after the row with *values*, or parameters for them, in *order*, whose last column
-    is unique. *nulls*: columns may be null, which sorts first.
+    """Return the condition for rows after the row with *values* (or parameters for them) in *order*, whose last column
+    must be unique. *nulls*: columns may be null, which sorts first.
 
-    Engines find the first such row in an index if all columns have one direction and are never null, because they
-    compare whole rows; otherwise by the first column, as far as it is never null."""
+    If all columns are never null and have one direction, the condition compares whole rows, so engines find the first
+    row in an index. Otherwise they use an index of the first column, if its value is not null."""
     known = not nulls and all(value is not None for value in values)
     if known and len({down for _column, down in order}) == 1:
         place = tuple_(*(value if isinstance(value, BindParameter) else literal(value, column.type)

@@ -98,16 +98,16 @@ def postgresql_now(plus: float = 0.0) -> Any:
 
 
 def advisory_lock(connection: Connection, *words: str) -> None:
-    """Wait for all other holders of the lock of these *words*, and hold it until the transaction ends, so that counts
-    under it stay true. Does nothing on SQLite, where only one transaction writes at a time."""
+    """Wait for the lock that *words* name, and hold it until the transaction ends, so that other holders cannot change
+    what is counted under it. Does nothing on SQLite, where only one transaction writes at a time."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
         connection.execute(_LOCK, {"number": number})
 
 
 class _Turn:
-    """A context manager that lets a few threads in at a time; see ``TURNS``. *places*: a queue with one item for each
-    thread that may enter."""
+    """A context manager that lets a limited number of threads in at a time; see ``TURNS``. *places*: a queue with one
+    item for each thread that may enter. *patience*: seconds after which a thread enters anyway."""
 
     __slots__ = ("mine", "patience", "places")
 
@@ -249,8 +249,9 @@ class Database:
         rung[name] = remote or rung.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
-        """Call *function* (idempotent) until it succeeds, for at most ``RETRY_FOR`` seconds. An error is retried when
-        *when* accepts it, by default when it is transient (``is_transient_error``)."""
+        """Call *function* (idempotent) until it succeeds, for at most ``RETRY_FOR`` seconds. After an error it is
+        called again if *when* returns true for the error, by default if the error is transient
+        (``is_transient_error``)."""
         again = when or is_transient_error
         deadline, pause = time.monotonic() + RETRY_FOR, 0.02
         while True:
@@ -297,8 +298,9 @@ class Database:
 
 
 class ChangeCheck:
-    """The question whether a database may have changed since it was last asked. On SQLite the times of the files answer
-    it; otherwise the answer is yes, as it is every *most* seconds. Ask before a read that may be spared."""
+    """A cheap check whether a database may have changed since the last check, to avoid needless reads. On SQLite it
+    compares the times of the files, and returns true at least every *most* seconds; on PostgreSQL it always returns
+    true."""
 
     def __init__(self, database: Database, most: float) -> None:
         self.database, self._most = database, most
@@ -336,8 +338,8 @@ def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
                           rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert rows, and return all rows that then have the same *key*. For several rows SQLAlchemy would compile a
-    RETURNING clause each time, which takes longer than a query."""
+    """Insert *rows*, and return all rows of the table with the same values of *key*. For several rows SQLAlchemy would
+    compile a RETURNING clause each time, which takes longer than a query."""
     if len(rows) == 1:
         return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)
@@ -357,8 +359,8 @@ def _select_by_keys(key: Column[Any]) -> Any:
 
 @cache
 def _insert_statement(kind: str, table: Table) -> Any:
-    """Return the statement of ``insert_if_absent``, built once. Without the option SQLAlchemy does not preserve
-    psycopg's row count of an INSERT: it would be -1."""
+    """Return the statement of ``insert_if_absent``, built once. Without the option ``preserve_rowcount``, SQLAlchemy
+    returns -1 as psycopg's row count of an INSERT."""
     return INSERT[kind](table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
@@ -369,14 +371,14 @@ def is_transient_error(error: DBAPIError) -> bool:
 
 
 def is_transaction_conflict(error: DBAPIError) -> bool:
-    """Return whether PostgreSQL rolled the transaction back because of another one: they waited for each other, a
-    referenced row was removed meanwhile, or the other one has inserted the same row."""
+    """Return whether PostgreSQL rolled the transaction back because of another one: a deadlock or serialization
+    failure, a referenced row that was removed meanwhile, or a row that the other one has inserted."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return state[:2] == "40" or state in (REFERRED, TWICE)
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether *error* says that a disk is full: the disk of a database, or another one."""
+    """Return whether *error* says that a disk is full, the database's or another one."""
     if isinstance(error, DBAPIError):
         cause = error.orig
         return getattr(cause, "sqlstate", None) == FULL or getattr(cause, "sqlite_errorcode", 0) in (

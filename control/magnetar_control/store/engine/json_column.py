@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A type of columns whose documents are read and written as Python's objects."""
+"""A column type for JSON documents, which Python code reads and writes as objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 class JsonColumn(TypeDecorator[Any]):
     """A column with JSON text, decoded in each row and encoded in each statement; ``None`` is null.
 
-    For tables that few requests read. Servers' and hosts' rows decode at the first use instead (``rows.py``), and their
-    lists pass the text through. Comparisons with another expression of SQL need the text: ``type_coerce`` to ``Text``.
+    For tables that few requests read. Rows of servers and hosts decode their documents at the first use instead
+    (``engine.rows``), and lists of servers pass the text through. Comparisons with another SQL expression need the
+    text: ``type_coerce`` to ``Text``.
     """
 
     impl = Text

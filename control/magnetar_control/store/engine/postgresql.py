@@ -30,12 +30,12 @@ OLD = 1800
 
 
 class Hangs(psycopg.OperationalError):
-    """The database has not answered within the time limit."""
+    """The error for a database that has not answered within the time limit."""
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """A connection that closes itself when a statement exceeds its limit: the kernel of a stopped server keeps
-    connections alive."""
+    """A connection that closes itself when a statement exceeds its limit. TCP alone does not notice a stopped server
+    process: its kernel keeps connections alive."""
 
     limit = math.inf
     breaker: CircuitBreaker
@@ -69,8 +69,8 @@ class LimitedConnection(psycopg.Connection[Any]):
         return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
 
     def send(self, query: Any, parameters: Any) -> psycopg.Cursor[Any]:
-        """Send a query as ``execute`` does, and return its cursor without waiting for the answer. Nothing else may use
-        the connection until ``receive`` has."""
+        """Send a query as ``execute`` does, and return its cursor without waiting for the answer. Do not use the
+        connection for anything else until ``receive`` has returned."""
         self._sends = True
         try:
             return self.execute(query, parameters)
@@ -78,14 +78,14 @@ class LimitedConnection(psycopg.Connection[Any]):
             self._sends = False
 
     def receive(self) -> None:
-        """Wait for the answer to the query of ``send``. Raises as ``execute``."""
+        """Wait for the answer to the query of ``send``. Raises the errors of ``execute``."""
         rest, self._rest = self._rest, None
         if rest is not None:
             self.wait(rest)
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """Run *gen*, which psycopg wakes every 0.1 s, for at most *seconds*. With *refused*, stop waiting when the
-        database hangs."""
+        """Run *gen*, psycopg's generator, which resumes at least every 0.1 s, for at most *seconds*. With *refused*,
+        stop waiting when the database hangs."""
         began = time.monotonic()
         try:
             awaited = next(gen)
@@ -103,7 +103,7 @@ class LimitedConnection(psycopg.Connection[Any]):
 
 
 def _resume(gen: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Run *gen* from where it waits for *awaited*."""
+    """Continue the generator *gen*, which has already yielded *awaited*."""
     try:
         while True:
             awaited = gen.send((yield awaited))
@@ -134,12 +134,12 @@ class _Cursor(psycopg.Cursor[Any]):
 
     @property
     def description(self) -> Any:
-        """See PEP 249."""
+        """Return the descriptions of the columns (PEP 249)."""
         return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
 
 
 def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
-    """Create the engine. Its pool is LIFO: the connection that was used last has most statements prepared."""
+    """Create the engine. Its pool is LIFO, because the connection that was used last has most statements prepared."""
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=OLD, pool_use_lifo=True,
                          hide_parameters=True,  # passwords and keys are among them, and errors are logged
                          connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Queries of frequent requests, which are compiled once and executed by the driver: SQLAlchemy's steps around a
-statement and its rows take longer than SQLite's answer."""
+"""Frequent queries, compiled once by SQLAlchemy and executed by the driver: SQLAlchemy's steps around a statement and
+its rows take longer than SQLite's answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Processor = Callable[[Any], Any] | None
 
 
 class PreparedQuery:
-    """A query for few or all rows of a page. Its parameters are single values: no expanding list. *values*: the
-    parameters of a query that is executed with these only, and may have lists.
+    """A query whose result is read as a whole. Its parameters are single values: no expanding list. *values*:
+    parameters of a query that is only executed with these; they may be lists.
 
-    Rows are named tuples with the values of SQLAlchemy's rows, and errors are SQLAlchemy's. It executes the statement
-    itself where an engine has listeners.
+    Rows are named tuples with the same values as SQLAlchemy's rows, and errors are SQLAlchemy's. If an engine has
+    listeners, SQLAlchemy executes the statement.
     """
 
     def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:
@@ -32,7 +32,7 @@ class PreparedQuery:
         self._compiled: dict[str, _Compiled] = {}
 
     def all(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
-        """Return all rows. Raises as ``Connection.execute``."""
+        """Return all rows. Raises the errors of ``Connection.execute``."""
         compiled = self._compiled_for(connection)
         if connection.engine._has_events:  # noqa: SLF001
             return list(map(compiled.make, connection.execute(self.query, parameters)))
@@ -46,19 +46,19 @@ class PreparedQuery:
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]] | None:
         """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows. Return
-        ``None`` if an engine has listeners. Both raise as ``Connection.execute``."""
+        ``None`` if the engine has listeners. Both raise the errors of ``Connection.execute``."""
         if connection.engine._has_events:  # noqa: SLF001
             return None
         return self._compiled_for(connection).send(connection, parameters)
 
     def first(self, connection: Connection, parameters: Mapping[str, Any]) -> Any | None:
-        """Return the first row; ``None`` without rows. Raises as ``Connection.execute``."""
+        """Return the first row; ``None`` without rows. Raises the errors of ``Connection.execute``."""
         rows = self.all(connection, parameters)
         return rows[0] if rows else None
 
 
 class _Compiled:
-    """A query in the words of one driver."""
+    """A query compiled for one dialect."""
 
     def __init__(self, query: Any, dialect: Dialect, fixed: Mapping[str, Any] | None) -> None:
         compiled: Any = query.compile(dialect=dialect)
@@ -83,7 +83,7 @@ class _Compiled:
         self._processors = [(at, processor) for at, processor in enumerate(processors) if processor is not None]
 
     def fetch(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
-        """Return the rows. Raises as ``Connection.execute``."""
+        """Return the rows. Raises the errors of ``Connection.execute``."""
         raw: Any = connection.connection.dbapi_connection
         values = self._values(parameters)
         with self._errors_of(connection, values):
@@ -106,7 +106,7 @@ class _Compiled:
         return receive
 
     def _values(self, parameters: Mapping[str, Any]) -> Any:
-        """Return the values for the driver."""
+        """Return *parameters* and the query's constant values in the form that the driver expects."""
         values = {**self._fixed, **parameters} if self._fixed else parameters
         if self._binders:
             values = {**values, **{name: bind(values[name]) for name, bind in self._binders.items()
@@ -115,7 +115,7 @@ class _Compiled:
 
     @contextlib.contextmanager
     def _errors_of(self, connection: Connection, values: Any) -> Iterator[None]:
-        """Raise the driver's errors as ``Connection.execute`` does."""
+        """Convert the driver's errors in the block to those of ``Connection.execute``."""
         try:
             yield
         except self._errors as error:

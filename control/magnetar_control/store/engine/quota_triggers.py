@@ -29,8 +29,8 @@ def counted_condition(row: str) -> str:
 
 
 def staying_condition(row: str) -> str:
-    """Return the SQL condition that the server *row* is counted in ``quota_usage``: it uses quota, and does not leave
-    its cell. Leaving servers are counted one by one, because another cell may have them already."""
+    """Return the SQL condition that the server *row* is counted in ``quota_usage``: it uses quota, and is not moving to
+    another cell. Moving servers are counted one by one, because the target cell may have them already."""
     return f"({counted_condition(row)} AND {row}.leaving IS NULL)"
 
 

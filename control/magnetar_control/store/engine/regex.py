@@ -208,7 +208,7 @@ class Pattern:
         return next_state
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """Return the states that can be reached from *numbers* without consuming a character."""
+        """Return the states that can be reached from the states *numbers* without consuming a character."""
         pending, reached = list(numbers), set()
         while pending:
             number = pending.pop()
@@ -225,7 +225,7 @@ class Pattern:
         return len(self._parts) - 1
 
     def _built(self, tree: Tree, then: int) -> int:
-        """Return the first state of *tree*, followed by the state *then*."""
+        """Add the states of *tree*, followed by the state *then*; return the first one."""
         self._size += 1
         if self._size > PARTS:
             raise PatternRefused(f"it has more than {PARTS} parts when its repeats are written out")
@@ -257,8 +257,8 @@ class Pattern:
 
 
 def parse_wildcards(text: str) -> list[str] | None:
-    """Return the parts of a whole text that the expression *text* matches somewhere: ``ANY_TEXT``, ``ANY_CHAR`` and
-    characters. ``None`` for an expression that is more than characters, dots, ^ at its start and $ at its end."""
+    """Return the expression *text* as a wildcard pattern for whole texts: a list of ``ANY_TEXT``, ``ANY_CHAR`` and
+    characters. Return ``None`` for an expression with more than characters, dots, ^ at its start and $ at its end."""
     anchored, inner = text.startswith("^"), text.removeprefix("^")
     parts, at, ended = [] if anchored else [ANY_TEXT], 0, False
     while at < len(inner):
@@ -278,10 +278,10 @@ def parse_wildcards(text: str) -> list[str] | None:
 
 @lru_cache(maxsize=100)
 def outline_wildcards(text: str) -> tuple[str, ...] | None:
-    """Return the parts of a wildcard pattern that accepts all texts in which the expression *text* matches, and others;
-    ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
+    """Return a wildcard pattern (see ``parse_wildcards``) that accepts at least all texts in which the expression
+    *text* matches; ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
 
-    Databases test it much faster than the expression, or find it in an index."""
+    Databases test the pattern much faster than the expression, or find it in an index."""
     tree = _Parser(text).parsed()
     trees = tree[1] if tree[0] == "all" else [tree]
     begins, ends = trees[0] == ("start",) if trees else False, trees[-1] == ("end",) if trees else False
@@ -295,7 +295,7 @@ def outline_wildcards(text: str) -> tuple[str, ...] | None:
 
 
 def _outline(tree: Tree) -> list[str]:
-    """Return the parts of texts that *tree* matches: any text for what is not the same in all of them."""
+    """Return the wildcard pattern for *tree*, with ``ANY_TEXT`` for the parts in which the matching texts differ."""
     kind = tree[0]
     if kind == "char":
         return [tree[2] or ANY_CHAR]
@@ -310,7 +310,7 @@ def _outline(tree: Tree) -> list[str]:
 
 @lru_cache(maxsize=100)
 def compile_search(text: str) -> Callable[[str], bool]:
-    """Return a function that says whether the expression *text* matches somewhere in its argument. Raises
+    """Return a function that returns whether the expression *text* matches somewhere in its argument. Raises
     ``PatternRefused``."""
     if SPECIAL.isdisjoint(text) and len(text) <= LONGEST:
         return lambda where: text in where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of tables as typed objects, whose documents are decoded when they are read first."""
+"""Rows of tables as typed objects, whose JSON documents are decoded at their first use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class DocumentColumn(Generic[T]):
-    """An attribute that decodes a column with JSON text, at its first use. *column*: its name, if the attribute has
-    another one. *kept*: false for a large document of rows that stay in memory: each use decodes it. Null is
-    ``None``."""
+    """An attribute of a row that decodes a column with JSON text at its first use; null is ``None``. *column*: the name
+    of the column, if the attribute has another one. *kept*: whether to keep the decoded document; false for large
+    documents of rows that stay in memory."""
 
     def __init__(self, column: str = "", *, kept: bool = True) -> None:
         self.column, self.kept = column, kept
