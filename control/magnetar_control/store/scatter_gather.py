@@ -39,7 +39,8 @@ Sent = Generator[None, None, list[Any]]
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
                    cell0: bool = False) -> dict[str, T | None]:
-    """Query every cell (cell0 only with *cell0*), including disabled ones, which only get no new servers.
+    """Call *question* with the database of every cell in parallel, including disabled cells (which only get no new
+    servers), and cell0 only with *cell0*.
 
     Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
     limit of ``statement_timeout``).
@@ -50,7 +51,8 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
-    """Query these cells as ``scatter_gather`` does. SQLite cells are queried one after the other, in this thread."""
+    """Call *question* with the databases of these cells, as ``scatter_gather`` does. SQLite cells are queried one after
+    the other, in this thread."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
@@ -66,8 +68,8 @@ def _seconds(timeout: float | None) -> float:
 
 def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
                   parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
-    """Return the rows of a query in these cells, as ``scatter_gather_cells`` does. *prepare*: returns the query for the
-    kind of an engine."""
+    """Return the rows of a query in each of these cells by cell id, as ``scatter_gather_cells`` does. *prepare*:
+    returns the query for the kind of an engine."""
     def rows(database: Database) -> list[Any]:
         with database.read() as connection:
             return prepare(database.kind).all(connection, parameters)
@@ -95,8 +97,8 @@ def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callab
 
 
 def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
-    """Send the query over a connection that is open; return its socket, and the answer to wait for. The answer is
-    ``None`` if a thread must ask: there is no such connection, or the database hangs."""
+    """Send the query over a connection that is open; return its socket, and a generator that receives the answer.
+    Return ``None`` as the answer if a thread must send the query: no connection is open, or the database hangs."""
     hangs = database.kind == "sqlite" or database.breaker.hangs
     connection = None if hangs else database.take_open_connection()
     if connection is not None:
@@ -111,8 +113,8 @@ def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any
 
 def _sent_query(database: Database, connection: Connection, query: PreparedQuery,
                 parameters: Mapping[str, Any]) -> Sent:
-    """Send the query, stop until the answer is there, and return its rows; end without a stop if the query cannot be
-    sent. A connection whose answer is not awaited is closed."""
+    """Send the query, yield once until the answer arrives, and return its rows. End without a yield if the query cannot
+    be sent. If the caller drops the generator before the answer, the connection is closed."""
     rows: list[Any] = []
     with database.breaker:
         try:
@@ -129,7 +131,8 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
-    """Return the rows of the cells that were *sent* a query, by the sockets, and remove them there."""
+    """Return the rows of the cells that were *sent* a query, by cell id, and remove these cells from *sent* (by
+    socket)."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:
@@ -149,7 +152,7 @@ def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: floa
 
 
 def _rows_of(answer: Sent, seconds: float) -> list[Any]:
-    """Return the rows of an answer that has begun to arrive, and may take *seconds*."""
+    """Return the rows of an answer that has begun to arrive; wait at most *seconds* for the rest."""
     rows: list[Any] = []
     with statement_timeout(seconds, refused=False):
         try:
@@ -160,14 +163,14 @@ def _rows_of(answer: Sent, seconds: float) -> list[Any]:
 
 
 def _give_up(answer: Sent, database: Database) -> list[Any]:
-    """Close the connection of a database that is late. Raises ``OperationalError``."""
+    """Close the connection of a database that did not answer in time. Raises ``OperationalError``."""
     database.breaker.late()
     answer.throw(hanging_database_error(database.name))
     return []
 
 
 def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:
-    """Return the rows of each cell; ``None`` for a cell that does not answer."""
+    """Return the rows of *question* in each cell; ``None`` for a cell that does not answer."""
     def rows(database: Database) -> Sequence[Row[Any]]:
         with database.read() as connection:
             return connection.execute(question).all()

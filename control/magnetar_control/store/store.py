@@ -56,12 +56,12 @@ class Store:
         self._where: dict[str, Database] = {}
 
     def where(self, server_id: str) -> Database | None:
-        """Return the cell database that had the server at its last lookup. Servers stay in their cells; a wrong answer
-        only costs a query."""
+        """Return the cell database that had the server at its last lookup. Servers seldom change their cell, and a
+        wrong answer only costs a query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Remember the database of a server for ``where``, except cell0, which servers leave."""
+        """Remember for ``where`` which database has a server; not for cell0, which servers leave soon."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
@@ -79,8 +79,8 @@ class Store:
         return self._cells
 
     def _warn(self) -> None:
-        """Warn about cells with a new database URL. It takes effect at the next start: working in both databases would
-        be worse."""
+        """Warn about open cells whose database URL was changed. The new URL takes effect at the next start, because
+        working in both databases would be worse."""
         moved = {cell.id: cell for cell in self._cells
                  if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
         for id in moved.keys() - self._moved:

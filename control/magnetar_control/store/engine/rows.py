@@ -35,7 +35,7 @@ class DocumentColumn(Generic[T]):
     def __get__(self, row: StoredRow, owner: type) -> T: ...
 
     def __get__(self, row: StoredRow | None, owner: type) -> Any:
-        """Return the document, and keep it in the row, where Python finds it before this function."""
+        """Return the document, and keep it in the row's ``__dict__``, where Python finds it next time."""
         if row is None:
             return self
         text = getattr(row.stored, self.column)
@@ -46,7 +46,7 @@ class DocumentColumn(Generic[T]):
 
 
 def annotated_columns(row_class: type) -> list[str]:
-    """Return the columns that a class of rows annotates itself, without those of its base class."""
+    """Return the columns that a class of rows annotates itself, without those of its base classes."""
     return [name for name, kind in get_annotations(row_class).items() if not kind.startswith("ClassVar")]
 
 
@@ -54,8 +54,8 @@ class StoredRow:
     """A row of a table, read-only. It may have only some of the table's columns; reading another one raises
     ``AttributeError``.
 
-    A subclass annotates the columns that it shows as they are, and has a ``DocumentColumn`` for each other one.
-    ``stored``: the database's row, where documents are still text: for what passes the text through.
+    A subclass annotates the columns that are not decoded, and has a ``DocumentColumn`` for each JSON column.
+    ``stored``: the row from the database, whose documents are still text, for code that passes the text through.
     """
 
     __slots__ = ("__dict__", "stored")
@@ -64,28 +64,28 @@ class StoredRow:
         self.stored = stored
 
     def __init_subclass__(cls) -> None:
-        """Make a property of each annotated column: one made by ``attrgetter`` runs no Python code."""
+        """Make a property of each annotated column, by ``attrgetter``: reading it runs no Python code."""
         for name in annotated_columns(cls):
             setattr(cls, name, property(attrgetter(f"stored.{name}")))
 
     @classmethod
     def optional(cls, stored: Row[Any] | None) -> Self | None:
-        """Return the row; ``None`` for no row."""
+        """Return the typed row of *stored*; ``None`` for ``None``."""
         return None if stored is None else cls(stored)
 
     @classmethod
     def several(cls, rows: Iterable[Row[Any]]) -> list[Self]:
-        """Return the rows of a result."""
+        """Return the typed rows of a result."""
         return list(map(cls, rows))
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return the row of column values that no table has, because they are not written yet or were removed."""
+        """Return a row of column values that are not in a table, because they are not written yet or were removed."""
         return cls(SimpleNamespace(**values))
 
     def undecoded(self) -> Self:
-        """Return the row without decoded documents, which would stay as long as this one: for a function that goes
-        through all servers of a cloud."""
+        """Return a copy without decoded documents, which stay in memory as long as their row. For loops over all
+        servers of a cloud."""
         return type(self)(self.stored)
 
     def column_values(self) -> dict[str, Any]:
@@ -93,13 +93,13 @@ class StoredRow:
         return {**self.stored._mapping}  # noqa: SLF001 - SQLAlchemy's name
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return the row with other values of some columns; documents as JSON text."""
+        """Return a copy with other values of some columns; documents as JSON text."""
         return self.of_values({**self.column_values(), **values})
 
 
 class SelectedRow(StoredRow):
-    """A row that has all columns of its class: ``selection`` makes the query of the class, so no reader finds a column
-    missing. A query of fewer columns has a class of its own, and a query of more columns a subclass.
+    """A row with all columns of its class. ``selection`` builds the query of the class, so no column is ever missing. A
+    query of fewer columns needs a class of its own, and a query of more columns a subclass.
 
     ``stored`` is a named tuple, whose attributes take a fifth of the time of SQLAlchemy's.
     """
@@ -115,7 +115,7 @@ class SelectedRow(StoredRow):
         self.stored = self._tuple._make(stored)
 
     def __init_subclass__(cls) -> None:
-        """Make a property of each column, and the named tuple of all."""
+        """Make a property of each column, and the named tuple of all columns."""
         super().__init_subclass__()
         documents = (value.column for value in vars(cls).values() if isinstance(value, DocumentColumn))
         cls.columns = (*cls.columns, *annotated_columns(cls), *documents)
@@ -123,17 +123,17 @@ class SelectedRow(StoredRow):
 
     @classmethod
     def selection(cls, table: Table, **others: ColumnElement[Any]) -> Select[Any]:
-        """Return the query of all rows. *others*: the columns that are not of *table*."""
+        """Return the query of all rows of *table*. *others*: the expressions of columns that are not in *table*."""
         return select(*(others[name].label(name) if name in others else table.c[name] for name in cls.columns))
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return the row of column values that no table has. Columns without a value have their default, or
+        """Return a row of column values that are not in a table. Columns without a value have their default, or
         ``None``."""
         return cls(values.get(name, cls.defaults.get(name)) for name in cls.columns)
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return the row with other values of some columns; documents as JSON text."""
+        """Return a copy with other values of some columns; documents as JSON text."""
         return type(self)(self.stored._replace(**values))
 
     def column_values(self) -> dict[str, Any]:

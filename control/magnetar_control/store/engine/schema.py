@@ -70,8 +70,8 @@ def upgrade_schema(database: Database, metadata: MetaData) -> bool:
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
-    """Create all tables of *metadata* with their triggers. A copy creates them, because SQLAlchemy's tables keep the
-    data that it computes for this."""
+    """Create all tables of *metadata* with their triggers. Uses a copy of *metadata*, because SQLAlchemy's table
+    objects would keep the data that it computes for this."""
     add_services()
     copy.deepcopy(metadata).create_all(connection, checkfirst=False)
     create_triggers(connection, metadata)
@@ -84,7 +84,7 @@ def add_services() -> None:
 
 
 def is_compared(_object: Any, name: str | None, kind: str, _reflected: bool, _other: Any) -> bool:
-    """Return whether an object belongs to the comparison of a database with the tables: all except indexes that only
+    """Return whether Alembic compares this object of the schema with the database: everything except indexes that only
     some databases have."""
     return not (kind == "index" and name in OPTIONAL_INDEXES)
 

@@ -50,8 +50,8 @@ def create_sqlite_engine(url: URL, pool: int, **how: Any) -> Engine:
 
 
 def commit_mark(path: str) -> tuple[float, ...] | None:
-    """Return a value that differs after each further commit to the file at *path*; ``None`` if that is uncertain: a
-    write a moment ago may be a commit that nobody can read yet."""
+    """Return a value that changes with every later commit to the file at *path*. Return ``None`` shortly after a write,
+    because its commit may not be readable yet."""
     marks: list[float] = []
     for name in (path, f"{path}-wal"):
         try:

@@ -46,8 +46,8 @@ def timestamp_columns() -> tuple[Column[Any], ...]:
 
 
 def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
-    """Return whether indexes of trigrams can be created: on PostgreSQL with its extension pg_trgm, which the owner of a
-    database may add if it is installed. Searches for a part of a name or address are slow without."""
+    """Return whether trigram indexes can be created: on PostgreSQL with the extension pg_trgm, which this function
+    creates if it is installed. Without them, searches for a part of a name or address are slow."""
     if bind is None or bind.dialect.name != "postgresql":
         return False
     try:
@@ -60,12 +60,13 @@ def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state:
 
 
 def creation_time(context: Any) -> Any:
-    """Return the time of creation of the row that is inserted, as the time of its last change."""
+    """Return ``created_at`` of the row that is being inserted, as the default of its ``updated_at``."""
     return context.get_current_parameters()["created_at"]
 
 
 def define_partial_index(name: str, *columns: str, where: str, **options: Any) -> Index:
-    """Return an index of the rows that the condition *where* accepts. Queries use it when they have that condition."""
+    """Return an index of only the rows that fulfil the condition *where*. Engines use it for queries with that
+    condition."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where), **options)
 
 

@@ -22,7 +22,7 @@ _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout"
 
 
 class _Timeout:
-    """A context manager that sets the context variable."""
+    """The context manager of ``statement_timeout``."""
 
     __slots__ = ("token", "value")
 
@@ -59,7 +59,7 @@ def fails_fast() -> bool:
 
 
 class CircuitBreaker:
-    """The memory of whether a database hangs. Its ``with`` block surrounds each query.
+    """A record of whether a database hangs. Its ``with`` block surrounds each query.
 
     A database hangs when a caller has timed out and no caller was answered since, or when many callers wait and none
     was answered recently. Then one statement is let through from time to time; its answer closes the circuit.
@@ -72,7 +72,7 @@ class CircuitBreaker:
 
     @property
     def hangs(self) -> bool:
-        """Whether waiting for an answer is useless."""
+        """Whether the database hangs."""
         return self._late or (self._waiting >= MANY and time.monotonic() - self._answered > SILENT)
 
     def late(self) -> None:
@@ -80,7 +80,8 @@ class CircuitBreaker:
         self._late, self._tried = True, time.monotonic()
 
     def refuses(self) -> bool:
-        """Return whether no further statement may be tried now."""
+        """Return whether no statement may be tried now. When the database hangs, this is false once in a while, for a
+        trial."""
         with self._lock:
             if not self.hangs:
                 return False
@@ -103,5 +104,5 @@ class CircuitBreaker:
 
 
 def hanging_database_error(name: str) -> OperationalError:
-    """Return the error for a database that hangs and is not asked."""
+    """Return the error that is raised without a query to a database that hangs."""
     return OperationalError("", {}, TimeoutError(f"database {name} does not answer, and is asked again in a moment"))

@@ -75,7 +75,7 @@ def insert_aggregate_row(connection: Connection, name: str, metadata: Mapping[st
 
 
 def update_aggregate_row(connection: Connection, id: int, **values: Any) -> None:
-    """Set the name or the metadata."""
+    """Set the name or the metadata of an aggregate."""
     if "metadata" in values:
         values["metadata"] = json_text(values["metadata"])
     connection.execute(update(aggregates).where(aggregates.c.id == id).values(updated_at=utc_now(), **values))

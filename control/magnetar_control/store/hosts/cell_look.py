@@ -18,9 +18,9 @@ from .host_leases import NOT_REFUSED
 
 
 class CellLook(NamedTuple):
-    """The hosts of a cell. *up*: the hosts with a recent heartbeat, and its ``metrics`` and ``images``. *io_ops*: see
-    ``io_ops``. *flavors*: see ``flavor_names``; ``None`` when no caller needs them. *refused*: the hosts that are
-    refused."""
+    """The state of a cell's hosts. *up*: the hosts with a recent heartbeat, and its ``metrics`` and ``images``.
+    *io_ops*: see ``io_ops``. *flavors*: see ``flavor_names``; ``None`` when no caller needs them. *refused*: the hosts
+    whose agents' reports are refused."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]

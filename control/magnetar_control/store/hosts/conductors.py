@@ -35,11 +35,12 @@ def remove_conductor_row(database: Database, holder: str) -> None:
 
 
 def fetch_conductor_rows(connection: Connection) -> Sequence[Any]:
-    """Return rows (name, seen_at of the last heartbeat), by name."""
+    """Return the name of each conductor and the time of its last heartbeat (``seen_at``), by name."""
     return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
         conductors.c.name).order_by(conductors.c.name)).all()
 
 
 def remove_conductors_named(connection: Connection, name: str) -> int:
-    """Remove the rows of a name; return how many. Running conductors come back with their next heartbeat."""
+    """Remove the rows of all conductors called *name*; return how many. A running conductor inserts its row again with
+    its next heartbeat."""
     return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Leases of the watch over hosts, and heartbeats: for all hosts of a conductor in a few statements.
+"""Heartbeats of hosts, and the leases by which one conductor at a time watches a host: for all hosts of a conductor in
+a few statements.
 
 A host counts as up from a heartbeat. An evacuation begins only at a host that is not up (``services.is_host_heard``),
 so a heartbeat is written in one transaction with the check for evacuations that have begun."""
@@ -34,8 +35,9 @@ _PROBLEM = update(host_states).where(host_states.c.host == bindparam("name")).va
 
 
 class Renewal(NamedTuple):
-    """The hosts of one renewal. *up*: their heartbeats are written. *evacuated*: they are not up until servers that
-    were evacuated from them are removed. *lost*: another conductor watches them, or they have no row."""
+    """The result of ``renew_host_leases``. *up*: hosts with a new heartbeat in the database. *evacuated*: hosts that
+    are not up until servers that were evacuated from them are removed. *lost*: hosts that another conductor watches, or
+    that have no row."""
 
     up: frozenset[str]
     evacuated: frozenset[str]
@@ -43,7 +45,7 @@ class Renewal(NamedTuple):
 
 
 class _Statements(NamedTuple):
-    """The statements for one engine. Parameters: ``names`` of hosts, ``holder``, and the times of ``_times``."""
+    """The statements for one engine. Their parameters are those of ``_parameters``."""
 
     known: Any
     free: Any
@@ -54,7 +56,7 @@ class _Statements(NamedTuple):
 
 @cache
 def _statements(kind: str) -> _Statements:
-    """Return the statements. The names are one parameter, however many they are."""
+    """Return the statements. All names of hosts are one parameter, so the text does not depend on their number."""
     sqlite = kind == "sqlite"
     now, until = (bindparam("now"), bindparam("until")) if sqlite else (postgresql_now(), postgresql_now(LEASE))
     named: ColumnElement[bool] = host_states.c.host.in_(
@@ -78,7 +80,7 @@ def _parameters(database: Database, holder: str, names: Iterable[str]) -> dict[s
 
 
 def take_host_leases(database: Database, holder: str, names: Collection[str]) -> frozenset[str]:
-    """Take the leases of those hosts *names* that no other conductor watches, and return these hosts."""
+    """Lease those hosts in *names* that no other conductor watches, and return them."""
     statements = _statements(database.kind)
     if not names:
         return frozenset()
@@ -102,8 +104,8 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
     """Renew the leases of hosts that *holder* watches, and write heartbeats of the hosts *heard*.
 
-    *heard*: by host, the uuids of the evacuations from it that are handled already. *silent*: hosts without a
-    heartbeat. *problems*: by host, why it is not up. *reports*: by host, the report with its heartbeat."""
+    *heard*: by host, the uuids of those evacuations from it whose servers are already removed. *silent*: hosts without
+    a heartbeat. *problems*: by host, why it is not up. *reports*: by host, the report that its heartbeat contained."""
     statements, names = _statements(database.kind), {*heard, *silent, *problems}
     if not names:
         return Renewal(frozenset(), frozenset(), frozenset())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Objects of the cloud that hosts have, and must remove after their deletion: networks, exports of volumes.
+"""Objects of the cloud on hosts, which hosts must remove after the objects' deletion: networks, exports of volumes.
 
-A row is inserted before the object is put on the host. The transaction that deletes the object sets ``due``; a
-conductor then removes it from the host (``conductor.hosts.host_removals``), or does so when the host is back.
+A row is inserted before the object is created on the host. The transaction that deletes the object sets ``due``; a
+conductor then removes it from the host (``conductor.hosts.host_removals``), as soon as the host is up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ AT_ONCE = 100
 
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Record that *host* has the object *key* of the agents' kind *noun*. *due*: the host must remove it."""
+    """Record that *host* has the object *key*. *noun*: the agents' name for its kind. *due*: whether the host must
+    remove it now."""
     if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
@@ -36,7 +37,7 @@ def fetch_removal_hosts(connection: Connection) -> list[str]:
 
 
 def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return nouns and keys of the first objects that *host* must remove."""
+    """Return noun and key of the first objects that *host* must remove."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
 
@@ -47,5 +48,5 @@ def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -
 
 
 def remove_host_removals(connection: Connection, host: str) -> None:
-    """Remove all rows of a host that is itself removed."""
+    """Remove the rows of all objects on a host that leaves the cloud."""
     connection.execute(delete(table).where(table.c.host == host))

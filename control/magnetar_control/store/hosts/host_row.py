@@ -16,7 +16,7 @@ _TOTALS, _RESERVED, _USED, _LIMITS = (attrgetter(*(f"{name}{suffix}" for name in
 
 
 class ServiceHost(SelectedRow):
-    """The columns of a host that its compute service has. What its agent reports, most of a row, is not read."""
+    """The columns of a host that describe its compute service, without the agent's report, which is most of a row."""
 
     id: str
     number: int
@@ -46,7 +46,7 @@ class SizedHost(ServiceHost):
 
 
 class HealthHost(SelectedRow):
-    """The columns of a host that count for the health of its cell."""
+    """The columns of a host that decide about the health of its cell."""
 
     name: str
     cell_id: str
@@ -81,8 +81,8 @@ class DiskHost(SelectedRow):
 
 
 class HostSummary(NamedTuple):
-    """Name and id of a host, and columns of which one differs after the host or its cell has changed: whatever is not
-    here sets ``updated_at``."""
+    """Name and id of a host, and columns that show whether the host or its cell has changed: changes of all other
+    columns set ``updated_at``."""
 
     name: str
     id: str
@@ -164,7 +164,7 @@ class HostRow(HealthHost):
 
     @property
     def reserved(self) -> Amounts:
-        """The amounts that no server gets."""
+        """The amounts that are reserved for the host itself."""
         return Amounts._make(_RESERVED(self.stored))
 
     def own_ratio(self, name: str) -> float | None:

@@ -89,7 +89,7 @@ def fetch_host_page(connection: Connection, row_class: type[ServiceRow], *, limi
                     after: int | None = None, column: str | None = None,
                     values: Collection[Any] = ()) -> list[ServiceRow]:
     """Return at most *limit* hosts by number, after the number *after*, with the columns of *row_class*. *column*,
-    *values*: only hosts with one of these values there."""
+    *values*: only hosts with one of *values* in *column*."""
     parameters = {"after": after, "values": list(values)}
     query = _page(row_class.columns, after is not None, column).limit(limit)
     return row_class.several(connection.execute(query, parameters))
@@ -114,29 +114,31 @@ def fetch_disabled_hosts(connection: Connection) -> set[str]:
 
 
 def count_move_claims(connection: Connection) -> int:
-    """Return how many servers that move hold a second host, which is not disabled. ``servers`` of that host counts
-    them, too."""
+    """Return how many moving servers hold resources on a second, not disabled host. The counter ``servers`` of that
+    host includes them."""
     return int(connection.execute(_MOVES).scalar_one())
 
 
 def fetch_host_row(connection: Connection, name: str, *, lock: bool = False) -> HostRow | None:
-    """Return the host with this name or id; *lock* locks it until the transaction ends."""
+    """Return the host with this name or id; ``None`` when there is none. *lock* locks it until the transaction ends."""
     query = _NAMED.with_for_update(of=hosts) if lock else _NAMED
     return HostRow.optional(connection.execute(query, {"host": name}).one_or_none())
 
 
 def lock_host_rows(connection: Connection, ids: Collection[str]) -> None:
-    """Lock hosts, by uuid, until the transaction ends. The order is always the same, which avoids deadlocks."""
+    """Lock the rows of the hosts with these uuids until the transaction ends, always in the same order to avoid
+    deadlocks."""
     connection.execute(select(hosts.c.id).where(hosts.c.id.in_(list(ids))).order_by(hosts.c.id).with_for_update()).all()
 
 
 def child_provider_id(host_id: str, name: str) -> str:
-    """Return the uuid of the resource provider *name* below a host. It is derived from both, and stored nowhere."""
+    """Return the uuid of the resource provider *name* below a host. It is computed from *host_id* and *name*, and not
+    stored."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Return names in the form of a column such as ``own_traits``."""
+    """Return the JSON list of *names* that columns such as ``own_traits`` store."""
     return orjson.dumps(sorted(names)).decode()
 
 
@@ -207,13 +209,13 @@ def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
 
 
 def fetch_pci_aliases(connection: Connection) -> set[str]:
-    """Return the aliases of PCI devices that at least one host knows, whether or not it has such devices."""
+    """Return the aliases of PCI devices that agents report, including aliases without a device."""
     alias_texts = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
     return {name for text in alias_texts for name in text.strip(",").split(",")}
 
 
 def fetch_child_classes(connection: Connection) -> set[str]:
-    """Return the resource classes of providers below hosts."""
+    """Return the resource classes of all providers below hosts."""
     return {name for text in connection.execute(select(hosts.c.info)).scalars()
             for provider in orjson.loads(text).get("providers") or () for name in provider["inventories"]}
 

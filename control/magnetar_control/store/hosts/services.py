@@ -35,8 +35,8 @@ _BUSY: Any = select(_HOST, func.count()).where(
 
 @dataclass(frozen=True)
 class LastSeen:
-    """From one cell: when each host, and each conductor by name, was last seen, and whether it is up. *refused*: why
-    hosts are refused."""
+    """The last-seen times of the services of one cell. *hosts*, *conductors*: by name, the time and whether the service
+    is up. *refused*: by host, why its agent's reports are refused."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
@@ -65,14 +65,14 @@ class Service:
 
 
 def _late_time(database: Database, connection: Connection, silence: float) -> str:
-    """Return the time before which a service was last seen that is down now, by the database's clock."""
+    """Return the time *silence* seconds ago by the database's clock: a service that was last seen before is down."""
     late: str = connection.execute(select(database.clock(-silence))).scalar_one() \
         if database.kind == "postgresql" else database.clock(-silence)
     return late
 
 
 def _last_seen(database: Database, silence: float) -> LastSeen:
-    """Read from a cell when its services were last seen. A service is down after *silence* seconds without a
+    """Return when the services of a cell were last seen. A service is down after *silence* seconds without a
     heartbeat."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
@@ -82,7 +82,7 @@ def _last_seen(database: Database, silence: float) -> LastSeen:
 
 
 def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -> LastSeen:
-    """Read as ``_last_seen`` does, for the hosts *names* only."""
+    """Return the same as ``_last_seen``, but only for the hosts *names*."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
         host_rows = connection.execute(_SEEN_OF, {"names": names}).all()
@@ -91,7 +91,7 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
-    """Return what the *rows* of ``_SEEN`` and the conductors *working* say. A refused host is down."""
+    """Return the last-seen times from the *rows* of ``_SEEN`` and the conductors *working*. A refused host is down."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)
@@ -148,7 +148,7 @@ def is_host_heard(database: Database, connection: Connection, host: str, silence
 
 
 class ServerOnHost(NamedTuple):
-    """A server, and its host."""
+    """Id and name of a server, and the name of its host."""
 
     host: str
     id: str

@@ -20,8 +20,8 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress. *position*: in the slow pass over the cell; empty at its beginning. *action_id*: the last action
-    whose server was read as changed."""
+    """The progress of the audit. *position*: in the slow pass over the cell's servers; empty at its beginning.
+    *action_id*: the last action whose server was audited because the action may have changed it."""
 
     position: str
     action_id: int
@@ -34,7 +34,8 @@ def fetch_audit_mark(connection: Connection) -> AuditMark | None:
 
 
 def first_audit_mark(connection: Connection) -> AuditMark:
-    """Return the progress of a first audit: the pass begins, and reads the servers of all actions so far."""
+    """Return the progress at the start of the first audit: the slow pass begins, which covers the servers of all
+    actions so far."""
     return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
 
 

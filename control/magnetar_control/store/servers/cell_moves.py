@@ -36,7 +36,7 @@ from .server_row import ServerRow
 
 
 class LeavingRows(NamedTuple):
-    """All rows of a server in a cell."""
+    """All rows of a server in the cell that it leaves."""
 
     server: ServerRow
     actions: Sequence[ActionRow]
@@ -45,7 +45,7 @@ class LeavingRows(NamedTuple):
 
 
 def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
-    """Return the rows of a server that leaves."""
+    """Return all rows of a server that leaves the cell."""
     server = connection.execute(select(servers).where(servers.c.id == id)).one()
     server_actions = ActionRow.selection(actions).where(actions.c.server_id == id).order_by(actions.c.id)
     events = ActionEvent.selection(action_events).join_from(action_events, actions).where(
@@ -56,8 +56,9 @@ def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
 
 
 def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
-    """Insert the rows of a server from another cell; its running actions are queued here. Rows of an earlier departure
-    are replaced. Return ``False``, with nothing changed, when they have already arrived."""
+    """Insert the rows of a server from another cell; queue its running actions in this one. Rows that an earlier move
+    from this cell left behind are replaced. Return ``False``, with nothing changed, when the server's rows have already
+    arrived."""
     id, server = source_rows.server.id, source_rows.server.column_values()
     target_moves = connection.execute(select(servers.c.cell_moves).where(servers.c.id == id).with_for_update()).scalar()
     if target_moves is not None:
@@ -90,8 +91,8 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
-    """Return an action for the target cell. A running action gets one attempt: its open events end when it is leased
-    again."""
+    """Return the columns of an action for the target cell. A running action counts as one attempt, whose open events
+    end when the action is leased again."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)
@@ -101,7 +102,7 @@ def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
 
 
 def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tuple[str, str]]:
-    """Return the (id, target cell) of the servers whose copy is in the target cell."""
+    """Return (id, target cell) of those servers in *leaving* whose rows have arrived in the target cell."""
     copied: set[tuple[str, str]] = set()
     for cell in {row.leaving for row in leaving if row.leaving}:
         going = {row.id: row.cell_moves or 0 for row in leaving if row.leaving == cell}
@@ -113,7 +114,7 @@ def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tup
 
 
 def switch_server_mapping(connection: Connection, id: str, cell_id: str) -> None:
-    """Map the server to the cell that has its row. For a transaction of the API database."""
+    """Map the server to *cell_id*, where its rows are now. For a transaction of the API database."""
     connection.execute(update(server_mappings).where(
         server_mappings.c.server_id == id, server_mappings.c.cell_id != cell_id).values(cell_id=cell_id))
 

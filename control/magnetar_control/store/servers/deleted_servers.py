@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deleted servers: which they are, across all databases, and their final removal with actions, events, migrations and
+"""Deleted servers: finding them in all databases, and their final removal with actions, events, migrations and
 mappings, in small batches.
 
-A mapping is removed before the rows in the cell, which are found again when a process dies in between. Archived rows
-are on disk before they are removed: after a crash they may be in the archive twice.
+A mapping is removed before the rows in the cell: if the process dies in between, the next purge finds these rows again.
+Archived rows are on disk before they are removed: after a crash they may be in the archive twice.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def count_purgeable_servers(database: Database, cutoff: str) -> int:
 
 def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive: Path | None = None,
                           over: Callable[[], bool] = lambda: False) -> int:
-    """Remove the servers of *database* (a cell's) that were deleted before *cutoff*; return how many. *archive*: the
-    folder of files with one JSON object per line, to append them to. *over*: whether to stop early."""
+    """Remove the servers of *database* (a cell's) that were deleted before *cutoff*; return how many. *archive*: a
+    folder; the rows are first appended to its files, as one JSON object per line. *over*: returns whether to stop
+    early."""
     removed = 0
     while not over():
         with database.read() as connection:
@@ -81,7 +82,8 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = 
     deleted.
 
     *ids*: servers without a live row. A server is deleted when its row in its cell says so or, if the cell answers, its
-    mapping. *silent*: cells that are not queried; cells that do not answer are added. Without it they raise.
+    mapping. *silent*: cells that are not queried; cells that do not answer are added to it. Without *silent*, raise the
+    error of a cell that does not answer.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of servers' tags and addresses, in which filters of lists find servers. The documents in ``servers`` are what
-answers show.
+"""Rows of servers' tags and addresses, so that filters of lists find servers by an index. Responses show the documents
+in ``servers`` instead.
 
-Only servers with tags have rows of tags. Rows of addresses may be more than the server has: a list tests the document,
-too. Both are removed with the server's row.
+Only servers with tags have rows of tags. A server may have rows of addresses that it no longer has, so lists also test
+the document. The rows are removed with the server's row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def insert_filter_rows(connection: Connection, rows: Iterable[Mapping[str, Any]]
 
 
 def save_filter_rows(connection: Connection, id: str, values: Mapping[str, Any]) -> None:
-    """Save the tags and addresses of a server whose columns are set to *values*. A deleted server has none."""
+    """Save the tags and addresses of a server whose columns are set to *values*. A deleted server has no such rows."""
     if "tags" in values:
         connection.execute(_DELETE_TAGS, {"server": id})
         _insert_tags(connection, id, values["tags"])

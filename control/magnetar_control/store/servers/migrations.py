@@ -93,7 +93,7 @@ def fetch_migration_row(connection: Connection, id: str) -> MigrationRow | None:
 
 
 def reload_migration_row(connection: Connection, id: str) -> MigrationRow:
-    """Return the migration with this uuid, which exists."""
+    """Return the migration with this uuid, which must exist."""
     return MigrationRow(connection.execute(select(migrations).where(migrations.c.uuid == id)).one())
 
 
@@ -111,7 +111,7 @@ def update_migration_row(connection: Connection, id: str, expected_status: str |
 
 
 def fetch_migration_request(connection: Connection, id: str) -> str | None:
-    """Return the request to a live migration: ``ABORT``, ``FORCE`` or ``None``."""
+    """Return what a user has requested of a running live migration: ``ABORT``, ``FORCE`` or ``None``."""
     return connection.execute(select(migrations.c.asked).where(migrations.c.uuid == id)).scalar()
 
 
@@ -130,7 +130,7 @@ def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:
 
 
 def fetch_evacuation_rows(connection: Connection, host: str) -> Sequence[MigrationRow]:
-    """Return the evacuations of servers that a host has lost, and may still have parts of."""
+    """Return the evacuations from *host* whose servers it may still have parts of, such as domains or disks."""
     return MigrationRow.several(connection.execute(select(migrations).where(
         migrations.c.source == host, migrations.c.type == EVACUATION, migrations.c.status.in_((LOST, DONE))).order_by(
         migrations.c.id)))
@@ -144,7 +144,7 @@ def fetch_unconfirmed_migration(connection: Connection, server_id: str) -> Migra
 
 
 def fetch_unconfirmed_servers(connection: Connection, cutoff: str) -> list[ServerRow]:
-    """Return the servers without an action that have waited for confirm or revert since *cutoff*."""
+    """Return the servers that have waited for confirm or revert since before *cutoff*, and have no action now."""
     waiting = select(migrations.c.server_id).where(migrations.c.status == "finished", or_(
         migrations.c.updated_at < cutoff, migrations.c.updated_at.is_(None)))
     return ServerRow.several(connection.execute(select(servers).where(

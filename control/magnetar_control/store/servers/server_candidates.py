@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers that a filter accepts, where few do: found in the filter's index, before a list reads and sorts them.
+"""The servers that a filter accepts, if they are few: found by the filter's index, before a list reads and sorts them.
 
-SQLite has no statistics that tell a frequent value from a rare one, so it reads lists in their order and tests each
-server. With few candidates, the list reads only these. PostgreSQL chooses by its statistics, except for addresses,
-which are no column.
+SQLite has no statistics that tell a frequent value from a rare one, so it reads all servers in the order of the list
+and tests each one. With few candidates, the list reads only these. PostgreSQL chooses by its statistics, except for
+addresses, which are no column.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
 
 def candidate_conditions(connection: Connection, request: ServerListRequest, gone: bool) -> list[Condition]:
-    """Return the condition for the servers that the rarest filter of *request* accepts; none if they are many. *gone*:
-    whether the deleted servers are listed, or the live ones."""
+    """Return a condition that limits a list to the servers that one indexed filter of *request* accepts; an empty list
+    if they are many. *gone*: whether the deleted servers are listed, or the live ones."""
     kind = connection.dialect.name
     query = _address_query(kind, request)
     if query is None and kind == "sqlite":
@@ -61,9 +61,9 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
-    """Return the query for servers with an address, perhaps several times each; ``None`` without such a filter. For a
-    part of an address it reads all addresses of the IP version, or those of the project. PostgreSQL reads the servers
-    of a project as fast as their addresses, so there is none for it."""
+    """Return the query for ids of servers with a requested address, perhaps several times each; ``None`` without such a
+    filter. For a part of an address it tests all addresses of the IP version, or on SQLite those of the project. On
+    PostgreSQL return ``None`` for a part with a project, because reading the project's servers is as fast."""
     for version, pattern in request.addresses.items():
         # Not a parameter: a general plan would not find the index of IPv6 addresses.
         found = select(server_addresses.c.server_id).where(server_addresses.c.version == literal_column(f"{version:d}"))
@@ -81,10 +81,11 @@ def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
 
 
 def possible_addresses(pattern: str) -> list[str] | None:
-    """Return all IPv4 addresses that the expression *pattern* accepts if it has four numbers between dots, of which the
-    first and the last may be parts of numbers; ``None`` for another expression.
+    """Return all IPv4 addresses that the expression *pattern* accepts, if it consists of four numbers between dots, the
+    first and the last of which may be parts of numbers; ``None`` for any other expression.
 
-    A dot of an expression is any character, also a digit: "1.5" accepts 115. Such a pattern is another expression."""
+    A dot in an expression matches any character, also a digit: "1.5" accepts 115. Return ``None`` for such an
+    expression."""
     parts = parse_wildcards(pattern)
     if parts is None:
         return None
@@ -101,8 +102,8 @@ def possible_addresses(pattern: str) -> list[str] | None:
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
-    """Return the query for ids that only reads an index; ``None`` for a request without a filter that has one, or with
-    so many changed servers that it would read too far."""
+    """Return the query for ids that only reads an index; ``None`` if *request* has no filter with an index, or if so
+    many servers have changed that the query would read too many rows."""
     for tags, every, negated in request.tags:
         if not negated:
             return select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags[:1] if every else tags))
@@ -120,7 +121,7 @@ def _candidate_query(connection: Connection, request: ServerListRequest, gone: b
 
 
 def _are_more(connection: Connection, conditions: tuple[Condition, ...], count: int) -> bool:
-    """Return whether the conditions accept more than *count* servers. Reads no further."""
+    """Return whether more than *count* servers fulfil the conditions. Reads at most one row more than *count*."""
     first = select(literal_column("1")).select_from(servers).where(*conditions).limit(bindparam("most")).subquery()
     return bool(connection.execute(select(func.count()).select_from(first), {"most": count + 1}).scalar_one() > count)
 

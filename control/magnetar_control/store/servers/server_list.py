@@ -50,8 +50,8 @@ FOR_GOOD, KEPT, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT
 
 @dataclass(frozen=True)
 class ServerPage:
-    """The rows in order, whether there may be *more*, and the mappings (id, project, created) of servers in cells that
-    do not answer (*missing*)."""
+    """A page of a list. *rows*: the servers in order. *more*: whether there may be further ones. *missing*: the
+    mappings (id, project, created) of servers in cells that do not answer."""
 
     rows: Rows
     more: bool
@@ -74,9 +74,10 @@ def fetch_server_page(store: Store, request: ServerListRequest, columns: Rows, t
 
 def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[..., Mapping[str, Rows | None]],
                timeout: float) -> tuple[Mapping[str, Rows | None], list[Any]]:
-    """Return the rows of each cell, as many as the page can need, and all of them in order. Of many cells each has a
-    part of the page only: each is asked for twice its share, and those for the whole page whose rows may not
-    suffice."""
+    """Return the rows of each cell by cell id, and the merged rows of all cells in order, enough for the page.
+
+    With many cells, first request twice the average share of the page from each. A cell whose rows all belong to the
+    page may have further ones: request the whole page from it."""
     count = max(1, len(cells) - 1)  # cell0 has few servers
     share = request.limit if count < SHARING else min(request.limit, 2 * ceil(request.limit / count) + MORE)
     began = time.monotonic()
@@ -95,7 +96,7 @@ def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[.
 
 def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any, ...],
                  marker_values: tuple[Any, ...] | None, timeout: float) -> Mapping[str, Rows | None]:
-    """Return the page of each of these cells. One statement answers most lists on PostgreSQL."""
+    """Return the page of each of these cells by cell id. On PostgreSQL one statement answers most lists."""
     if {database.kind for _cell, database in cells} == {"postgresql"}:
         parts = _parts(request, "postgresql")
         if len(parts) == 1 and not any(request.addresses.values()):
@@ -146,14 +147,14 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
 
 
 def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
-    """Return the order up to the uuid, which is unique."""
+    """Return *sort* up to the uuid, which already makes the order unique."""
     names = [name for name, _descending in sort]
     return tuple(sort[:names.index("id") + 1] if "id" in names else sort)
 
 
 def _after(sort: tuple[tuple[str, bool], ...], kind: str,
            marker_values: tuple[Any, ...] | None) -> tuple[Condition, ...]:
-    """Return the condition for servers after the marker, if there is one."""
+    """Return the conditions for servers after the marker; empty without a marker."""
     if marker_values is None:
         return ()
     return (_after_marker(sort, kind, tuple(value is None for value in marker_values[:len(sort)])),)
@@ -161,8 +162,8 @@ def _after(sort: tuple[tuple[str, bool], ...], kind: str,
 
 @lru_cache(maxsize=200)
 def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bool, ...]) -> Condition:
-    """Return the condition, built once, for servers after a marker. *empty*: which of its values are null; the others
-    are those of ``_parameters``."""
+    """Return the condition for servers after a marker, built once. *empty*: for each column of *sort*, whether the
+    marker's value is null. ``_parameters`` returns the other values."""
     values = [None if is_null else bindparam(f"after_{name}", type_=servers.c[name].type)
               for (name, _descending), is_null in zip(sort, empty, strict=True)]
     order = [(_sorts(name, kind), descending) for name, descending in sort]
@@ -178,21 +179,23 @@ def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | Non
 
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
-    """Return the statement of a page that sorts the uuids, and reads the rows of the page only."""
+    """Return the statement of a page that first sorts uuids only, and then reads the whole rows of the page."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
     by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
     return by_ids
 
 
 def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:
-    """Return whether SQLite sorts the servers of a project for this order. Then their rows are large."""
+    """Return whether SQLite must sort the servers of a project in memory for this order, where whole rows take much
+    space."""
     return kind == "sqlite" and sort[0][0] not in ("created_at", "updated_at")
 
 
 @lru_cache(maxsize=200)
 def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
               conditions: tuple[Condition, ...]) -> PreparedQuery:
-    """Return the common part of lists, cached: naming all columns takes longer than a short list."""
+    """Return the query of a page with these *conditions*, cached: building it takes longer than reading a short
+    list."""
     question: Select[Any] = select(*columns).where(*conditions).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
         question = question.order_by(order_column(_sorts(name, kind), descending,
@@ -201,9 +204,9 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 
 
 def _sorts(name: str, kind: str) -> Any:
-    """Return the column for ORDER BY, so that each cell sorts as ``fetch_server_page`` merges: by code points, as
-    SQLite and Python do. PostgreSQL would use its locale; times and uuids sort the same either way, and can use their
-    index."""
+    """Return the column for ORDER BY. Each cell must sort as ``fetch_server_page`` merges: by code points, as SQLite
+    and Python do. PostgreSQL would use its locale; for times and uuids that makes no difference, so their indexes can
+    be used."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -215,7 +218,7 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(store: Store, cells: Sequence[CellMapping], request: ServerListRequest, room: int) -> Rows:
-    """Return the mappings of servers in cells that do not answer."""
+    """Return the mappings of servers in *cells*, which do not answer, at most *room*."""
     mine = server_mappings.c.project_id == request.project if request.project and not request.all_projects else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
@@ -225,9 +228,9 @@ def _unknown(store: Store, cells: Sequence[CellMapping], request: ServerListRequ
 
 # Conditions of filters ------------------------------------------------------------------------------------------
 def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]:
-    """Return the conditions for the project and for live or deleted servers: those of a statement for each, because
-    each has indexes of its own. A server may be deleted between two statements, so live servers come first.
-    Soft-deleted servers count as deleted."""
+    """Return the conditions for the project and for live or deleted servers, one tuple for each statement: live and
+    deleted servers have indexes of their own. A server may be deleted between two statements, so live servers come
+    first. Soft-deleted servers count as deleted."""
     mine = (OF_PROJECT,) if request.project else ()
     named = request.equal.get("vm_state") == SOFT_DELETED or "SOFT_DELETED" in map(str.upper, request.statuses or ())
     if request.deleted:
@@ -243,7 +246,7 @@ def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]
 
 
 def _conditions(request: ServerListRequest, kind: str) -> list[Condition]:
-    """Return the other conditions of the request, for an engine."""
+    """Return the conditions of the request's filters for an engine, except those of ``_parts``."""
     conditions = [servers.c[column] == value for column, value in request.equal.items()]
     conditions += [match_pattern(kind, servers.c[column], pattern) for column, pattern in request.matching]
     conditions += [_with_address(kind, version, pattern) for version, pattern in request.addresses.items() if pattern]
@@ -283,8 +286,8 @@ def _with_address(kind: str, version: int, pattern: str) -> Condition:
 def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
     """Return the conditions that a server has one of these status words of Nova's API.
 
-    Words that only certain task_states have (RESIZE) are also a condition of the task_state alone, for its index: few
-    servers have a task."""
+    If all words belong to certain task_states (such as RESIZE), a further condition on the task_state alone makes
+    engines use its index: few servers have a task."""
     alternatives: list[Condition] = []
     all_tasks: set[str] | None = set()
     for status in statuses:
@@ -300,11 +303,11 @@ def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
 
 
 def _has_tag(tags: Sequence[str]) -> Condition:
-    """Return the condition that a server has one of these tags. PostgreSQL begins with the rows of the tags or of the
-    list, whichever are fewer."""
+    """Return the condition that a server has one of these tags, as a subquery: PostgreSQL begins with the rows of the
+    tags or with the servers, whichever are fewer."""
     return servers.c.id.in_(select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags)))
 
 
 def _test_tags(tags: Sequence[str]) -> Condition:
-    """Return the condition of ``_has_tag``, tested for each server of a list by itself."""
+    """Return the same condition as ``_has_tag``, as a test of each server of a list."""
     return exists().where(server_tags.c.server_id == servers.c.id, server_tags.c.tag.in_(tags))

@@ -29,15 +29,15 @@ def password_digest(password: str) -> str:
 
 def fetch_differing_passwords(connection: Connection, host: str,
                               host_passwords: Mapping[str, str]) -> list[tuple[Any, bool]]:
-    """Return the rows of the servers whose stored password differs from the one in *host_passwords* (by uuid), and
-    whether that one was cleared here."""
+    """Return the rows of the servers whose stored password differs from the one that the host reports
+    (*host_passwords*, by uuid), each with whether the reported password was cleared before."""
     rows = connection.execute(_TOLD, {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
     return [(row, row.cleared_password == password_digest(host_passwords[row.id])) for row in rows
             if row.password != host_passwords[row.id]]
 
 
 def save_password_column(connection: Connection, host: str, id: str, password: str) -> None:
-    """Store the password that the guest left, unless it was cleared meanwhile."""
+    """Store the password that the guest has set, unless it was cleared meanwhile."""
     connection.execute(update(servers).where(
         servers.c.id == id, servers.c.host == host, servers.c.deleted_at.is_(None),
         or_(servers.c.cleared_password.is_(None), servers.c.cleared_password != password_digest(password)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The row of a server, with its documents as types."""
+"""The row of a server, with its JSON documents as typed objects."""
 
 from __future__ import annotations
 

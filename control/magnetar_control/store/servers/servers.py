@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers: their databases, and changes in the same transaction as the action that causes them."""
+"""Servers: finding them in the cells' databases, and changing them in the same transaction as the action that causes
+the change."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
     """Return the server, as a whole row or only *columns*, and its database; ``None`` when there is none.
 
     *deleted*: also find a deleted server. Uses one query when the server was found in its cell before, otherwise two.
-    The row of a server that leaves its cell is used when there is no other.
+    While a server moves to another cell, its row in the old cell is only used when the target cell has none.
     """
     query = _ANY if deleted else _ALIVE if columns is None else live_server_query(columns)
     leaving = None
@@ -132,8 +133,8 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
 
 
 def candidate_databases(store: Store, id: str) -> Iterable[Database]:
-    """Yield the databases that may have the server, likeliest first: the one from the last lookup, its cell, cell0. The
-    server may move from cell0 to its cell between two queries, so the cell comes once more at the end."""
+    """Yield the databases that may have the server, likeliest first: the one of the last lookup, the server's cell,
+    cell0. The server may move from cell0 to its cell between two queries, so its cell comes again at the end."""
     cached_database = store.where(id)
     if cached_database is not None:
         yield cached_database
@@ -217,7 +218,7 @@ def action_is_allowed(server: ServerRow, key: str) -> bool:
 
 
 def update_server_row(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents as JSON text. A conductor tells the guest about changes of ``TOLD`` columns.
+    """Set columns of a server; documents as JSON text. A conductor reports changes of ``TOLD`` columns to the guest.
     Raises ``Moved``."""
     statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
     if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
@@ -246,8 +247,8 @@ def update_list_column(connection: Connection, id: str, column: str,
 
 
 def update_server_progress(connection: Connection, id: str, own_states: tuple[str, ...] = (), **values: Any) -> None:
-    """Update as ``update_server_row`` does, for a running action whose task_states are *own_states*. A task_state set
-    by a deletion or by an overtaking action stays."""
+    """Update as ``update_server_row`` does, for a running action whose task_states are *own_states*. If a deletion or
+    an overtaking action has set the task_state, it stays."""
     connection.execute(*_progress(id, own_states, values))
     save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
@@ -278,15 +279,16 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether an action that overtakes others waits for its turn. The lock on the server prevents new ones until
-    the transaction ends."""
+    """Return whether an action that overtakes others is queued. Locks the server, so that no such action is added
+    before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
 
 @cache
 def _asking(key: str) -> Update:
-    """Return the update of ``request_server_action``, built once for each action."""
+    """Return the UPDATE with which ``request_server_action`` checks and changes the server, built once for each
+    action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
@@ -300,8 +302,9 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
                           **values: Any) -> bool:
     """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction.
 
-    *message*: a warning in the action. *stopped* is called with the started actions that it overtakes. Return ``False``
-    when the server's state does not allow the action any more: roll the transaction back then. Raises ``Moved``.
+    *message*: a warning to store with the action. *stopped* is called with the started actions that this one overtakes.
+    Return ``False`` when the server's state does not allow the action any more: roll the transaction back then. Raises
+    ``Moved``.
     """
     action = ACTIONS[key]
     # before the server's row is locked, see stopped_actions
@@ -357,7 +360,8 @@ class LeavingServer(NamedTuple):
 
 
 def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
-    """Remove servers with their actions from cell0, and return them. Servers that have already left are not returned.
+    """Remove servers with their actions from cell0, and return them. Servers that are no longer in cell0 are not
+    returned.
 
     Concurrent changes wait until the transaction ends, and then find the server in its cell, so no change is lost.
     """
@@ -383,8 +387,8 @@ Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
 
 
 def build_task_state(request: Mapping[str, Any]) -> str:
-    """Return the first task_state of a build of *request*. Creating ports takes no time, so ``NETWORKING`` is only used
-    when volumes are created after the ports, a step whose state is stored anyway."""
+    """Return the first task_state of a build of *request*. Creating ports takes no time, so it is ``NETWORKING`` only
+    when volumes are created after the ports: that step stores its state anyway."""
     volumes = any(block_device["destination_type"] == "volume" for block_device in request.get("blocks") or ())
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 
@@ -425,8 +429,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert servers into a cell and return their rows. A single one may exist already, after a crash: then it is not
-    returned."""
+    """Insert servers into a cell and return their rows. After a crash a single server may be in the cell already: then
+    its row is not returned."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
@@ -434,8 +438,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Copy actions to the cell that were requested in cell0 after the server had arrived in its cell: a crash kept it
-    in both."""
+    """Copy actions to the server's cell that were requested in cell0 after the server's row was copied: a crash left
+    the server in both."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
@@ -447,14 +451,14 @@ def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -
 
 @lru_cache(maxsize=200)
 def live_server_query(columns: frozenset[str]) -> PreparedQuery:
-    """Return the query for a server that is not deleted, by the parameter ``id``, with these *columns* and
+    """Return the query for a server by the parameter ``id``, if it is not deleted, with these *columns* and
     ``NEEDED``."""
     named = [column for column in servers.c if column.name in columns | NEEDED]
     return PreparedQuery(select(*named).where(servers.c.id == bindparam("id"), servers.c.deleted_at.is_(None)))
 
 
 def mark_guest_due(connection: Connection, server_id: str) -> None:
-    """Mark the guest of a server for an update. A conductor sends it."""
+    """Record that the guest must get the server's current data; a conductor sends them."""
     connection.execute(_DUE, {"server": server_id})
 
 
@@ -475,8 +479,8 @@ def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
 
 
 def server_tpm_security(server: ServerRow) -> str:
-    """Return ``merge.tpm_secret_owner`` of a server. The texts of a server without a TPM, the usual case, are not
-    parsed."""
+    """Return ``merge.tpm_secret_owner`` of a server. Most servers have no TPM: for these, do not decode flavor and
+    image."""
     if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
         return ""
     return merge.tpm_secret_owner(server.flavor, server.image)
