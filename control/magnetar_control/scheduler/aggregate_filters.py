@@ -25,12 +25,13 @@ NUMBERS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_rati
 
 
 def metadata_values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
-    """Return the values under *name* in the metadata of aggregates; commas separate several values in one."""
+    """Return the values of the key *name* in the metadata of aggregates; commas separate several values of one key."""
     return [text.strip() for metadata in aggregates if name in metadata for text in metadata[name].split(",")]
 
 
 def least_metadata_number(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
-    """Return the least number above 0 under *name* in the metadata of aggregates; *usual* if there is none."""
+    """Return the least number above 0 among the values of the key *name* in the metadata of aggregates; *usual* if
+    there is none."""
     return min((n for text in metadata_values(aggregates, name) if (n := parse_finite(text) or 0.0) > 0), default=usual)
 
 
@@ -48,11 +49,10 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield names of metadata and the texts that their values must match.
-
-    They come from extra specs with the scope ``aggregate_instance_extra_specs``, and as in Nova from those without a
-    scope. Skipped are names that another part of Magnetar reads (``hide_hypervisor_id``) and capabilities of the host
-    (``cpu_model``)."""
+    """Yield the metadata keys that extra specs request of aggregates, each with the text that its value must match.
+    They come from extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, from those without a
+    scope. Skipped are keys with another meaning: those that other parts of Magnetar read (``hide_hypervisor_id``), and
+    capabilities of the host (``cpu_model``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")
         if colon:

@@ -2,11 +2,11 @@
 """The choice of hosts for a server.
 
 The rule is: filter every host, weigh the hosts that pass, take the best. ``choose_hosts`` returns the same result
-without visiting every host; tests hold it to that. A filter that reads only the profile is asked once for each profile.
-A block passes as a whole if even its fullest host has room, and is skipped if even its emptiest has none. Of blocks,
-their parts and hosts, the one with the greatest bound is opened next, until enough hosts weigh more than that. NUMA
-cells and devices are checked last, for the heaviest hosts, until enough pass; hosts that fail still count for the
-bounds of weights."""
+without visiting every host; tests check that. A filter that reads only the profile is called once for each profile. A
+block passes as a whole if even its fullest host has room, and is skipped if even its emptiest has none. Blocks are
+opened in the order of the upper bounds of their hosts' weights, until enough hosts weigh more than every remaining
+bound. NUMA cells and devices are checked last, for the heaviest hosts, until enough pass; hosts that fail this check
+still count for the lowest and highest numbers by which weights are scaled."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NoValidHost(Conflict):
 
 def choose_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
                  random: Random | None = None) -> list[Candidate]:
-    """Return hosts as ``best_hosts`` does. Raises ``NoValidHost`` if there is none."""
+    """Return hosts as ``best_hosts`` does. Raises ``NoValidHost`` if no host passes the filters."""
     with states.lock:
         candidates = best_hosts(states, spec, count, random=random)
         if not candidates:
@@ -75,8 +75,9 @@ def choose_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
                random: Random | None = None) -> list[Candidate]:
-    """Return up to *count* hosts, best first. *random* decides between hosts of equal weight, and which of the best
-    ``rules.subset`` comes first, so that conductors seldom choose the same host. Without it the order is fixed."""
+    """Return up to *count* hosts, best first; an empty list if none passes. *random* decides between hosts of equal
+    weight, and which of the best ``rules.subset`` comes first, so that conductors seldom choose the same host. Without
+    *random* the order is fixed."""
     rules = states.rules
     with states.lock:
         filters = states.asked(spec)
@@ -92,7 +93,7 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """Return the error that says how many hosts each filter refused, and what the best of them lacks."""
+    """Return the error that says how many hosts each filter refused, and what the best host among these lacks."""
     with states.lock:
         filters = states.asked(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
@@ -115,7 +116,7 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
-    """Return whether one of the hosts *names* does not answer now, but could have the server if it did."""
+    """Return whether one of the hosts *names* would pass all filters if its agent answered, which it does not now."""
     with states.lock:
         filters = [host_filter for host_filter in states.asked(spec) if host_filter.name != UP]
         return any(
@@ -125,7 +126,7 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
 
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
-    """Return why the server's host *name* may not run it with the image of *spec*; an empty text if it may."""
+    """Return why the server's host *name* must not run it with the image of *spec*; an empty text if it may."""
     with states.lock:
         host = states.hosts.get(name)
         if host is None:
@@ -136,8 +137,9 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """Return what the best of the *hosts* that a filter refused lacks. The best host has the most of the resource, for
-    NUMA cells the most dedicated CPUs; otherwise it is the first by name of the hosts that lack the fewest traits."""
+    """Return what the best of the *hosts* that a filter refused lacks. The best host has the most of the filter's
+    resource, or of dedicated CPUs for the filter of NUMA cells. For other filters it is the host that lacks the fewest
+    traits, the first by name."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -151,8 +153,8 @@ def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -
 
 def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
              cached_answers: dict[tuple[Profile, Filter], bool]) -> Filter | None:
-    """Return the first filter that refuses the host; ``None`` if it passes. *cached_answers*: answers of filters that
-    read only the profile."""
+    """Return the first filter that refuses the host; ``None`` if it passes all. *cached_answers*: the results of
+    filters that read only the profile."""
     for host_filter in filters:
         if host_filter.sight != PROFILE:
             passes = host_filter.passes(host, spec)
@@ -199,7 +201,8 @@ def _a_host(block: Block) -> HostState:
 
 
 def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
-    """Return the blocks that contain hosts that cannot pass, or whose weights are not in their rows."""
+    """Return the blocks that must be searched host by host: they contain hosts in ``spec.never``, or with members of
+    the server's group (``spec.mates``), which the blocks' rows do not count."""
     special_blocks: set[Block] = set()
     for name in {*spec.never, *spec.mates}:
         block = host.block if (host := states.hosts.get(name)) else None
@@ -211,7 +214,8 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
-    """Add to *passing_blocks* the blocks of those hosts of *block* that pass."""
+    """Add blocks of the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass,
+    otherwise its passing parts. *needs*: the bounds of numbers. *special*: see ``_special``."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -244,7 +248,8 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
 
 def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """Yield weights and hosts of all parts, heaviest first, computed on demand. *random* decides between equals."""
+    """Yield the hosts of *parts* with their weights, heaviest first, computed on demand. *random* decides between
+    equals."""
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
@@ -253,8 +258,8 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the first of *them*, which are sorted; the next one follows when that one is opened. Of equals in one
-        block the last one pushed comes first: a host before a block that has none better."""
+        """Push the first element of *them*, which are sorted; the next one is pushed when the first is popped. Of
+        equals in one block the last one pushed is popped first: so a host comes before a block that has none better."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

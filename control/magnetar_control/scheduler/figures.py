@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The numbers and names of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may compare, under
-Nova's names.
+"""The properties of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may compare, under Nova's
+names.
 
-Nova's names that no host has as a number or word are in ``core.hardware.flavor_specs``, with the replacement to use."""
+``core.hardware.flavor_specs`` lists the names of Nova for which hosts have no number or text here, with their
+replacements."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def host_limits(host: HostState) -> dict[str, int]:
 
 
 def host_allocation_ratio(host: HostState, name: str) -> float | None:
-    """Return the allocation ratio of a resource of the host: its own, or the one of its aggregates or the settings. The
-    latter is calculated from the limit, which is a whole number; ``None`` if the host has none of the resource."""
+    """Return the allocation ratio of a resource: the host's own, or that of its aggregates or the settings, calculated
+    from the limit, which is a rounded number. Return ``None`` if the host has none of the resource."""
     row = host.columns
     if (own_ratio := row.own_ratio(name)) is not None:
         return own_ratio
@@ -35,7 +36,8 @@ def host_allocation_ratio(host: HostState, name: str) -> float | None:
 
 
 def host_figure(host: HostState, path: Sequence[str]) -> Any:
-    """Return the value at a *path*. Only ``stats``, ``limits`` and ``metrics`` have more than one level."""
+    """Return the value at *path*, the parts of a name between colons. Only ``stats``, ``limits`` and ``metrics`` have
+    more than one level."""
     figure: Any = FIGURES[path[0]](host)
     for name in path[1:]:
         figure = figure.get(name) if isinstance(figure, dict) else None

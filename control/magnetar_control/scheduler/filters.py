@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters: they decide whether a host may get a server. Their names are Nova's.
+"""Filters: they decide whether a host may get a server. Their names are Nova's. They are applied in order.
 
-They are applied in order. ``sight`` says which data a filter reads, so that ``choose`` need not call it for each of
-10,000 hosts: the profile that many hosts share, the numbers with bounds in blocks, the name (also in
-``RequestSpec.only`` or ``never``), the single host, or its NUMA cells, which are checked only for the best hosts."""
+``sight`` says which data a filter reads, so that ``choose`` need not call it for each of 10,000 hosts: the profile that
+many hosts share, the numbers with bounds in blocks, the name (also in ``RequestSpec.only`` or ``never``), all data of
+the host, or its NUMA cells or devices, which are checked only for the best hosts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LATE = (CELLS, DEVICES)
 
 
 class Bound(NamedTuple):
-    """The bounds for the number ``HostState.numbers[at]``."""
+    """The least and the greatest allowed value of the number ``HostState.numbers[at]``."""
 
     at: int
     least: float = -math.inf
@@ -59,9 +59,10 @@ class Filter(NamedTuple):
     """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring is the row in
     docs/reference/configuration.md.
 
-    The filter passes every host if ``asked(spec)`` is false. *bound* gives the answer for a profile, in filters that
-    read ``ROOM``. *optioned*: both take the settings as ``options``; ``active`` returns whether these settings make the
-    filter do anything. *lacks*: returns what a refused host lacks, for administrators."""
+    The filter passes every host if ``asked(spec)`` is false. *bound*: in filters that read ``ROOM``, returns the bound
+    that hosts of a profile must meet. *optioned*: ``passes`` and *bound* take the settings as ``options``; ``active``
+    returns whether these settings make the filter do anything. *lacks*: returns what a refused host lacks, for
+    administrators."""
 
     name: str
     sight: str
@@ -73,7 +74,7 @@ class Filter(NamedTuple):
     lacks: Callable[[HostState, RequestSpec], str] | None = None
 
     def under(self, options: Options) -> Filter:
-        """Return the filter with its settings applied."""
+        """Return a copy that passes *options* to its functions."""
         if not self.optioned:
             return self
         return self._replace(passes=_named(self.passes, options), bound=self.bound and partial(
@@ -93,7 +94,8 @@ def is_available(host: HostState, spec: RequestSpec) -> bool:
 
 
 def takes_servers(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the operator allows the server on the host, even if its agent does not answer."""
+    """Return whether the host and its cell are enabled for the server (see ``is_available``), even if its agent is
+    down."""
     profile = host.profile
     return (profile.enabled or spec.forced) and spec.may_enter(profile.cell_id, disabled=not profile.cell_enabled)
 
@@ -119,7 +121,7 @@ def lacking_cells(host: HostState, spec: RequestSpec) -> str:
 
 
 def room_filter(name: str, at: int, unit: str) -> Filter:
-    """Return the filter of one resource; it applies only if the server requests some of it."""
+    """Return the filter of one resource. It passes every host if the server requests none of the resource."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough left within its limit, and at least as much in total as the server needs."""
         return spec.amounts[at] <= host.numbers[FITS[at]]
@@ -236,8 +238,8 @@ def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
 
 
 def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
-    """Yield the paths of capabilities and the values that they must have: extra specs with the scope capabilities, or
-    with none."""
+    """Yield the paths of capabilities and the values that they must have, from extra specs with the scope
+    ``capabilities`` or without a scope."""
     for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
@@ -385,7 +387,7 @@ def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIO
     with their settings.
 
     Unknown names are looked up as custom filters (``own.GROUP_FILTERS``), which come last, in the order of *names*.
-    Raises ``ValueError`` for a name that is nowhere, and for a filter that would do nothing."""
+    Raises ``ValueError`` for a name that is not found there either, and for a filter that would do nothing."""
     names = list(dict.fromkeys(names))
     requested_names, known_names = set(names), dict.fromkeys(host_filter.name for host_filter in FILTERS)
     for name in sorted(requested_names & REFUSED.keys()):

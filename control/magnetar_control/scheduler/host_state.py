@@ -64,7 +64,7 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the value of ``numbers``. Free amounts are negative after ratios were lowered.
+        """Return the current value of ``numbers``. Free amounts are negative after ratios were lowered.
 
         One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
         fits is the lesser of free and total."""
@@ -80,7 +80,8 @@ class HostState:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Hosts of one profile with their rows, all or only the passing ones; or a block of smaller blocks, its *parts*.
+    """A group of hosts of one profile with their rows, all or only the passing ones; or a block of smaller blocks, its
+    *parts*.
 
     ``low``, ``high``: the bounds of each number over all of its hosts. *whole*: the block that contains this one."""
 
@@ -106,13 +107,14 @@ class Block:
         self.touch()
 
     def touch(self) -> None:
-        """Mark rows and bounds as stale, also in the blocks around this one: the numbers of a host have changed."""
+        """Mark rows and bounds as stale, also in the blocks that contain this one, because the numbers of a host have
+        changed."""
         block: Block | None = self
         while block is not None and not block.stale:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Return the block itself, with current rows and bounds, also in its parts. It must have a host."""
+        """Bring the rows and bounds of the block and its parts up to date; return the block. It must not be empty."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]
@@ -126,6 +128,6 @@ class Block:
 
 
 def bounds_of_rows(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
-    """Return the least and the greatest of each number: of blocks from their bounds, of hosts from their rows, passed
-    twice."""
+    """Return the least and the greatest value of each number. For blocks pass their lower and their upper bounds, for
+    hosts pass their rows twice."""
     return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All hosts in memory, arranged so that a choice among 10,000 visits few of them.
 
-Hosts with the same profile (everything that does not change when servers come and go) and about the same load stand in
-blocks, and blocks in larger blocks. A block knows the minimum and maximum of each number of its hosts, so most blocks
-are taken or skipped as a whole (see ``choose``). The bounds are always exact. How similar the hosts of a block are
-matters for speed only, so blocks are rearranged only after many changes."""
+Hosts with the same profile (everything that does not change when servers come and go) and about the same load are
+grouped into blocks, and blocks into larger blocks. A block knows the minimum and maximum of each number of its hosts,
+so most blocks are taken or skipped as a whole (see ``choose``). These bounds are always exact. How similar the hosts of
+a block are only affects the speed, so blocks are rearranged only after many changes."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "in
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
-    """Return whether the host *name* can give servers ports of OVN. Its agent reports no problem, and a chassis of the
-    same name."""
+    """Return whether the host *name* can plug in ports of OVN: its agent reports no problem, and an OVN chassis with
+    the host's name."""
     ovn_state = info.get("ovn") or {}
     return ovn_state.get("reason") == "" and ovn_state.get("chassis") == name
 
 
 class HostStates:
-    """All hosts by name, with their ``rows``. Hold ``lock`` to read more than one thing.
+    """All hosts by name, with their ``rows``. Hold ``lock`` to read several values that must fit together.
 
     A host is down until ``up`` says otherwise. *default_zone*: the zone of hosts in no aggregate with a zone. *rules*:
-    the rules of choices."""
+    the scheduler's settings."""
 
     def __init__(self, default_zone: str = "nova", rules: Rules = DEFAULT_RULES) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
@@ -84,8 +84,8 @@ class HostStates:
 
     def refresh(self, rows: Iterable[HostRow], aggregates: Iterable[Aggregate] | None = None,
                 names: Collection[str] | None = None) -> None:
-        """Replace all hosts by *rows*, and all aggregates if given. *names*: all hosts, when *rows* are only those that
-        have changed."""
+        """Replace all hosts by *rows*, and all aggregates if given. *names*: the names of all hosts, if *rows* are only
+        those that have changed."""
         with self.lock:
             if aggregates is not None and (every := list(aggregates)) != self._all_aggregates:
                 self._grouped(every)
@@ -112,8 +112,8 @@ class HostStates:
         return bool(self._assumed)
 
     def take_assumed(self) -> set[str]:
-        """Return the hosts whose amounts this process has changed in memory since the last call: the database may have
-        others."""
+        """Return and forget the hosts whose claimed amounts this process has changed in memory: the database may have
+        other amounts."""
         with self.lock:
             assumed, self._assumed = self._assumed, set()
             return assumed
@@ -156,7 +156,7 @@ class HostStates:
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:
-        """Set whether a host's agent answers. The host may still be unknown."""
+        """Set whether a host's agent answers, also for a host whose row is not read yet."""
         with self.lock:
             if up:
                 self.refused_hosts.discard(name)
@@ -166,7 +166,7 @@ class HostStates:
                     self._profiled(host)
 
     def set_refused(self, name: str, *, refused: bool) -> None:
-        """Set whether the agent's report about a host is refused. A refused host is not up."""
+        """Set whether the report of a host's agent is refused. A refused host is not up."""
         with self.lock:
             if refused:
                 self.refused_hosts.add(name)
@@ -175,7 +175,7 @@ class HostStates:
                 self.refused_hosts.discard(name)
 
     def seen(self, name: str, look: CellLook) -> None:
-        """Save what a read of its cell (*look*) says about a host."""
+        """Save the part about one host of *look*, the state of its cell's hosts that was read from the database."""
         with self.lock:
             heartbeat = look.up.get(name)
             self.up(name, heartbeat is not None)
@@ -189,8 +189,8 @@ class HostStates:
 
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
              devices: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Note that a server of a *flavor* was placed on a host: add *more* to its claimed amounts, *numa* to the
-        coming needs of its cells, and *devices*. The server counts immediately for the load of the host's disks."""
+        """Note that a server of a *flavor* was placed on a host: add *more* to its claimed amounts, and *numa* and
+        *devices* to what placed servers will use. The server counts immediately for the load of the host's disks."""
         with self.lock:
             if host := self.hosts.get(name):
                 self._assumed.add(name)
@@ -213,14 +213,14 @@ class HostStates:
                 self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Note that a claim on a host was refused."""
+        """Note that the database refused a claim on a host."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()
 
     def busy(self, name: str, io_ops: int) -> None:
-        """Set how many servers on a host keep its disks busy (``servers.io_ops``). A server placed after the count is
-        in the next one."""
+        """Set how many servers on a host keep its disks busy (``cell_look.io_ops``). A server that is placed after this
+        count was read is included in the next count."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:
@@ -252,8 +252,8 @@ class HostStates:
                 self._touch(host)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
-        """Return the filters that may refuse a host for *spec*. A project without its own aggregate may use every host,
-        unless the settings require an aggregate for each project."""
+        """Return the filters that may refuse a host for *spec*. The filter of tenants' aggregates is left out for a
+        project without its own aggregate, unless the settings require an aggregate for each project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
         return [host_filter for host_filter in self.rules.asked(spec) if not (free and host_filter.name == TENANTS)]
 
@@ -295,7 +295,7 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block for a new host."""
+        """Return the block to which a host of *profile* must be added; create one if there is none with room."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None
@@ -351,8 +351,8 @@ class HostStates:
         return profile
 
     def _arrange(self) -> None:
-        """Put similar hosts into the same blocks: by profile, then by halving along free memory, disk and CPUs of both
-        kinds."""
+        """Put similar hosts into the same blocks: group them by profile, then halve the groups by free memory, disk and
+        CPUs of both kinds."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
@@ -364,8 +364,8 @@ class HostStates:
 
 
 def agent_ip_address(row: HostRow) -> str:
-    """Return the IP address of a host: the address in its agent's endpoint. If the endpoint has a name or is a socket,
-    return the address that the agent reports; an empty text if it reports none."""
+    """Return the IP address of a host: the address in its agent's endpoint or, if the endpoint has a name or is a
+    socket, the address that the agent reports. Return an empty text if it reports none."""
     name = urlsplit(row.endpoint).hostname or ""
     try:
         return str(ipaddress.ip_address(name))
@@ -387,8 +387,8 @@ def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
 
 
 def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tuple[Row, HostState]]]:
-    """Yield groups of hosts, halved along the number with the greatest relative spread, until there are *parts* groups
-    or each fits a block without parts."""
+    """Yield groups of hosts, halved by the number with the greatest relative spread, until there are *parts* groups or
+    each fits a block without parts."""
     if len(hosts) <= BLOCK or parts == 1:
         yield hosts
         return

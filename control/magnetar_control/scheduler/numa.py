@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NUMA cells of hosts, as their agents report them, and whether a server fits.
 
-The agent chooses the cells, and refuses a server that does not fit. The forecast here makes it rare that the scheduler
-chooses such a host."""
+The agent chooses the cells, and refuses a server that does not fit. This module only predicts the agent's answer, so
+that the scheduler seldom chooses a host that refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE = 15.0
 
 
 class _Free:
-    """Free cells, and what they lack for recent requests. *why*: what they lack for every server."""
+    """A set of free NUMA cells, with cached answers of ``lacks``. *why*: what the cells lack for every server."""
 
     __slots__ = ("_known", "cells", "why")
 
@@ -49,7 +49,7 @@ class _Free:
         return ""
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
-        """Return the free cells that are left after the servers *coming*."""
+        """Return what is left of the cells after the needs of placed servers, *coming*, are taken."""
         if self.why or not coming:
             return self
         cells = self.cells
@@ -63,13 +63,14 @@ class _Free:
 
 @lru_cache(10_000)
 def _shared_form(form: bytes) -> bytes:
-    """Return a form of NUMA cells as the first host had it: hosts of a make share one text."""
+    """Return *form*, the JSON of NUMA cells, as the object that the first such host got: hosts of one model share
+    it."""
     return form
 
 
 class HostNuma:
-    """The NUMA cells of one host. *free*, *whole*: JSON of the free part, and of everything. Cells that a server has
-    left may be missing in *free* for ``LATE`` seconds."""
+    """The NUMA cells of one host. *free*, *whole*: JSON of the free part, and of everything. After a server has left,
+    its cells may be missing in *free* for ``LATE`` seconds."""
 
     __slots__ = ("_beside", "_coming", "_freed", "_placed", "free", "whole")
 
@@ -81,8 +82,8 @@ class HostNuma:
 
     @property
     def coming(self) -> tuple[Needs, ...]:
-        """Needs of servers that were placed on the host and are not in ``free`` yet. ``LATE`` seconds after the last
-        placement they are, or the server has left before the agent reported it."""
+        """The needs of servers that were placed on the host and are not counted in ``free`` yet. Empty ``LATE`` seconds
+        after the last placement: by then the agent has reported the servers, or they have left."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def hear(self, info: Mapping[str, Any]) -> None:
@@ -103,7 +104,7 @@ class HostNuma:
             self._coming, self._placed = (*self.coming, needs), monotonic()
 
     def unplaced(self, needs: Needs | None) -> None:
-        """Note that a coming server does not come: nothing was claimed."""
+        """Remove one server's needs from ``coming``: its claim failed."""
         if needs in self._coming:
             at = self._coming.index(needs)
             self._coming = self._coming[:at] + self._coming[at + 1:]
@@ -114,8 +115,8 @@ class HostNuma:
         return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
     def _rest(self) -> _Free:
-        """Return the free cells without the coming servers. Servers that the last check counted are not placed again.
-        """
+        """Return the free cells without the needs of ``coming``. The result is cached, so only servers placed since are
+        subtracted."""
         coming = self.coming
         had, free = self._beside or ((), _free(self.free))
         if coming[:len(had)] != had:
@@ -125,14 +126,15 @@ class HostNuma:
         return free
 
     def chosen(self, needs: Needs, worth: Mapping[int, int]) -> frozenset[int]:
-        """Return the cells that the agent would choose; none if the server does not fit."""
+        """Return the ids of the cells that the agent would choose; none if the server does not fit. *worth*: by cell,
+        how much the agent prefers it."""
         try:
             return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, worth)["cells"])
         except NoFit:
             return frozenset()
 
     def sockets(self) -> dict[int, frozenset[int]]:
-        """Return the sockets of each cell."""
+        """Return the ids of the sockets of each cell."""
         return {cell.id: cell.sockets for cell in _free(self.whole).cells}
 
 

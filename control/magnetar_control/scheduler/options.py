@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The settings that filters read. Names and defaults are Nova's."""
+"""Settings that filters read, with Nova's names and defaults."""
 
 from __future__ import annotations
 

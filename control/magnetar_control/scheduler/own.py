@@ -18,8 +18,8 @@ Function = Callable[[HostState, RequestSpec], Any]
 
 
 def load_own_function(group: str, name: str) -> Function | None:
-    """Return the function of that name; ``None`` if no package has one. Raises ``ValueError`` if it cannot be loaded or
-    called."""
+    """Return the function *name* of the entry point *group*; ``None`` if no package has one. Raises ``ValueError`` if
+    it cannot be loaded or called."""
     for entry_point in entry_points(group=group, name=name):
         try:
             function: Any = entry_point.load()
@@ -33,7 +33,7 @@ def load_own_function(group: str, name: str) -> Function | None:
 
 
 def guard_own_function(name: str, function: Function, otherwise: Any) -> Function:
-    """Wrap the function: it returns *otherwise* for a host when it fails, so that an error in it stops no conductor."""
+    """Wrap the function *name*: if it raises an error for a host, log the error and return *otherwise*."""
     def call(host: HostState, spec: RequestSpec) -> Any:
         try:
             return function(host, spec)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PCI devices of hosts, as their agents report them, and whether enough are free for a server.
 
-The agent chooses devices, and refuses a server when it lacks some; claims count (``store.claims.allocations``). The
-forecast here makes it rare that the scheduler chooses such a host."""
+The agent chooses devices, and refuses a server when it lacks some. Claims only count devices
+(``store.claims.allocations``). This module predicts the agent's answer, so that the scheduler seldom chooses a host
+that refuses."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class HostPci:
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """Note that a claim was refused: some devices of servers that left are not free."""
+        """Note that a claim was refused: some devices of servers that left are not free yet."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:
@@ -64,8 +65,8 @@ class HostPci:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 
     def gives(self, name: str) -> bool:
-        """Return whether a device of this name is left, by the agent's last report. Servers placed since then may not
-        count."""
+        """Return whether a device of this name is free, by the agent's last report. Servers placed since then may not
+        be counted."""
         device = self.told.get(name, {"free": 0, "total": 0})
         return bool(device["total"] if monotonic() < self._freed + LATE else device["free"])
 
@@ -75,7 +76,7 @@ class HostPci:
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
-        """Note that a coming server does not come: nothing was claimed."""
+        """Remove one server's devices from ``coming``: its claim failed."""
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
@@ -89,8 +90,9 @@ class HostPci:
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """Return what the host lacks of the *requested* devices of a server. *needs*: the NUMA cells that the server
-        needs; its devices must be near them by its *policy*. *has*: devices that the server has there already."""
+        """Return what the host lacks of the *requested* devices of a server. *needs*: the server's NUMA needs; devices
+        must be near the cells chosen for them, as *policy* (PCI NUMA affinity) demands. *has*: devices on the host that
+        the server has already."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {
@@ -102,7 +104,8 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return what the host lacks near the NUMA cells that its agent would choose: cells with such devices first."""
+        """Return what the host lacks of *requested* near the NUMA cells that its agent would choose, which prefers
+        cells with such devices."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

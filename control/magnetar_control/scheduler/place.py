@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The choice and claim of a host: the hosts in memory propose, the database decides."""
+"""The choice and claim of a host: the scheduler chooses from the hosts in memory, and a claim in the database decides
+whether the server fits."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
                  random: Random | None = None) -> Candidate:
     """Choose a host and claim it for the spec's server; with *map_cell*, also map the server to the host's cell.
 
-    A host whose claim is refused is read and weighed again. Raises ``NoValidHost``, with nothing claimed, but only
-    after reading all hosts again: one may have been enabled, or put into a zone, a moment ago. Call
-    ``allocations.fetch_server_claims`` first when an earlier attempt may have claimed."""
+    A host whose claim is refused is read and weighed again. Before this raises ``NoValidHost``, it reads all hosts
+    again, because one may have been enabled or put into a zone a moment ago; nothing is claimed then. If an earlier
+    attempt may have claimed a host, call ``allocations.fetch_server_claims`` first."""
     refused: Counter[str] = Counter()
     looked = False
     while True:
@@ -66,9 +67,9 @@ def place_servers(database: Database, states: HostStates, requests: Sequence[Req
     """Choose and claim hosts as ``place_server`` does, for several servers without claims and groups, in one
     transaction.
 
-    Return the claimed hosts by server uuid. Nothing is claimed for the other servers (such as those with custom
-    resource classes); ``place_server`` finds out why. When this raises, it may have claimed: see
-    ``allocations.fetch_server_claims``."""
+    Return the claimed hosts by server uuid. Nothing is claimed for servers that are missing in the result, such as
+    those with custom resource classes: call ``place_server`` for these. If this raises, the claims may have been
+    committed: see ``allocations.fetch_server_claims``."""
     placements = []
     for spec in requests:
         if spec.resources:
@@ -101,7 +102,7 @@ def _all_claimed(database: Database, placements: Sequence[tuple[RequestSpec, Can
 
 
 class _Refused(Exception):
-    """Another conductor was faster; nothing is claimed."""
+    """Rolls the transaction back when a claim is refused, because another conductor was faster."""
 
 
 def _claim(spec: RequestSpec, candidate: Candidate) -> Claim:
@@ -127,8 +128,8 @@ def _claimed(database: Database, spec: RequestSpec, candidate: Candidate, map_ce
 
 def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[FlavorOfServer, ImageOfServer],
                nics: Callable[[], Iterable[ServerNic]]) -> bool:
-    """Make a server's claims on its host include what its ports (*nics*) request now, in addition to its other claims.
-    *made_of*: its flavor and image. Return ``False``, and change nothing, if the host has not enough left."""
+    """Change a server's claim on its host so that it includes what its ports (*nics*) request now. *made_of*: its
+    flavor and image. Return ``False``, and change nothing, if the host has too little left."""
     def wanted() -> WantedResources:
         return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
 
@@ -156,7 +157,7 @@ def read_host(database: Database, states: HostStates, name: str) -> None:
 
 
 def read_hosts(database: Database, states: HostStates) -> None:
-    """Read all hosts and aggregates again from the database; in full only hosts that have changed."""
+    """Read all hosts and aggregates again from the database. Of hosts that have not changed, read only the summary."""
     with database.read() as connection:
         assumed, summaries = states.take_assumed(), hosts.fetch_host_summaries(connection)
         changed = [row for row in summaries if row.name in assumed or states.summaries.get(row.name) != row]

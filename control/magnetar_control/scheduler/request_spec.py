@@ -51,8 +51,8 @@ _FILTERED = re.compile("(aggregate_instance_extra_specs|capabilities):|[^:]*$")
 
 
 def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``) if it needs certain
-    CPUs and memory of its host; otherwise nothing."""
+    """Return the hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``) if it affects which
+    CPUs and memory of a host the server gets; otherwise an empty mapping."""
     names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
     if not any(map(_PLACED.match, names)):
         return {}
@@ -64,7 +64,7 @@ def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = No
 
 
 def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> Needs | None:
-    """Return what a server of *flavor* and *image* with these *nics* needs of a host's NUMA cells; ``None`` for
+    """Return what a server of *flavor* and *image* with these *nics* needs of a host's NUMA cells; ``None`` if it needs
     nothing."""
     numa_needs = numa.numa_needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
     return numa_needs and numa_needs._replace(networks=tuple(sorted(
@@ -101,7 +101,7 @@ def resources_of(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None)
 
 
 def nics_of(row: ServerRow) -> Sequence[ServerNic | PortRequest]:
-    """Return the NICs in a server's *row*; for a server that was never started and has none, the requested networks."""
+    """Return the NICs in a server's *row*; if it has none and was never started, return the requested networks."""
     return row.nics if row.nics or row.launched_at else row.request.get("networks") or ()
 
 
@@ -111,7 +111,8 @@ def isolates_nics(flavor: FlavorOfServer) -> bool:
 
 
 def bandwidth_of_nics(nics: Iterable[ServerNic | PortRequest]) -> Counter[str]:
-    """Return the sum of the bandwidth that the NICs request of a host, by ``core.bandwidth.bandwidth_resource``."""
+    """Return the bandwidth that the NICs request of a host, summed by resource
+    (``core.bandwidth.bandwidth_resource``)."""
     bandwidth = Counter[str]()
     for nic in nics:
         bandwidth.update(nic.get("resources") or {})
@@ -153,8 +154,8 @@ def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
 
 
 def flavor_disk_sizes(flavor: FlavorOfServer) -> dict[str, int]:
-    """Return the GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they keep the
-    sizes under ``grown`` in the server's flavor."""
+    """Return the GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they keep
+    their larger sizes, which the server's flavor has under ``grown``."""
     grown, sizes = flavor.get("grown") or {}, {"disk": flavor.get("disk"), "ephemeral": flavor.get("ephemeral")}
     return {name: max(int(size or 0), int(grown.get(name) or 0)) for name, size in sizes.items()}
 
@@ -210,18 +211,19 @@ class RequestSpec:
     forced: bool = False  # an administrator chose the host: only the claim and a host that answers count
 
     def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
-        """Return whether the server may be placed in a cell. A disabled cell accepts a server that is there already, or
-        is forced."""
+        """Return whether the server may be placed in a cell. A disabled cell only accepts a server that is already
+        there, or a forced request."""
         return not disabled or self.forced or cell_id == self.cell_id
 
     def forced_to(self) -> RequestSpec:
-        """Return the same request for a forced host: it may be disabled, and in any zone, group and aggregate."""
+        """Return a copy of the request for a forced host: the host may be disabled, and in any zone, group and
+        aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
                        machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     def past_all_filters(self) -> RequestSpec:
-        """Return the same request for a host requested with ZONE:HOST. As in Nova, Placement's part stays: the zone,
-        disabled hosts, traits, and all claims. The server group's hard policy stays too."""
+        """Return a copy of the request for a host requested with ZONE:HOST. As in Nova, the checks of Placement stay:
+        the zone, disabled hosts, traits, and all claims. The server group's hard policy also stays."""
         return replace(self, past_filters=True, hints={}, different_host=frozenset(), same_host=None, extra_specs={
             name: value for name, value in self.extra_specs.items() if not _FILTERED.match(name)})
 
@@ -236,7 +238,7 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """Names of the only hosts that can pass, ``None`` for any: the filters by name in one set."""
+        """The names of the only hosts that can pass, by all filters that read the name; ``None`` for any host."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
@@ -247,7 +249,7 @@ class RequestSpec:
         return frozenset(filter(self._offered_by, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
-        """Return whether a host has enough left of all custom resource classes, and of bandwidth."""
+        """Return whether a host has enough left of all requested custom resource classes and bandwidth."""
         return self._offering is None or host in self._offering
 
     def _offered_by(self, host: str) -> bool:
@@ -259,7 +261,7 @@ class RequestSpec:
 
     @cached_property
     def of_no_nic(self) -> dict[str, int]:
-        """The requested amounts of resource classes without the bandwidth of the NICs."""
+        """The requested amounts of resource classes, without the bandwidth that NICs request."""
         amounts = Counter(self.resources)
         for nic in self.nics:
             amounts.subtract({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
@@ -279,7 +281,8 @@ class RequestSpec:
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
-        """Members of the server's group by host, if they affect weights (soft policies)."""
+        """The number of other members of the server's group by host, if they affect weights (soft policies); otherwise
+        empty."""
         return self.group.hosts if self.group and self.group.policy.startswith("soft-") else {}
 
 
@@ -332,7 +335,7 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
 
 
 def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:
-    """Return the request with the amounts that hosts have left now of its custom resource classes."""
+    """Return a copy of the request with the current unclaimed amounts of its custom resource classes on each host."""
     if not spec.resources:
         return spec
     with api.read() as connection:
@@ -350,8 +353,8 @@ def _on_ovn(row: ServerRow) -> bool:
 
 
 def root_disk_hosts(volumes: Any, context: Any, root: BlockDevice | None) -> frozenset[str] | None:
-    """Return the hosts where the server can run because its root disk, the block device *root*, is a volume there or
-    comes from a snapshot there; ``None`` for any. Other volumes can be attached from any host."""
+    """Return the hosts that can use the server's root disk, the block device *root*: those with its volume, or with the
+    snapshot that the volume comes from; ``None`` for any. Other volumes can be attached from any host."""
     if root is None or root["source_type"] not in ("volume", "snapshot"):
         return None
     try:

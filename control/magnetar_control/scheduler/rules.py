@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of the scheduler: multipliers of weighers, and filters."""
+"""Settings of the scheduler: its filters, and the multipliers of weighers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .weighers import MULTIPLIER, USUAL, Multipliers, OwnWeigher, image_locality
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of a choice."""
+    """The scheduler's settings for a choice."""
 
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS

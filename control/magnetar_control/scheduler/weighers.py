@@ -19,8 +19,8 @@ from .request_spec import RequestSpec
 
 @dataclass(frozen=True)
 class Multipliers:
-    """The multipliers in the settings, with Nova's names (filter_scheduler.*_weight_multiplier) and defaults. A
-    negative one stacks instead of spreads; ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
+    """The multipliers of weighers in the settings, with Nova's names (filter_scheduler.*_weight_multiplier) and
+    defaults. A negative one stacks instead of spreads; ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
 
     cpu: float = 1.0
     ram: float = 1.0
@@ -56,7 +56,7 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class OwnWeigher(NamedTuple):
-    """A weigher whose number is in no row: *worth* computes it for each host that passed, which takes longer.
+    """A weigher whose number is not in hosts' rows: *worth* computes it for each host that passed, which takes longer.
     *multiplier*: from the settings."""
 
     name: str
@@ -70,8 +70,8 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
 
 
 class Term(NamedTuple):
-    """One weigher for one profile and spec: the weight *worth* is reached when the number at index *at* goes from *low*
-    up by *span*."""
+    """The contribution of one weigher to the weights of hosts of one profile: 0 when the number at index *at* is *low*,
+    and *worth* when it is *low* + *span*."""
 
     at: int
     low: float
@@ -80,7 +80,7 @@ class Term(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """The weight of hosts of one profile: *base*, plus the terms of their numbers."""
+    """The formula for the weights of hosts of one profile: *base*, plus the terms of their numbers."""
 
     base: float
     terms: Sequence[Term]
@@ -88,10 +88,11 @@ class Sum(NamedTuple):
 
 def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row,
            own_weighers: Sequence[OwnWeigher] = ()) -> Sum:
-    """Return the weight of hosts of *profile*, when the passing hosts' numbers lie between *low* and *high*.
+    """Return the formula for the weights of hosts of *profile*, when the passing hosts' numbers lie between *low* and
+    *high*.
 
     *own_weighers*: further weighers, whose numbers stand at the end of the rows. The metadata
-    ``<name>_weight_multiplier`` of aggregates overrides the setting; the lowest value counts, without
+    ``<name>_weight_multiplier`` of aggregates overrides the setting; the lowest value counts, ignoring
     ``malformed_multipliers``."""
     policy = spec.group.policy if spec.group else ""
     terms = []

@@ -186,8 +186,8 @@ def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...
 
 
 def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:
-    """Return whether SQLite must sort the servers of a project in memory for this order, where whole rows take much
-    space."""
+    """Return whether SQLite sorts a project's servers in memory for this order. Sorting whole rows would take much
+    memory."""
     return kind == "sqlite" and sort[0][0] not in ("created_at", "updated_at")
 
 
