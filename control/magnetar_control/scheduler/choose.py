@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     weight: float
 
 
-#: A weight with its host, or the upper bound of weights with its block.
+#: A host with its weight, or a block with the upper bound of its weights.
 _Weighed = tuple[float, Block | HostState]
 
 

@@ -44,7 +44,8 @@ def host_figure(host: HostState, path: Sequence[str]) -> Any:
     return figure
 
 
-#: Values that ComputeCapabilitiesFilter and JsonFilter find in a host in addition to its profile's capabilities.
+#: Functions for the values of a host that ComputeCapabilitiesFilter and JsonFilter compare in addition to its profile's
+#: capabilities.
 FIGURES: dict[str, Callable[[HostState], Any]] = {
     **dict.fromkeys(("host", "hypervisor_hostname", "nodename"), attrgetter("name")),
     "host_ip": attrgetter("host_ip"), "mapped": lambda _host: 1,  # every host is in a cell

@@ -43,7 +43,7 @@ REFUSED = {
     "TrustedFilter": "hosts are not attested",
     "BaremetalFilter": "it was for bare metal"}
 PROFILE, ROOM, NAME, HOST, CELLS, DEVICES = "profile", "room", "name", "host", "cells", "devices"
-#: Data that takes longer to check than to weigh a host: only the heaviest hosts are checked, until enough pass.
+#: ``sight`` of filters that take longer than weighing a host: they check only the heaviest hosts, until enough pass.
 LATE = (CELLS, DEVICES)
 
 
@@ -406,5 +406,5 @@ def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIO
                         for name, function in added.items() if function is not None))
 
 
-#: The filters that apply without any setting.
+#: The filters that apply by default.
 USUAL_FILTERS = applied_filters()

@@ -13,11 +13,11 @@ from magnetar_control.store.hosts.host_row import HostRow
 from .numa import HostNuma
 from .pci import HostPci
 
-#: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and the numbers that have a name below.
-#: Custom weighers append theirs.
+#: The numbers of a host: what fits of CPUs, MiB and GiB, what is free of each, and the numbers whose indexes are named
+#: below. Custom weighers append theirs.
 Row = tuple[float, ...]
 IO_OPS, FAILED_BUILDS, SERVERS, METRICS, PCPUS, DEVICES, MATES = range(6, 13)
-#: Indexes in a row of what fits of each resource.
+#: Indexes in a row of the amount that fits of each resource.
 FITS = Amounts(0, 1, 2, PCPUS)
 
 

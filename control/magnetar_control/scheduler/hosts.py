@@ -35,10 +35,11 @@ from .weighers import malformed_multipliers
 
 log = logging.getLogger(__name__)
 
-#: Most hosts of a block without parts, and most parts of a block with parts: the fastest for 10,000 hosts.
+#: Most hosts of a block without parts, and most parts of a block with parts. These values are the fastest for 10,000
+#: hosts.
 BLOCK, PARTS = 16, 8
-#: Changes after which blocks are rearranged, plus one for every two hosts. This takes 0.1 s for 10,000 hosts; no host
-#: is chosen meanwhile.
+#: Number of changes after which blocks are rearranged, plus one for every two hosts. This takes 0.1 s for 10,000 hosts;
+#: no host is chosen meanwhile.
 PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may request.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emulated_architectures", "firmware",
@@ -46,7 +47,7 @@ CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emu
                 "secure_boot", "tpm_versions", "virt_types")
 #: Capabilities that are versions.
 VERSIONS = ("hypervisor_version", "libvirt_version")
-#: Columns of a host's row that make its profile, documents as text.
+#: Columns of a host's row that determine its profile; documents as text.
 PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
 
 
@@ -74,11 +75,11 @@ class HostStates:
         self._aggregates: dict[str, list[Aggregate]] = {}
         self._projects: set[str] = set()  # projects with aggregates of their own
         self._changes = 0
-        #: What the last reading of all hosts found (``store.hosts.hosts.fetch_host_summaries``), and hosts whose
+        #: The summaries that ``read_hosts`` read last (``store.hosts.hosts.fetch_host_summaries``), and the hosts whose
         #: amounts were changed in memory since.
         self.summaries: dict[str, HostSummary] = {}
         self._assumed: set[str] = set()
-        #: Hosts whose agents' reports are refused: they are asked for nothing.
+        #: Hosts whose agents' reports are refused: nothing is requested of them.
         self.refused_hosts: set[str] = set()
         self._all_aggregates: list[Aggregate] = []
 

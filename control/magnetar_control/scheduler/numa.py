@@ -15,7 +15,7 @@ import orjson
 
 from magnetar_core.hardware.numa import HostCell, Needs, NoFit, parse_cells, place_guest, remaining_cells
 
-#: Number of requests for which a set of free cells remembers the answer.
+#: Most requests for which a set of free cells caches the answer.
 KNOWN = 8
 #: Seconds after which an agent's report has certainly arrived: two heartbeats, and one read of the database.
 LATE = 15.0

@@ -21,7 +21,7 @@ class Options:
     isolated_aggregates: bool = False
     tenant_aggregates: bool = False
     tenants_need_aggregates: bool = False
-    #: Metrics of hosts, and the ratio of each.
+    #: Ratios of hosts' metrics, by name.
     metrics: Mapping[str, float] = field(default_factory=dict)
     metrics_required: bool = True
     weight_of_unavailable: float = -10_000.0

@@ -23,11 +23,11 @@ from .choose import Candidate, best_hosts, choose_hosts
 from .hosts import HostStates
 from .request_spec import RequestSpec, wanted_of, with_current_offers
 
-#: Candidates of one choice. When a claim is refused, the next is tried before the scheduler chooses again.
+#: Number of candidates of one choice. When a claim is refused, the next is tried before the scheduler chooses again.
 CANDIDATES = 3
-#: Refused claims after which a host that looks free is ignored.
+#: Number of refused claims after which a host is ignored, even if it looks free.
 PATIENCE = 5
-#: Changed hosts beyond which all are read.
+#: Number of changed hosts above which all hosts are read.
 MANY = 100
 
 

@@ -42,7 +42,7 @@ MIB_PER_GIB = 1024
 
 #: The extra spec of persistent memory.
 PMEM = "hw:pmem"
-#: Extra specs and image properties that make a server need certain CPUs and memory of a host.
+#: Extra specs and image properties that affect which CPUs and memory of a host a server gets.
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|resources:PCPU")
 
 
@@ -179,10 +179,10 @@ class RequestSpec:
     amounts: Amounts
     #: Amounts of custom resource classes, and of bandwidth (``core.bandwidth``).
     resources: Mapping[str, int] = field(default_factory=dict)
-    #: NICs that request that bandwidth, and whether each needs a separate provider.
+    #: The NICs that request the bandwidth in ``resources``, and whether each needs a separate provider.
     nics: Sequence[Asking] = ()
     isolate: bool = False
-    #: By host name, the amounts left there of these resources; filled by ``with_current_offers``.
+    #: The unclaimed amounts of the classes in ``resources``, by host name; filled by ``with_current_offers``.
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
     flavor_name: str = ""
@@ -203,7 +203,7 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
-    #: By host, the PCI devices by name that the server has already: those from before a resize.
+    #: The PCI devices that the server already holds before a resize, by host and name.
     has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)  # number of devices claimed, by name
     #: An administrator chose the host with ZONE:HOST: the filters of Nova's scheduler are not applied.

@@ -33,7 +33,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: Seconds that a cell has by default; seconds between two checks whether it hangs.
 PATIENCE, LOOK = 60.0, 0.5
-#: The query to a cell that was sent and is not answered yet.
+#: A query that was sent to a cell: the generator waits for its answer and returns its rows.
 Sent = Generator[None, None, list[Any]]
 
 

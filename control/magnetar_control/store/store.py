@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 CELL0 = "00000000-0000-0000-0000-000000000000"
 #: Seconds for which the list of cells is cached.
 FRESH = 5.0
-#: Number of servers whose databases are cached.
+#: Most servers whose database is remembered.
 REMEMBERED = 20_000
-#: What an operator must do after a cell got another database.
+#: What an operator must do after changing the database of a cell.
 RESTART = "restart every API process, the conductors of the cell and those that schedule; until then they use the " \
           "one from before"
 
@@ -48,7 +48,7 @@ class Store:
         self.kinds = frozenset((api.kind,))
         self._lock = threading.Lock()
         self._open: dict[str, Database] = {}
-        #: The URLs of the opened cell databases, and the cells whose row has another URL since.
+        #: The URLs of the opened cell databases, by cell; and the ids of cells whose row has another URL now.
         self._opened_by: dict[str, str] = {}
         self._moved: set[str] = set()
         self._cells: tuple[CellMapping, ...] = ()

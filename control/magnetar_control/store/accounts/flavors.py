@@ -40,7 +40,7 @@ class FlavorRow(SelectedRow):
     created_at: str
     updated_at: str | None
 
-    #: Lists show the text of the column instead.
+    #: The decoded extra specs; lists pass the text of the column through instead.
     extra_specs = DocumentColumn[Mapping[str, str]]()
 
 

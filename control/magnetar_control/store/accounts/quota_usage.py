@@ -17,7 +17,7 @@ from magnetar_control.store.engine.tables import quota_usage
 from magnetar_control.store.scatter_gather import scatter_query
 from magnetar_control.store.store import CellMapping
 
-#: What is counted of servers: the columns of ``quota_usage``.
+#: The counted amounts: the columns of ``quota_usage``.
 COUNTED = ("instances", "cores", "ram")
 _NEXT_PROJECT = text(
     "SELECT min(project_id) FROM (SELECT min(project_id) AS project_id FROM servers "

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, or_, select
 from magnetar_control.store.engine.database import INSERT, advisory_lock
 from magnetar_control.store.engine.tables import quotas
 
-#: The class, and the holder, of the defaults.
+#: Name of the quota class of the default limits, and of their holder.
 DEFAULT = "default"
 #: Limits, or the used amounts, by resource; -1 means no limit.
 Limits = dict[str, int]

@@ -35,7 +35,7 @@ class ActionRow(ShownAction):
     attempts: int
     cancel: bool
 
-    #: The arguments of its flow, which may add to them: each use decodes them.
+    #: The arguments of the action's flow, which may add entries: each use decodes a new copy.
     args = DocumentColumn[dict[str, Any]](kept=False)
 
 

@@ -44,7 +44,7 @@ from .action_row import ActionRow, QueuedAction, RunningActions
 
 #: Seconds that a lease lasts, and between two heartbeats. Actions of a dead conductor are taken over within 15 s.
 LEASE, HEARTBEAT = 12.0, 3.0
-#: Rows of the queue that are read for each requested action.
+#: Rows of the queue that are read for each action to lease.
 LOOKED_AT = 8
 Limits = Mapping[str, int]
 
@@ -117,7 +117,7 @@ _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 _CUT_OFF = update(action_events).where(
     action_events.c.action_id == _NUMBER, action_events.c.finish_time.is_(None)).values(
     result="Error", details="interrupted: the conductor ended, stood still, or could not write.")
-#: The argument's name.
+#: Name of the argument with the guest's new password.
 ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, Table, and_, delete, exists, func, or_, selec
 from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
 
-#: Seconds that a conductor has a receiver for itself: longer than a batch and one receiver's silence may take.
+#: Seconds of a conductor's lease of a receiver: more than sending a batch takes, even to a receiver that does not
+#: answer.
 LEASE = 60.0
-#: Seconds until a failed receiver is tried again: after the first failure, and at most.
+#: Seconds until a failed receiver is tried again: after the first failure, and at most after further ones.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 #: Seconds that notifications wait for a receiver that is missing in a conductor's settings: other conductors may have
 #: new settings already.

@@ -20,15 +20,15 @@ from magnetar_control.store.engine.tables import actions, servers
 from .action_row import StoppedAction
 from .actions import interrupt_event_rows, strip_password_argument
 
-#: Actions that run although they were cancelled: an image waits for their end.
+#: Actions that stay in the queue although they are cancelled: only their flow can end their image.
 OWING = ("createImage", "createBackup")
 #: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this was done."
 OVERTAKEN = "A later action came over this before it was done."
 #: Actions that a reset of the state keeps. ``GOING``: deletions. ``LEFT_BEHIND``: actions that only their own flow can
-#: end. Dropped, they would leave an image without content, a volume or port reserved or detaching, or a server between
-#: two hosts.
+#: end. If dropped, they would leave an image without content, a volume or port reserved or detaching, or a server
+#: between two hosts.
 GOING = ("delete", "forceDelete")
 LEFT_BEHIND = (*OWING, "attach_volume", "detach_volume", "swap_volume", "attach_interface", "shelve", "shelveOffload",
                "unshelve", "evacuate")

@@ -111,7 +111,7 @@ RESOURCES = Amounts._fields
 #: Resources that may be over-committed; a dedicated CPU belongs to one server.
 SHARED = Ratios._fields
 _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
-#: The option makes SQLAlchemy preserve psycopg's row count of an INSERT.
+#: ``preserve_rowcount`` makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
 _HELD = select(*(allocations.c[name] for name in RESOURCES), *allocations.c["resources", "devices", "places"]).where(
@@ -124,19 +124,18 @@ _OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).jo
     allocations, hosts, hosts.c.id == allocations.c.host_id).where(
     allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
 _OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
-#: One conditional UPDATE of a host's counters: when there is room for one claim, only one of two concurrent ones
-#: succeeds.
+#: The conditional UPDATE of a host's counters: if there is room for one claim only, one of two concurrent claims fails.
 RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
         hosts.c[f"{name}_used"] + bindparam(f"more_{name}") <= hosts.c[f"{name}_limit"]) for name in RESOURCES)).values(
     {f"{name}_used": hosts.c[f"{name}_used"] + bindparam(f"more_{name}") for name in RESOURCES}
     | {"servers": hosts.c.servers + bindparam("more_servers")})
-#: The last claim decides the server's cell.
+#: The INSERT of a server's mapping. A later claim in another cell changes the mapping.
 MAPPINGS = {kind: (query := insert(server_mappings)).on_conflict_do_update(
     index_elements=["server_id"], set_={"cell_id": query.excluded.cell_id}) for kind, insert in INSERT.items()}
 #: Nova's default ratios.
 USUAL = Ratios()
-#: The further resource classes of a plain server.
+#: The amounts of further resource classes that most servers request: none.
 NONE: Mapping[str, int] = MappingProxyType({})
 _RAISED = RAISE.returning(hosts.c.id).cte("raised")
 
@@ -156,13 +155,12 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None,
                          isolate: bool = False) -> bool:
     """Set the resources that the consumer holds on the host: *amounts*, PCI *devices* by alias, and *resources* of
-    classes in ``inventories``. A resize calls this again with the new amounts. With *cell_id*, also map the server to
-    that cell.
+    classes in ``inventories``. A resize calls this again. With *cell_id*, also map the server to that cell.
 
     *owner*: of a consumer that is no server; it does not count as a server. *nics*, *isolate*: see
-    ``nic_bandwidth.WantedResources``; NICs get their places here, and keep the present ones when *nics* is ``None``.
-    Return ``False``, with nothing changed, when the host has too little left or is gone, or when the group's policy
-    does not allow it; unless *anyway*, also when the host is disabled or forced down."""
+    ``nic_bandwidth.WantedResources``; NICs get places, or keep them when *nics* is ``None``. Return ``False``, with
+    nothing changed, when the host has too little left or is gone, or when the group's policy does not allow it; unless
+    *anyway*, also when the host is disabled or forced down."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}

@@ -63,9 +63,9 @@ SETTABLE = ("reserved", "allocation_ratio")
 NOTHING = Inventory(0)
 _MINE = and_(inventories.c.host_id == bindparam("host"), inventories.c.resource_class == bindparam("name"))
 _MORE, _WHOLE = bindparam("more", type_=inventories.c.used.type), bindparam("whole", type_=inventories.c.used.type)
-#: The condition that one consumer may have that amount.
+#: The condition that the inventory allows a single consumer the amount ``whole``.
 _SUITS = and_(inventories.c.min_unit <= _WHOLE, inventories.c.max_unit >= _WHOLE, _WHOLE % inventories.c.step_size == 0)
-#: A row counts while an agent or operator provides the class, or while something is claimed. Otherwise it is not shown.
+#: The condition of rows that are shown: an agent or operator provides the class, or something is claimed.
 _GIVEN = or_(inventories.c.told.is_not(None), inventories.c.own.is_not(None))
 _THERE = or_(_GIVEN, inventories.c.used > 0)
 _ROWS = InventoryRow.selection(inventories)

@@ -22,7 +22,7 @@ from magnetar_core.hardware.pci import VF, card_devices_name, device_kind
 
 from . import device_claims
 
-#: Steps in the search for a way to share a host's cards: a few NICs need one each.
+#: Most steps of the search for a placement on a host's cards. A few NICs usually need one step each.
 STEPS = 300
 
 
@@ -79,8 +79,7 @@ def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Asking,
 def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int], isolate: bool = False,
                          current_places: Mapping[str, str] | None = None,
                          gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
-    """Yield the possible placements of the NICs' bandwidth, each as port to place. Cards with the most bandwidth left
-    come first.
+    """Yield the possible placements of the NICs' bandwidth, as port to place; cards with the most bandwidth left first.
 
     *free_amounts*: the unclaimed amount of each inventory of a host. *current_places*: port to the place that it keeps.
     *gives*: returns whether the host has the devices for a placement, possibly of only some NICs. The search ends after

@@ -23,7 +23,7 @@ NOTIFY = text("SELECT pg_notify(:channel, :name)")
 GATHER = 0.02
 #: Seconds that a stopped notifier has to send its remaining rings.
 STOP_WITHIN = 10.0
-#: Names that other processes may have rung unheard: while a connection was lost, or on SQLite before a commit.
+#: Names whose rings by other processes may be lost: while a connection is lost, or on SQLite before a commit.
 ALL = ("actions", "servers", "network_changes", "network_written")
 
 

@@ -15,7 +15,7 @@ from . import regex
 #: Operators of filters by time.
 COMPARE: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
     "eq": operator.eq, "neq": operator.ne, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
-#: How the parts of ``regex.parse_wildcards`` are written, unless they are a character that stands for itself.
+#: The parts of ``regex.parse_wildcards`` in SQL patterns, unless they are characters without a special meaning.
 GLOB = {regex.ANY_TEXT: "*", regex.ANY_CHAR: "?", "*": "[*]", "?": "[?]", "[": "[[]"}
 LIKE = {regex.ANY_TEXT: "%", regex.ANY_CHAR: "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
 #: Columns, and whether each sorts descending.

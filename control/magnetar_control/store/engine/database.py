@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds after which a thread that waits for a bell checks again, by engine; and while a SQLite file is watched.
+#: Seconds after which a thread that waits for a bell checks the table again, by engine; ``WATCHED``: while a SQLite
+#: file is watched.
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
 WATCHED = 2.0
 #: How many threads of a process read and write at the same time, and for how many seconds the next thread waits for its
@@ -156,7 +157,7 @@ class Database:
         self._open: deque[Connection] = deque()
         self._to_read, self._to_write = (_turns(count, patience) for count, patience in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
-        #: Marks this process's notifications: its rings wake its own waiting threads directly.
+        #: Identifies this process's notifications, which it ignores: its rings wake its own threads directly.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: Listener | FileWatch | None = None
         self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None

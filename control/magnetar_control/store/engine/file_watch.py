@@ -17,12 +17,12 @@ import threading
 from .bell import ALL, Bell
 
 log = logging.getLogger(__name__)
-#: Of linux/inotify.h.
+#: The flag from linux/inotify.h for writes to a file.
 IN_MODIFY = 0x2
-#: Seconds between two rings while commits follow each other: this process's own threads are woken directly.
+#: Seconds between two rings while commits follow each other. Threads of this process are woken directly.
 GATHER = 0.05
-#: Seconds after a write, between further looks for its commit. Other processes can read a commit a moment after the
-#: write that the kernel reports, and no report follows. And after a noticed commit, as another may be in progress.
+#: Seconds between further checks for a commit. ``LATER``: after a write, because other processes can read its commit
+#: only a moment after the kernel reports the write. ``NOTICED``: after a commit, because another may be in progress.
 LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 

@@ -41,7 +41,7 @@ class LimitedConnection(psycopg.Connection[Any]):
     breaker: CircuitBreaker
     #: When the connection was opened.
     opened = math.inf
-    #: Whether ``wait`` only begins to wait; and the rest of that wait, which ``receive`` does.
+    #: Whether ``wait`` returns after sending the query; and the rest of the wait, which ``receive`` continues.
     _sends = False
     _rest: Generator[Any, Any, Any] | None = None
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.sql.selectable import TextualSelect
 
-#: Converts a driver's value to SQLAlchemy's; ``None`` for a value that stays as it is.
+#: A function that converts a driver's value to SQLAlchemy's; ``None`` if the value needs no conversion.
 Processor = Callable[[Any], Any] | None
 
 
@@ -28,7 +28,7 @@ class PreparedQuery:
     def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:
         self.query: Any = query
         self._values = values
-        #: The compiled query, by the name of the dialect.
+        #: The compiled query by dialect.
         self._compiled: dict[str, _Compiled] = {}
 
     def all(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
@@ -62,7 +62,7 @@ class _Compiled:
 
     def __init__(self, query: Any, dialect: Dialect, fixed: Mapping[str, Any] | None) -> None:
         compiled: Any = query.compile(dialect=dialect)
-        #: What converts values of parameters to the driver's, by the parameters' names.
+        #: Functions that convert values for the driver, by the names of parameters.
         self._binders: dict[str, Callable[[Any], Any]] = dict(compiled._bind_processors)  # noqa: SLF001
         self.text: str = compiled.string
         self._positions: Sequence[str] | None = compiled.positiontup

@@ -107,7 +107,7 @@ class SelectedRow(StoredRow):
     __slots__ = ()
     #: The names of the columns, those of the base class first.
     columns: ClassVar[tuple[str, ...]] = ()
-    #: Values of the columns that ``of_values`` is not told.
+    #: The values of columns for which ``of_values`` gets none.
     defaults: ClassVar[Mapping[str, Any]] = {}
     _tuple: ClassVar[Any]
 

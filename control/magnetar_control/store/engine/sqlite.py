@@ -16,14 +16,14 @@ from . import regex
 #: Bytes that SQLite may use in a process for all its connections, of which some hundred may exist; each connection may
 #: have 16 MB of pages. Beyond the limit SQLite reuses pages, which are in the kernel's cache.
 SQLITE_MEMORY = 16 << 20
-#: Milliseconds that a statement waits for others, and that ``empty_log`` makes others wait.
+#: Milliseconds that a statement waits for locks of others; and that ``empty_log`` waits, while others must wait.
 BUSY, EMPTY_WITHIN = 30000, 500
 SQLITE_PRAGMAS = ("synchronous=NORMAL", f"busy_timeout={BUSY}", "foreign_keys=ON", "cache_size=-16000",
                   f"soft_heap_limit={SQLITE_MEMORY}", "temp_store=MEMORY",
                   "secure_delete=ON")  # overwrites deleted data with zeros: actions contain passwords
-#: Seconds after a write to the files in which nothing follows from their times.
+#: Seconds after a write to a file, in which its time does not tell whether there was another commit.
 UNCERTAIN = 2.0
-#: Seconds that the switch to WAL is tried.
+#: Seconds for which the switch to WAL is retried.
 WAL_WITHIN = 10.0
 
 

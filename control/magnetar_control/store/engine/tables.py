@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import ForeignKey, Index, UniqueConstraint
 
 log = logging.getLogger(__name__)
-#: Indexes that a database has if it can, see ``create_trigrams``.
+#: Indexes that only some databases support, see ``create_trigrams``.
 OPTIONAL_INDEXES = frozenset(("servers_name_trigrams", "server_addresses_trigrams"))
 API = MetaData()
 CELL = MetaData()
@@ -139,7 +139,7 @@ inventories = Table(
 resource_classes = Table("resource_classes", API, Column("name", NAME, primary_key=True), *timestamp_columns())
 traits = Table("traits", API, Column("name", NAME, primary_key=True), *timestamp_columns())
 
-#: The cell of each server. A server without a row is in cell0: it was not yet, or could not be, scheduled.
+#: The cell of each server. A server without a row is in cell0: not scheduled yet, or without a valid host.
 server_mappings = Table(
     "server_mappings", API,
     Column("server_id", UUID, primary_key=True), Column("cell_id", UUID, nullable=False),
@@ -148,7 +148,7 @@ server_mappings = Table(
     Column("deleted", Boolean, nullable=False, default=False),
     Index("server_mappings_project", "project_id"))
 
-#: The condition of allocations with PCI devices. Its text stands in statements, as indexes of a part require.
+#: The condition of allocations with PCI devices. Queries contain the same text, so that engines use the partial index.
 HAS_DEVICES = "devices <> '{}'"
 #: The resources that a server (or, while it moves, its migration) holds on a host.
 allocations = Table(
@@ -167,7 +167,8 @@ allocations = Table(
     define_partial_index("allocations_devices", "consumer_id", where=HAS_DEVICES),
     define_partial_index("allocations_owned", "consumer_id", where="owner IS NOT NULL"))
 
-#: Objects of the cloud on hosts, see ``host_removals``. *noun*, *key*: the agents' names for an object.
+#: Objects that hosts must remove after their deletion, see ``host_removals``. *noun*, *key*: the agents' names for an
+#: object.
 host_removals = Table(
     "host_removals", API, Column("host", NAME, primary_key=True), Column("noun", String(32), primary_key=True),
     Column("key", NAME, primary_key=True), Column("due", Boolean, nullable=False, default=False),
@@ -298,14 +299,14 @@ servers = Table(
     define_partial_index("servers_ended", "terminated_at", "launched_at", "host", where="terminated_at IS NOT NULL"),
     Index("servers_usage", "project_id", "id", postgresql_ops={"project_id": 'COLLATE "C"'}))
 
-#: The tags of servers that have some, as rows for filters. The column ``servers.tags`` has them in their order.
+#: The tags of servers, as rows for filters. The column ``servers.tags`` has the same tags in their order.
 server_tags = Table(
     "server_tags", CELL,
     Column("tag", String(60), primary_key=True),
     Column("server_id", UUID, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
     Index("server_tags_server", "server_id"), sqlite_with_rowid=False)
 
-#: The addresses of servers, as rows for filters: those that a server has, and perhaps some that it had before.
+#: The addresses of servers, as rows for filters. There may be rows of addresses that a server no longer has.
 server_addresses = Table(
     "server_addresses", CELL,
     Column("version", Integer, primary_key=True, autoincrement=False),  # 4 or 6
@@ -316,8 +317,8 @@ server_addresses = Table(
                          postgresql_ops={"address": "gin_trgm_ops"}).ddl_if(callable_=create_trigrams),
     sqlite_with_rowid=False)  # the primary key has the rows: a write changes two trees instead of three
 
-#: The resources that the servers of a project's user use, except servers that leave the cell. Triggers keep it; see
-#: ``quota_triggers``. Usage is the sum over the slots.
+#: The quota usage of each user in a project, except servers that move to another cell. Triggers update the rows (see
+#: ``quota_triggers``); the usage is the sum over the slots.
 quota_usage = Table(
     "quota_usage", CELL,
     Column("project_id", NAME, primary_key=True), Column("user_id", NAME, primary_key=True),
@@ -326,7 +327,7 @@ quota_usage = Table(
     Column("ram", BigInteger, nullable=False))
 servers.add_is_dependent_on(quota_usage)  # its triggers write there
 
-#: The condition of the actions that are in the queue. Its text stands in statements, as indexes of a part require.
+#: The condition of actions in the queue. Queries contain the same text, so that engines use the partial index.
 OPEN_ACTION = "state IN ('queued', 'running')"
 #: Actions on servers: the durable queue, and the source of os-instance-actions.
 actions = Table(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 #: A database hangs when ``MANY`` statements of a process wait and none was answered for ``SILENT`` seconds. ``AGAIN``:
 #: seconds between two statements that are tried nevertheless, while few and while many wait.
 MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
-#: Seconds for each statement, and whether to fail without asking a database that hangs.
+#: Seconds for each statement, and whether to fail without a query to a database that hangs.
 _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout", default=None)
 
 

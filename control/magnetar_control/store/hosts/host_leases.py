@@ -22,9 +22,10 @@ from magnetar_control.store.servers.migrations import DONE, EVACUATION, LOST
 
 #: Seconds of a lease.
 LEASE = 12.0
-#: The problem of a host that answers, while evacuated servers are removed from it.
+#: The stored problem of a host that answers while servers that were evacuated are removed from it.
 REMOVING = "servers that were evacuated are removed"
-#: Begin of the problem of a host that answers and is refused. Nova marks reasons that are not an operator's so.
+#: Prefix of the problem of a host that answers, but whose report is refused. Nova uses this prefix for reasons that
+#: were not set by an operator.
 REFUSED = "AUTO: "
 #: Condition of hosts that are not refused.
 NOT_REFUSED = or_(host_states.c.problem.is_(None), host_states.c.problem.not_like(f"{REFUSED}%"))

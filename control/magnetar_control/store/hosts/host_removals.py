@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, select, update
 from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_control.store.engine.tables import host_removals as table
 
-#: Objects of one host that are removed in one batch.
+#: Number of objects of one host that are removed in one batch.
 AT_ONCE = 100
 
 

@@ -36,7 +36,7 @@ from .host_row import HostRow, HostSummary, ResourceSums, ServiceHost
 
 Selected = TypeVar("Selected", bound=SelectedRow)
 ServiceRow = TypeVar("ServiceRow", bound=ServiceHost)
-#: Columns that operators may set; the limits follow from them.
+#: Columns that operators may set; the columns of limits are computed from them.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", "own_traits", *(
     f"{name}_ratio" for name in SHARED), *(f"{name}{infix}_reserved" for name in RESOURCES for infix in ("", "_own"))})
 

@@ -25,7 +25,7 @@ from .host_row import ServiceHost
 COMPUTE, CONDUCTOR = "nova-compute", "nova-conductor"
 #: The availability zone of conductors.
 INTERNAL = "internal"
-#: When hosts were last seen. Built once: building a statement takes longer than executing it.
+#: The query for when hosts were last seen. Built once: building a statement takes longer than executing it.
 _SEEN = select(host_states.c.host, host_states.c.seen_at, host_states.c.problem)
 _SEEN_OF = _SEEN.where(host_states.c.host.in_(bindparam("names", expanding=True)))
 _HOST = func.coalesce(servers.c.host, literal_column("''"))
@@ -55,7 +55,7 @@ class Service:
     cell_id: str
     up: bool
     disabled: bool = False
-    #: An operator's reason, otherwise why the host is refused.
+    #: The operator's reason for disabling the service, otherwise why the host is refused.
     disabled_reason: str | None = None
     forced_down: bool = False
     seen_at: str | None = None

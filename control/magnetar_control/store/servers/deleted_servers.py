@@ -23,7 +23,7 @@ from magnetar_control.store.store import Store
 
 #: Servers in a batch. Each batch is a transaction, which must not block others for long.
 BATCH = 200
-#: The archived rows, by the name of the file.
+#: The queries for the rows to archive, by the name of the file.
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _ROWS: dict[str, Select[Any]] = {
     "servers": select(servers).where(servers.c.id.in_(_IDS)),

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, insert
 from magnetar_control.store.engine.database import INSERT
 from magnetar_control.store.engine.tables import server_addresses, server_tags
 
-#: The values of the documents of a server without tags, and without addresses.
+#: The JSON texts of servers without tags, and without addresses.
 NO_TAGS, NO_ADDRESSES = "[]", "{}"
 _INSERT_TAGS = insert(server_tags)
 _INSERT_ADDRESSES = {kind: made(server_addresses).on_conflict_do_nothing() for kind, made in INSERT.items()}

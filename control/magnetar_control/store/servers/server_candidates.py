@@ -33,7 +33,7 @@ from magnetar_control.store.engine.tables import server_addresses, server_tags, 
 from .server_list_request import ServerListRequest
 
 Condition = ColumnElement[bool]
-#: The number of candidates, above which a list is read in its order: then every hundredth server or so is accepted.
+#: Most candidates. With more of them a list is read in its order: then it finds one among about a hundred servers.
 MOST = 1000
 #: The number of changed servers of all projects that are read for the candidates of one project.
 MOST_CHANGED = 4 * MOST

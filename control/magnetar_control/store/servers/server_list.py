@@ -33,16 +33,17 @@ from .server_candidates import candidate_conditions, changed_conditions
 from .server_list_request import ServerListRequest
 
 Condition = ColumnElement[bool]
-#: Rows as stored, whose documents are text: a list passes most of them through.
+#: Rows of the database, whose JSON documents are still text: a list passes most of them through.
 Rows = Sequence[Any]
 Cells = Sequence[tuple[CellMapping, Database]]
-#: Cells from which each is asked for a part of a page first, and the rows that it is asked for beyond twice its share.
+#: ``SHARING``: number of cells from which on a list first requests a part of the page from each; ``MORE``: the rows
+#: that it requests beyond twice a cell's share.
 SHARING, MORE = 4, 5
 #: Text columns that every locale sorts by code points, because all values have the same form.
 SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_at"))
 # Conditions of nearly every list, built once: building one takes as long as reading a row.
 OF_PROJECT: Condition = servers.c.project_id == bindparam("project")
-#: The same for SQLite, which then uses no index of projects.
+#: The same condition for SQLite, where the plus prevents the use of an index of projects.
 OF_PROJECT_UNINDEXED: Condition = literal_column("+servers.project_id") == bindparam("project")
 GONE, SOFT = servers.c.deleted_at.is_not(None), servers.c.vm_state == SOFT_DELETED
 FOR_GOOD, KEPT, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT)

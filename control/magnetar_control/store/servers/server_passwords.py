@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, or_, select, update
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import servers
 
-#: Servers whose password on the host may differ. Built once, because hosts report often.
+#: The query for the stored passwords of servers on a host. Built once, because hosts report often.
 _TOLD = select(servers.c.id, servers.c.password, servers.c.cleared_password).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.deleted_at.is_(None))

@@ -78,7 +78,7 @@ class ServerRow(StoredRow):
     security_groups = DocumentColumn[Sequence[SecurityGroupOfServer]]()
     nics = DocumentColumn[Sequence[ServerNic]]("interfaces")
     addresses = DocumentColumn[AddressesOfServer]()
-    #: The volumes that the server has, or is being given.
+    #: The attached volumes, and those that are being attached.
     volumes = DocumentColumn[Sequence[VolumeOfServer]]()
     shares = DocumentColumn[Sequence[ShareOfServer]]()
     request = DocumentColumn[ServerRequest]()

@@ -51,7 +51,7 @@ from .server_row import ServerRow
 
 #: The value of ``shares`` of a server without shares.
 NO_SHARES = "[]"
-#: The task_states of servers that are being deleted, for good or not, and of a server that its host builds.
+#: The task_states of a server that is being deleted, soft-deleted, or built by its host.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
 #: The task_states of a new server with volumes while its ports are created, and then its volumes.
 NETWORKING, MAPPING = "networking", "block_device_mapping"
@@ -67,8 +67,8 @@ _CHANGED = update(servers).where(servers.c.id == _AT, servers.c.leaving.is_(None
 #: Columns whose changes are reported to running guests, and the statement for such a change.
 TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
 _TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
-#: The task_states of deletions, evacuations, and actions that overtake others: the end of another action leaves them in
-#: place.
+#: The task_states of deletions, evacuations, and actions that overtake others. The end of another action does not
+#: change them.
 _COMING = {DELETING, SOFT_DELETING, *ACTIONS["evacuate"].tasks[:1]}.union(
     *(action.tasks for action in ACTIONS.values() if action.over))
 _PROGRESSED = _CHANGED.values(task_state=case(
@@ -91,14 +91,14 @@ _OTHERS = select(actions.c.id).where(
 _NEXT = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.over]),
     actions.c.state == "queued").limit(1)
-#: The bell that conductors of a cell listen to, and the bell that rings when a server has changed.
+#: The bell that conductors of a cell wait for, and the bell that rings when a server has changed.
 ACTIONS_BELL, SERVERS_BELL = "actions", "servers"
 #: Columns that every lookup of a server needs: its owner, and whether it is in this cell.
 NEEDED = frozenset(("id", "project_id", "user_id", "leaving"))
 _DUE = update(servers).where(servers.c.id == bindparam("server"), servers.c.leaving.is_(None)).values(
     guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
-#: The key in a server's ``request`` which says that the key manager may have a secret for its TPM, and its owner:
-#: ``user`` or ``deployment``. It stays while the server has a flavor without a TPM.
+#: The key in a server's ``request`` with the owner of its TPM secret (``user`` or ``deployment``), if the key manager
+#: may have such a secret. It stays while the server has a flavor without a TPM.
 TPM_DRAWN: Final = "tpm_secret_drawn"
 
 

@@ -32,7 +32,7 @@ COLUMNS = (servers.c.id, servers.c.project_id, servers.c.name, servers.c.vm_stat
            servers.c.launched_at, servers.c.terminated_at, servers.c.leaving)
 #: Project and uuid of the last server on the previous page.
 After = tuple[str, str]
-#: The name of the row.
+#: The name of the row in ``usage_audits``.
 EXISTS = "exists"
 
 
