@@ -50,8 +50,8 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Yield the metadata keys that extra specs request of aggregates, each with the text that its value must match.
-    They come from extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, from those without a
-    scope. Skipped are keys with another meaning: those that other parts of Magnetar read (``hide_hypervisor_id``), and
+    They are in extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, in those without a scope.
+    Skipped are keys with another meaning: keys that other parts of Magnetar read (``hide_hypervisor_id``), and
     capabilities of the host (``cpu_model``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")

@@ -5,8 +5,8 @@ The rule is: filter every host, weigh the hosts that pass, take the best. ``choo
 without visiting every host; tests check that. A filter that reads only the profile is called once for each profile. A
 block passes as a whole if even its fullest host has room, and is skipped if even its emptiest has none. Blocks are
 opened in the order of the upper bounds of their hosts' weights, until enough hosts weigh more than every remaining
-bound. NUMA cells and devices are checked last, for the heaviest hosts, until enough pass; hosts that fail this check
-still count for the lowest and highest numbers by which weights are scaled."""
+bound. NUMA cells and devices are checked last, for the heaviest hosts, until enough pass. The scale of the weights
+includes hosts that fail this last check."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 """The properties of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may compare, under Nova's
 names.
 
-``core.hardware.flavor_specs`` lists the names of Nova for which hosts have no number or text here, with their
-replacements."""
+``core.hardware.flavor_specs`` lists Nova's names that have no number or text here, with their replacements."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ def host_limits(host: HostState) -> dict[str, int]:
 
 
 def host_allocation_ratio(host: HostState, name: str) -> float | None:
-    """Return the allocation ratio of a resource: the host's own, or that of its aggregates or the settings, calculated
-    from the limit, which is a rounded number. Return ``None`` if the host has none of the resource."""
+    """Return the allocation ratio of a resource: the host's own, otherwise the ratio of its aggregates or the settings,
+    which is calculated from the limit, a rounded number. Return ``None`` if the host has none of the resource."""
     row = host.columns
     if (own_ratio := row.own_ratio(name)) is not None:
         return own_ratio

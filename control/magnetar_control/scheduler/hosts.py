@@ -85,8 +85,8 @@ class HostStates:
 
     def refresh(self, rows: Iterable[HostRow], aggregates: Iterable[Aggregate] | None = None,
                 names: Collection[str] | None = None) -> None:
-        """Replace all hosts by *rows*, and all aggregates if given. *names*: the names of all hosts, if *rows* are only
-        those that have changed."""
+        """Replace all hosts by *rows*, and all aggregates if given. *names*: the names of all hosts, if *rows* has only
+        changed hosts."""
         with self.lock:
             if aggregates is not None and (every := list(aggregates)) != self._all_aggregates:
                 self._grouped(every)
@@ -296,7 +296,7 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block to which a host of *profile* must be added; create one if there is none with room."""
+        """Return the block that takes a further host of *profile*; create one if there is none with room."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None

@@ -203,7 +203,7 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
-    #: The PCI devices that the server already holds before a resize, by host and name.
+    #: The PCI devices that the server holds from before a resize, by host and name.
     has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)  # number of devices claimed, by name
     #: An administrator chose the host with ZONE:HOST: the filters of Nova's scheduler are not applied.

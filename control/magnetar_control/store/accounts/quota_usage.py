@@ -52,8 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """The quota usage of a cell's servers, except those that move to another cell; or the usage of one server that
-    moves to another cell."""
+    """The quota usage of a cell's servers, except servers that move to another cell; or the usage of one such
+    server."""
 
     id: str | None
     leaving: str | None

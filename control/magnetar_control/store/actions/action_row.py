@@ -69,7 +69,7 @@ class ActionEvent(SelectedRow):
 
 
 class QueuedAction(NamedTuple):
-    """The columns of a queued action by which conductors choose the next actions to lease."""
+    """The columns of a queued action that decide when conductors lease it."""
 
     id: int
     host: str | None

@@ -75,7 +75,7 @@ class HostShare:
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts for which no more actions of other hosts' servers may be leased."""
+        """Return the hosts that cannot be waited for by further actions of other hosts' servers."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
@@ -449,7 +449,7 @@ def strip_password_argument(args: str) -> str | None:
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
     """Make the delayed actions of a server leasable immediately, when an evacuation is queued after them: then they
-    fail if the host does not answer, instead of waiting for it."""
+    fail if the host does not answer, instead of waiting longer."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 

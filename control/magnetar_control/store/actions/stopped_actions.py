@@ -20,7 +20,7 @@ from magnetar_control.store.engine.tables import actions, servers
 from .action_row import StoppedAction
 from .actions import interrupt_event_rows, strip_password_argument
 
-#: Actions that stay in the queue although they are cancelled: only their flow can end their image.
+#: Actions that stay in the queue although they are cancelled: only their own flow can finish or remove their image.
 OWING = ("createImage", "createBackup")
 #: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."

@@ -434,8 +434,8 @@ def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb:
     """Set the GiB of disk that a server holds on the host with this name; its other claims stay.
 
     Return ``False``, with nothing changed, when the host has too little disk left. Do nothing for a server without a
-    claim, such as one that an operator has imported: the audit creates its claim. For a ``write`` transaction of the
-    API database.
+    claim (for example, an operator has just imported it): the audit creates its claim. For a ``write`` transaction of
+    the API database.
     """
     mine = select(allocations.c.host_id, allocations.c.disk_gb).join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(

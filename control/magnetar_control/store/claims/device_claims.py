@@ -18,7 +18,7 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The PCI devices of a host (*there*), and those of them that servers hold (*had*)."""
+    """The PCI devices of a host (*there*), and the devices that servers hold on it (*had*)."""
 
     there: Sequence[pci.DevicePool]
     had: Counts

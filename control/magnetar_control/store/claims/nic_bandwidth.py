@@ -56,8 +56,8 @@ class WantedResources(NamedTuple):
 
 
 class SettledResources(NamedTuple):
-    """The resources that a server will hold on a certain host. *resources*, *devices*: bandwidth and virtual functions
-    are those of cards. *places*: port to the place (``core.bandwidth``) of its bandwidth."""
+    """The resources that a server will hold on a certain host. *resources*, *devices*: with the bandwidth and virtual
+    functions of cards instead of networks. *places*: port to the place (``core.bandwidth``) of its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -119,7 +119,7 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
 
 
 def requests_on_cards(nics: Iterable[Asking], names: Iterable[str]) -> list[Asking]:
-    """Return those of *nics* whose bandwidth comes from a card, on a host with inventories of these *names*."""
+    """Return the requests in *nics* whose bandwidth comes from a card, on a host with inventories of these *names*."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
@@ -134,8 +134,8 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
 
 def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
                                                                                          dict[str, int]]:
-    """Return the resources and devices of *desired*, with the bandwidth and virtual functions of NICs replaced by those
-    of the cards in *places* (by port)."""
+    """Return the resources and devices of *desired*, with bandwidth and virtual functions of the cards in *places* (by
+    port) instead of networks."""
     resources, devices = dict(desired.resources), dict(desired.devices)
     for nic in desired.nics:
         place = places.get(nic.id, nic.network)

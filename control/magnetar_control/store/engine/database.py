@@ -108,7 +108,7 @@ def advisory_lock(connection: Connection, *words: str) -> None:
 
 class _Turn:
     """A context manager that lets a limited number of threads in at a time; see ``TURNS``. *places*: a queue with one
-    item for each thread that may enter. *patience*: seconds after which a thread enters anyway."""
+    item for each thread that may enter. *patience*: seconds that a thread waits before it enters anyway."""
 
     __slots__ = ("mine", "patience", "places")
 
@@ -157,7 +157,7 @@ class Database:
         self._open: deque[Connection] = deque()
         self._to_read, self._to_write = (_turns(count, patience) for count, patience in TURNS[self.kind])
         self.bell = Bell(LOOK_AGAIN[self.kind])
-        #: Identifies this process's notifications, which it ignores: its rings wake its own threads directly.
+        #: Identifies this process's notifications, which its listener ignores: its rings wake its own threads directly.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: Listener | FileWatch | None = None
         self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None

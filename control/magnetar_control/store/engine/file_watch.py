@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A watch over a SQLite file that rings a bell when a transaction is committed, by this process or another one.
-
-The kernel reports writes to the write-ahead log (inotify), so nothing is polled while nobody writes.
-"""
+"""A watch over a SQLite file that rings a bell when any process commits a transaction. The kernel reports writes to the
+write-ahead log (inotify), so there is no polling between writes."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class _Compiled:
 
     @contextlib.contextmanager
     def _errors_of(self, connection: Connection, values: Any) -> Iterator[None]:
-        """Convert the driver's errors in the block to those of ``Connection.execute``."""
+        """Convert errors of the driver in the block as ``Connection.execute`` does."""
         try:
             yield
         except self._errors as error:

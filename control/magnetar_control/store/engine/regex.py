@@ -278,8 +278,8 @@ def parse_wildcards(text: str) -> list[str] | None:
 
 @lru_cache(maxsize=100)
 def outline_wildcards(text: str) -> tuple[str, ...] | None:
-    """Return a wildcard pattern (see ``parse_wildcards``) that accepts at least all texts in which the expression
-    *text* matches; ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
+    """Return a wildcard pattern (see ``parse_wildcards``) that accepts all texts that the expression *text* matches,
+    and perhaps others; ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
 
     Databases test the pattern much faster than the expression, or find it in an index."""
     tree = _Parser(text).parsed()
@@ -295,7 +295,7 @@ def outline_wildcards(text: str) -> tuple[str, ...] | None:
 
 
 def _outline(tree: Tree) -> list[str]:
-    """Return the wildcard pattern for *tree*, with ``ANY_TEXT`` for the parts in which the matching texts differ."""
+    """Return the wildcard pattern for *tree*, with ``ANY_TEXT`` for parts that differ between matching texts."""
     kind = tree[0]
     if kind == "char":
         return [tree[2] or ANY_CHAR]

@@ -46,7 +46,7 @@ class DocumentColumn(Generic[T]):
 
 
 def annotated_columns(row_class: type) -> list[str]:
-    """Return the columns that a class of rows annotates itself, without those of its base classes."""
+    """Return the columns that a class of rows annotates itself, without the columns of its base classes."""
     return [name for name, kind in get_annotations(row_class).items() if not kind.startswith("ClassVar")]
 
 

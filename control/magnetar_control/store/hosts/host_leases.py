@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Heartbeats of hosts, and the leases by which one conductor at a time watches a host: for all hosts of a conductor in
-a few statements.
+"""Heartbeats of hosts, and leases that make one conductor at a time watch a host: for all hosts of a conductor in a few
+statements.
 
 A host counts as up from a heartbeat. An evacuation begins only at a host that is not up (``services.is_host_heard``),
 so a heartbeat is written in one transaction with the check for evacuations that have begun."""
@@ -46,7 +46,7 @@ class Renewal(NamedTuple):
 
 
 class _Statements(NamedTuple):
-    """The statements for one engine. Their parameters are those of ``_parameters``."""
+    """The statements for one engine. ``_parameters`` returns their parameters."""
 
     known: Any
     free: Any
@@ -126,6 +126,6 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
 
 
 def _unhandled_evacuations(connection: Connection, heard: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts from which servers were evacuated that they may still have."""
+    """Return the hosts in *heard* that may still have servers that were evacuated from them."""
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
                      if host in heard and evacuation not in heard[host])

@@ -62,8 +62,9 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
     """Return the query for ids of servers with a requested address, perhaps several times each; ``None`` without such a
-    filter. For a part of an address it tests all addresses of the IP version, or on SQLite those of the project. On
-    PostgreSQL return ``None`` for a part with a project, because reading the project's servers is as fast."""
+    filter. For a part of an address it tests all addresses of the IP version, or on SQLite only the project's
+    addresses. On PostgreSQL return ``None`` for a part with a project, because reading the project's servers is as
+    fast."""
     for version, pattern in request.addresses.items():
         # Not a parameter: a general plan would not find the index of IPv6 addresses.
         found = select(server_addresses.c.server_id).where(server_addresses.c.version == literal_column(f"{version:d}"))
@@ -82,7 +83,7 @@ def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
 
 def possible_addresses(pattern: str) -> list[str] | None:
     """Return all IPv4 addresses that the expression *pattern* accepts, if it consists of four numbers between dots, the
-    first and the last of which may be parts of numbers; ``None`` for any other expression.
+    first and the last possibly cut off; ``None`` for any other expression.
 
     A dot in an expression matches any character, also a digit: "1.5" accepts 115. Return ``None`` for such an
     expression."""

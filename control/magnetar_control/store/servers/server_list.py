@@ -247,7 +247,7 @@ def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]
 
 
 def _conditions(request: ServerListRequest, kind: str) -> list[Condition]:
-    """Return the conditions of the request's filters for an engine, except those of ``_parts``."""
+    """Return the conditions of the request's filters for an engine, except the conditions of ``_parts``."""
     conditions = [servers.c[column] == value for column, value in request.equal.items()]
     conditions += [match_pattern(kind, servers.c[column], pattern) for column, pattern in request.matching]
     conditions += [_with_address(kind, version, pattern) for version, pattern in request.addresses.items() if pattern]
@@ -305,7 +305,7 @@ def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
 
 def _has_tag(tags: Sequence[str]) -> Condition:
     """Return the condition that a server has one of these tags, as a subquery: PostgreSQL begins with the rows of the
-    tags or with the servers, whichever are fewer."""
+    tags or with the servers, depending on their numbers."""
     return servers.c.id.in_(select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags)))
 
 

@@ -287,8 +287,8 @@ def overtaking_action_waits(connection: Connection, id: str) -> bool:
 
 @cache
 def _asking(key: str) -> Update:
-    """Return the UPDATE with which ``request_server_action`` checks and changes the server, built once for each
-    action."""
+    """Return the UPDATE of ``request_server_action`` that checks the server's state and changes the server, built once
+    for each action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
