@@ -74,7 +74,8 @@ class HostState:
                 self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
-        """Return the numbers that filters and weighers compare. *mates*: members of the server's group on the host."""
+        """Return the numbers that filters and weighers compare. *mates*: number of other members of the server's group
+        on the host."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 

@@ -99,7 +99,7 @@ class HostStates:
                 self.changed(row)
 
     def gone(self, name: str) -> None:
-        """Remove a host."""
+        """Remove a host that no longer exists."""
         with self.lock:
             if host := self.hosts.pop(name, None):
                 self._leave(host)
@@ -204,8 +204,8 @@ class HostStates:
                 self._touch(host)
 
     def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
-        """Undo ``used`` for a server that was not placed. The caller must read the claims of the host again
-        (``changed``)."""
+        """Undo ``used`` for a server that was not placed, except for the claimed amounts: the caller must read the
+        host's row again and call ``changed``."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = max(0, host.io_ops - 1)
@@ -259,7 +259,8 @@ class HostStates:
         return [host_filter for host_filter in self.rules.asked(spec) if not (free and host_filter.name == TENANTS)]
 
     def blocks(self) -> list[Block]:
-        """Return all top-level blocks; hold ``lock``. This may move hosts: read a host's ``block`` afterwards."""
+        """Return all top-level blocks, up to date. Hold ``lock``. This may move hosts to other blocks: read a host's
+        ``block`` afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
         return [block.fresh() for block in self._blocks]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Evaluation of the hint query for a host."""
+"""The evaluation of the scheduler hint ``query`` (JsonFilter) for a host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The request for a host: what one server needs of it. ``spec_of_server`` makes it for creates, moves and dry runs."""
+"""The request for a host: what one server needs of a host. ``spec_of_server`` builds it for creates, moves and dry
+runs."""
 
 from __future__ import annotations
 
@@ -293,9 +294,9 @@ def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
 
 
 def hinted_host_fields(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the fields ``different_host`` and ``same_host`` for the hints. *where*: the result of
+    """Return the fields ``different_host`` and ``same_host`` of a ``RequestSpec`` for the hints. *where*: the result of
     ``store.hosts.hosts.fetch_hosts_of_servers`` for the servers in these hints. A server without a host excludes no
-    host for different_host, and every host for same_host."""
+    host by different_host, and allows none by same_host."""
     def of(name: str) -> frozenset[str]:
         return frozenset(host for server in hint_texts(hints, name) for host in where.get(server, ()))
     return {"different_host": of("different_host"), "same_host": of("same_host") if hint_texts(hints, "same_host")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Weighers: they decide which of the passing hosts is best. Each weighs one number of the host's row.
 
-The weight of a host is the sum of multiplier x (number - lowest) / (highest - lowest) over the hosts that passed the
-filters. A number that is the same everywhere adds nothing. For a move that may leave its cell, hosts of other cells
-weigh ``cross_cell_move`` less."""
+The weight of a host is the sum of multiplier x (number - lowest) / (highest - lowest), over the lowest and highest
+number among the hosts that passed the filters. A number that is the same everywhere adds nothing. For a move that may
+leave its cell, hosts of other cells weigh ``cross_cell_move`` less."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
-    """One weigher. *name*: of the multiplier. *at*: index in the row. *sign*: 1 if more is better, -1 if less is."""
+    """One weigher. *name*: the name of its multiplier. *at*: the index of its number in the row. *sign*: 1 if more is
+    better, -1 if less is."""
 
     name: str
     at: int
@@ -116,7 +117,7 @@ def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
 
 
 def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
-    """Return the weight of each row."""
+    """Return the weight of each row by the formula *whole*."""
     totals = [whole.base] * len(rows)
     for at, low, span, worth in whole.terms:
         totals = [total + worth * ((row[at] - low) / span) for total, row in zip(totals, rows, strict=True)]
@@ -124,8 +125,8 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound for the weights of rows between *low* and *high*. It holds also after rounding:
-    ``weights_of_rows`` is monotone in each number."""
+    """Return an upper bound for the weights by the formula *whole* of rows between *low* and *high*. It holds also
+    after rounding: ``weights_of_rows`` is monotone in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

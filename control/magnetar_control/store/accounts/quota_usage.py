@@ -118,10 +118,10 @@ def _comparison_statement(kind: str) -> TextClause:
 
 
 def repair_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
-    """Correct the counted usage of *project*, and return the wrong comparisons.
+    """Correct the counted usage of *project*, and return the comparisons of users whose usage was wrong. For a
+    ``write`` transaction: concurrent repairs wait for each other.
 
-    For a ``write`` transaction: concurrent repairs wait for each other. Servers may change meanwhile: that changes
-    counted and real usage alike, so the difference between the two stays.
+    Servers may change meanwhile: that changes counted and real usage alike, so the difference between the two stays.
     """
     advisory_lock(connection, "quota usage", project)
     wrong = [comparison for comparison in compare_quota_usage(connection, project) if comparison.differs]

@@ -19,17 +19,18 @@ _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expan
 
 
 def user_quota_holder(project: str, user: str) -> str:
-    """Return the holder of a user's limits in a project."""
+    """Return the key of the stored limits of a user in a project."""
     return f"{project}/{user}"
 
 
 def class_quota_holder(name: str) -> str:
-    """Return the holder of a quota class. Only the class of the defaults has an effect, as in Nova."""
+    """Return the key of the stored limits of a quota class. Only the class of the defaults has an effect, as in
+    Nova."""
     return name if name == DEFAULT else f"class/{name}"
 
 
 def fetch_quota_limits(connection: Connection, holders: Iterable[str]) -> dict[str, Limits]:
-    """Return the limits that are set, by holder and resource."""
+    """Return the stored limits of *holders*, by holder and resource."""
     limits: dict[str, Limits] = {}
     for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit

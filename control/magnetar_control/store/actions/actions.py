@@ -421,7 +421,8 @@ def insert_ended_event(connection: Connection, number: int, event: str, host: st
 
 
 def interrupt_event_rows(connection: Connection, number: int) -> None:
-    """End the open events of an interrupted attempt of an action, before another attempt or instead of one."""
+    """End the open events of an action's attempt that was interrupted, because another attempt starts or the action
+    ends."""
     connection.execute(_CUT_OFF, {"number": number, "finish_time": utc_now()})
 
 

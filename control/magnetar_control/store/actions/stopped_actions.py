@@ -45,7 +45,8 @@ def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool
 
 
 def reset_server_actions(connection: Connection, server_id: str) -> list[StoppedAction]:
-    """Stop actions as ``cancel_server_actions`` does, for a server that is kept."""
+    """Cancel and drop actions as ``cancel_server_actions`` does, when an administrator resets the state of a server.
+    Deletions continue, and queued actions of ``LEFT_BEHIND`` stay in the queue."""
     return _stop(connection, _RESET, LEFT_BEHIND, RESET, server=server_id)
 
 

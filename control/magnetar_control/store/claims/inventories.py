@@ -74,7 +74,7 @@ _TAKE = update(inventories).where(_MINE, or_(_MORE <= 0, and_(
 
 
 def operator_inventory(row: InventoryRow) -> Document:
-    """Return the fields of a row that an operator has set."""
+    """Return the inventory fields that an operator has set, as a new dict."""
     return {**(row.own or {})}
 
 
@@ -128,7 +128,7 @@ def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
 
 
 def fetch_provided_classes(connection: Connection, names: Iterable[str]) -> set[str]:
-    """Return the classes among *names* that at least one host has."""
+    """Return the classes among *names* that the agent or an operator provides on at least one host."""
     return set(connection.execute(select(inventories.c.resource_class).distinct().where(
         inventories.c.resource_class.in_(list(names)), _GIVEN)).scalars())
 

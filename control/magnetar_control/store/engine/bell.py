@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The doorbell of a database: it wakes threads that wait for a change of a table. On PostgreSQL it also wakes other
-processes; on SQLite they watch the file (``file_watch``).
+"""The doorbell of a database: it wakes threads that wait for a change of a table. Writers ring a name for each kind of
+change.
 
-A lost ring does no harm: a waiting thread checks again after a while (``Bell.wait``).
+On PostgreSQL it also wakes other processes; on SQLite they watch the file (``file_watch``). A lost ring does no harm: a
+waiting thread checks again after a while (``Bell.wait``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """A bell that wakes threads waiting for a name."""
+    """A bell for the threads of this process. Each thread waits for one name."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
@@ -76,7 +77,7 @@ class Notifier:
         self._over = False
 
     def ring(self, names: Collection[str]) -> None:
-        """Send *names* soon."""
+        """Send *names* to other processes soon, in the notifier's thread."""
         with self._condition:
             self._names.update(names)
             if not self._thread and not self._over:

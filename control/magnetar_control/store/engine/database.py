@@ -191,7 +191,7 @@ class Database:
         return None
 
     def leave_open(self, connection: Connection) -> None:
-        """Leave a connection open for the next reader; close it if others are open. Its last statement must be
+        """Leave a connection open for the next reader; close it if ``OPEN`` others are open. Its last statement must be
         complete, and must not have failed."""
         if len(self._open) < OPEN:
             self._open.append(connection)
@@ -222,7 +222,7 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Ring these names locally, and in other processes if they map to true."""
+        """Ring the names in *rung* locally, and in other processes if they map to true."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
@@ -244,8 +244,8 @@ class Database:
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
-        """Ring *name* when the transaction of *connection* (from ``write``) is committed. *remote*: also in other
-        processes."""
+        """Ring *name* when the transaction of *connection* (from ``write`` or ``single``) is committed. *remote*: also
+        in other processes."""
         rung: dict[str, bool] = connection.info["rung"]
         rung[name] = remote or rung.get(name, False)
 
@@ -331,8 +331,8 @@ def insert_if_absent_returning(connection: Connection, table: Table, **row: Any)
 
 
 def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return *rows*, for an insert, without the columns that are ``None`` in all of them. psycopg caches no statement
-    with more than 50 parameters: it parses the text each time, which takes longer than sending it."""
+    """Return *rows*, for an insert, without the columns that are ``None`` in all of them. This keeps most inserts below
+    50 parameters: psycopg does not cache longer statements, and parsing one takes longer than sending it."""
     names = {name for row in rows for name, value in row.items() if value is not None}
     return [{name: value for name, value in row.items() if name in names} for row in rows]
 
@@ -366,7 +366,8 @@ def _insert_statement(kind: str, table: Table) -> Any:
 
 
 def is_transient_error(error: DBAPIError) -> bool:
-    """Return whether the same transaction may succeed soon: no connection, a deadlock, a busy file."""
+    """Return whether the same transaction may succeed if it is repeated soon, after a lost connection, a deadlock or a
+    busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
@@ -388,8 +389,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def is_database_unreachable(error: BaseException) -> bool:
-    """Return whether *error* says that the database does not answer: it is gone, or so slow that no connection was
-    free. A statement that the database refuses does not count."""
+    """Return whether *error* says that the database does not answer: it is gone, or so slow that no connection became
+    free. This is false for a statement that the database refuses."""
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
         return False  # SQLite understood the statement, and cannot execute it
     return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and is_transient_error(error))

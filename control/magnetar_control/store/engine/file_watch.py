@@ -26,7 +26,7 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 class FileWatch(threading.Thread):
     """A thread that rings the names ``ALL`` of *bell* after commits to the SQLite file at *path*. Raises ``OSError``
-    where the kernel has no room for one more watch."""
+    when the kernel's limit of watches is reached."""
 
     def __init__(self, name: str, path: str, bell: Bell) -> None:
         super().__init__(name=f"watch {name}", daemon=True)

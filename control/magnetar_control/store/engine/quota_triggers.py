@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The triggers that keep the table ``quota_usage``: every change of a server's row changes the usage of its project and
-user in the same transaction, whichever statement makes it.
+user in the same transaction, for any kind of statement.
 
 On SQLite a project's user has one row. On PostgreSQL it has as many rows as transactions have changed its usage at the
 same time: a transaction takes a row that no other one has locked, or adds one (``slot``: its number). So transactions
@@ -42,12 +42,12 @@ def flavor_amount(kind: str, row: str, name: str) -> str:
 
 
 def usage_triggers(kind: str) -> list[str]:
-    """Return the statements that create the triggers on an engine. They may run again, and replace what exists."""
+    """Return the statements that create the triggers on an engine. Repeating them replaces the existing triggers."""
     return _sqlite_triggers() if kind == "sqlite" else _postgresql_triggers()
 
 
 def _changed_condition() -> str:
-    """Return the SQL condition that an update changes what the server counts."""
+    """Return the SQL condition that an update changes how the server is counted."""
     old, new = staying_condition("OLD"), staying_condition("NEW")
     unequal = " OR ".join(f"OLD.{name} <> NEW.{name}" for name in ("project_id", "user_id", "flavor"))
     return f"({old} <> {new} OR ({new} AND ({unequal})))"

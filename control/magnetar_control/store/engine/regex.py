@@ -34,8 +34,9 @@ class PatternRefused(ValueError):
 
 
 class _Parser:
-    """A parser that turns an expression into a tree: ``all`` or ``any`` of trees, ``repeat`` of one tree, ``start``,
-    ``end``, ``char`` (what fits, and the character if it is only one)."""
+    """A parser that turns an expression into a tree. Nodes: ``all`` or ``any`` of several trees, ``repeat`` of one
+    tree, ``start``, ``end``, and ``char`` (a function that tests a character, and the character if it is the only
+    one)."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -318,5 +319,5 @@ def compile_search(text: str) -> Callable[[str], bool]:
 
 
 def sqlite_regexp(pattern: str, value: Any) -> bool | None:
-    """Implement SQLite's operator REGEXP; null matches nothing and gives null."""
+    """Implement SQLite's operator REGEXP; the result for null is null."""
     return None if value is None else compile_search(pattern)(str(value))

@@ -29,7 +29,7 @@ class ServiceHost(SelectedRow):
 
 
 class SizedHost(ServiceHost):
-    """A host with its agent's endpoint and report (``info``), and its shared resources."""
+    """A host with its agent's endpoint and report (``info``), and its amounts of shared CPUs, memory and disk."""
 
     endpoint: str
     vcpus: int

@@ -198,7 +198,8 @@ def _lacks(info: Mapping[str, Any]) -> bool:
 
 
 def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the traits that an agent reports, and the providers below its host, without the amounts held there."""
+    """Return the parts of an agent's report that raise the host's generation: its traits, and the providers below the
+    host without their used amounts."""
     return info.get("traits"), [{**provider, "held": None} for provider in info.get("providers") or ()]
 
 
@@ -250,8 +251,8 @@ def fetch_hosts_of_servers(connection: Connection, project_id: str, server_ids: 
 
 
 def fetch_scheduling_group(connection: Connection, server_id: str, id: str | None = None) -> Group | None:
-    """Return the server group *id*, or the group of the server, with the hosts of its members other than the server;
-    ``None`` when there is none."""
+    """Return the server group *id* (default: the server's group) with the hosts of its members except the server
+    itself; ``None`` when there is none."""
     which = server_groups.c.id == id if id is not None else server_groups.c.id.in_(
         select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id))
     row = ServerGroupRow.optional(connection.execute(select(server_groups).where(which)).first())

@@ -12,7 +12,8 @@ from magnetar_control.store.engine.schema import add_services, is_compared
 
 
 def _render_type(kind: str, item: Any, _context: Any) -> str | bool:
-    """Return the text of a JSON column's type in a written migration, which keeps the type of the database."""
+    """Return Python source for the type of a JSON column in a generated migration: the database's type, ``Text``, for a
+    ``JsonColumn``; ``False`` for Alembic's default."""
     return "sa.Text()" if kind == "type" and isinstance(item, JsonColumn) else False
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Console tokens, in the cell of their server, stored as hashes. A token is valid once, until it expires or its server
-moves to another host. A SPICE token is valid for the channels of one session."""
+"""Console tokens, stored as hashes in the cell of their server.
+
+A token can be used once, until it expires or its server moves to another host. A SPICE token can be used for the
+channels of one session."""
 
 from __future__ import annotations
 

@@ -45,6 +45,6 @@ def save_password_column(connection: Connection, host: str, id: str, password: s
 
 
 def clear_password_columns(connection: Connection, id: str, password: str) -> None:
-    """Clear the *password* of a server."""
+    """Remove the password of a server if it is still *password*; keep its digest."""
     connection.execute(update(servers).where(servers.c.id == id, servers.c.password == password).values(
         password=None, cleared_password=password_digest(password), updated_at=utc_now()))

@@ -88,5 +88,5 @@ class ServerRow(StoredRow):
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return the row of a server that no table has; columns without a value have their defaults."""
+        """Return the row of a server that is not in a table; columns without a value have their defaults."""
         return super().of_values({**_DEFAULTS, **values})

@@ -103,7 +103,7 @@ TPM_DRAWN: Final = "tpm_secret_drawn"
 
 
 class Moved(Exception):
-    """The server has moved to another cell since it was looked up, or is on its way. Look it up again."""
+    """The error for a server that has moved to another cell since it was looked up, or is moving. Look it up again."""
 
 
 def json_text(document: Any) -> str:
