@@ -279,8 +279,8 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
 
 
 def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
-    """Return the parts of a block by their bounds, or its hosts by their weights, greatest first. *chance* (from 0 to
-    1) chooses which of the equals at the top comes first."""
+    """Return the parts of a block by the upper bounds of their weights, or its hosts by their weights, greatest first.
+    *chance* (from 0 to 1) chooses which of the equals at the top comes first."""
     them: Sequence[Block | HostState] = block.parts or block.hosts
     values = [weight_bound(part.low, part.high, whole) for part in block.parts] or weights_of_rows(block.rows, whole)
     ordered = sorted(zip(values, them, strict=True), key=itemgetter(0), reverse=True)

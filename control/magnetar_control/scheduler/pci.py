@@ -85,7 +85,7 @@ class HostPci:
 
     @property
     def free(self) -> int:
-        """How many devices are free, up to the number that affects weights."""
+        """The number of free devices, at most ``MOST``."""
         return max(0, min(MOST, sum(pool.free for pool in self.pools) - self.coming.total()))
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,

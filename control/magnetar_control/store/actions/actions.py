@@ -79,7 +79,7 @@ class HostShare:
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
-        """Return whether the limits allow to lease the queued action *row*."""
+        """Return whether the limits leave room for the queued action *row*."""
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 

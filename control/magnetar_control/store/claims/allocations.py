@@ -231,9 +231,9 @@ class Claim(NamedTuple):
 
 
 def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """Claim as ``claim_host_resources`` with a cell does, for several servers that hold nothing yet, are in no group
-    and need no further resource classes, on hosts that accept new servers. Return ``False`` when one server does not
-    fit: roll the transaction back then."""
+    """Claim as ``claim_host_resources`` with a cell does, for several servers. They must hold nothing yet, be in no
+    group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one server
+    does not fit: roll the transaction back then."""
     kind, moment = connection.dialect.name, utc_now()
     inserted = connection.execute(_HOLD[kind], [{
         "consumer_id": claim.server_id, "host_id": claim.host_id, "server_id": claim.server_id, "created_at": moment,

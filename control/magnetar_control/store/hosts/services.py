@@ -112,8 +112,8 @@ def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[
 
 
 def fetch_compute_services(store: Store, silence: float, rows: Sequence[ServiceHost]) -> list[Service]:
-    """Return the compute services of the hosts *rows*, without their zones. Uses one query for each cell that has one
-    of these hosts."""
+    """Return the compute services of the hosts *rows*; their zones are not set. Uses one query for each cell that has
+    one of these hosts."""
     names_by_cell: dict[str, list[str]] = {}
     for row in rows:
         names_by_cell.setdefault(row.cell_id, []).append(row.name)
@@ -184,7 +184,7 @@ def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[
 
 
 def count_busy_servers(store: Store) -> dict[str, int]:
-    """Return the number of servers with a task_state of each host that has some; of servers without a host under
+    """Return the number of servers with a task_state on each host that has any; servers without a host count under
     ``""``. A server that moves to another cell counts only when it has arrived."""
     busy: Counter[str] = Counter()
     for host, count in _rows(rows_of_cells(store, _BUSY)):

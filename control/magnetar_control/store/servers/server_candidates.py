@@ -128,6 +128,6 @@ def _are_more(connection: Connection, conditions: tuple[Condition, ...], count: 
 
 
 def changed_conditions(request: ServerListRequest) -> list[Condition]:
-    """Return the conditions for the bounds of the last change."""
+    """Return the conditions for the time of the last change that *request* asks for."""
     return [*([servers.c.updated_at >= request.since] if request.since else []),
             *([servers.c.updated_at <= request.before] if request.before else [])]
