@@ -30,8 +30,8 @@ CANCELLED = "The host did not attach it while its caller waited, or the server's
 
 
 def run_nic_attachment(work: Work) -> None:
-    """Attach a NIC with the port of ``args["wish"]``. Free the port when that fails, or when the request was cancelled
-    because its caller no longer waits. Repeat until the host answers."""
+    """Attach a NIC for the requested port ``args["wish"]``. Free the port when that fails, or when the request was
+    cancelled because its caller no longer waits. Repeat until the host answers."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
@@ -59,8 +59,8 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if it was cancelled meanwhile: its caller was told that nothing is attached.
-    """
+    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile: the API has told its caller that
+    nothing is attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
             raise Cancelled(CANCELLED)
@@ -75,7 +75,7 @@ def _end_attachment(work: Work) -> None:
 
 
 def _plug(work: Work, nic: ServerNic) -> Document:
-    """Plug the NIC into the guest. Return the agent's resource."""
+    """Plug the NIC into the guest. Return the server as its agent reports it."""
     if _asks_of_host(nic) and not _hold_port_resources(work):
         raise Conflict(f"Host {work.server.host} has not {describe_nic_needs(nic)} left for port {nic['port_id']}.")
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
@@ -92,13 +92,14 @@ def _plug(work: Work, nic: ServerNic) -> Document:
 
 
 def _asks_of_host(nic: ServerNic) -> bool:
-    """Return whether the port needs resources of its host, which the server then holds."""
+    """Return whether the NIC's port needs resources of the host (bandwidth, PCI devices), which the server must claim.
+    """
     return bool(nic.get("resources") or nic.get("devices"))
 
 
 def _hold_port_resources(work: Work) -> bool:
-    """Let the server hold the resources that its ports need of its host. Return ``False`` if the host has not enough
-    left."""
+    """Adjust the server's claim on its host to the needs of its present ports. Return ``False`` if the host has not
+    enough left."""
     conductor, api = work.conductor, leased_database(work.confirm_lease, work.conductor.store.api)
     host = conductor.host(work.server.host).id
     made_of = work.flavor, work.server.image
@@ -125,14 +126,14 @@ def run_nic_detachment(work: Work) -> None:
 
 
 def _tell_guest(work: Work) -> None:
-    """Have the guest learn its floating IPs when the action ends, if a port has added or removed one. After an earlier
-    try the previous state is unknown, so the guest always does."""
+    """Queue an update of the guest's metadata when the action ends, if the server has floating IPs: the port may have
+    changed them. After an earlier attempt the previous state is unknown, so always queue it."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 
 
 def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> None:
-    """Free or delete the port, and release its resources of the host if it *asks* for some."""
+    """Free or delete the port *port_id*. *asks*: the port needed resources of the host; release them too."""
     work.conductor.services.network.release(work.id, port_id, work.confirm_lease, delete=delete)
     if asks:
         _hold_port_resources(work)
@@ -146,6 +147,7 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 
 def _save_nics(work: Work, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Save the NICs of the server, and the addresses that follow from them."""
+    """Change the server's list of NICs with the function *change*. Save it, and the addresses that follow from it and
+    from *addresses* of the agent."""
     work.revise("interfaces", change, lambda saved_nics: {"addresses": servers.json_text(addresses_of_nics(saved_nics,
                                                                                                            addresses))})

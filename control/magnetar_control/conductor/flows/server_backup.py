@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``createBackup``: an image as in ``createImage``, then the rotation. A backup is deleted only after the
-new one has its content, so a backup that fails costs no earlier one."""
+"""The flow of ``createBackup``: create an image as ``createImage`` does, then delete old backups. They are deleted only
+after the new one has its content, so a failed backup deletes none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def run_backup(work: Work) -> None:
-    """Make the backup. ``args``: the image, and how many backups of its type are kept."""
+    """Create the backup image, and delete old backups. ``args``: the image, and the number of backups of its type to
+    keep."""
     if not work.args["rotation"] and server_create_image.image_of_server(work, work.args["image"]) is None:
         work.done()  # none is kept: the new one was deleted already, as the last
     else:
@@ -37,8 +38,8 @@ def _rotate(work: Work) -> None:
 
 
 def _older(work: Work) -> Documents:
-    """Return the server's other active backups of this type, newest first. Only images of the new one's owner count:
-    other projects can set any properties on their images."""
+    """Return the server's other active backups of this type, newest first. Images of other owners than the new one's
+    are ignored: every project can set any properties on its images."""
     new = server_create_image.image_of_server(work, work.args["image"])
     if new is None:  # another client has deleted it meanwhile
         return []

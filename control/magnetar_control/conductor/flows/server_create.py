@@ -64,8 +64,8 @@ def run_server_build(work: Work) -> None:
 
 
 def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None) -> dict[str, Any]:
-    """Make the server with its NICs on *host*, also a server that was on a host before. Return the agent's resource.
-    *power*: the power state that it must have; by default it follows from the request."""
+    """Create the server with the NICs *ports* on *host*, also a server that was on a host before. Return the server as
+    its agent reports it. *power*: the power state that it must have; by default it follows from the request."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
@@ -93,7 +93,8 @@ def note_agent_warnings(work: Work, answer: Mapping[str, Any]) -> None:
 
 
 def power_of(work: Work) -> str:
-    """Return the power state that a new server must have: running, or off. A server that was on a host before runs."""
+    """Return the power state for a server that is built: off if the request says so, otherwise running. A server that
+    was on a host before always runs."""
     return OFF if work.request.get("off") and not work.server.launched_at else RUNNING
 
 
@@ -152,19 +153,19 @@ def hosts_with_claims(work: Work) -> list[str]:
 
 
 class Tries(NamedTuple):
-    """The hosts where a build failed, one entry per try. *broken*: the hosts among them whose agent or libvirt only
-    stopped to answer. The build is repeated there when there is no other host."""
+    """The hosts where a build failed, one entry per try. *broken*: the hosts among them whose agent or libvirt stopped
+    answering; the build is repeated there when no other host is left."""
 
     tried: list[str]
     broken: list[str]
 
     def args(self, error: MagnetarError) -> dict[str, Any]:
-        """Return the arguments for the next turn of the action. *error*: the failure of the last try."""
+        """Return the arguments for the next attempt of the action. *error*: the failure of the last try."""
         return {**self._asdict(), "why": [user_message(error), error.message]}
 
 
 def _search_again(work: Work, host: str | None) -> None:
-    """Continue the search for a host. *host*: the one where the build was interrupted, if any."""
+    """Continue the search for a host. *host*: the host where the build was interrupted, if any."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []
     _try_another_host(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
@@ -172,8 +173,8 @@ def _search_again(work: Work, host: str | None) -> None:
 
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
-    """Place the server on a host that was not tried; otherwise on a broken host that is up again. Search again later
-    while a silent host may come back. When there is no host, the server goes to error."""
+    """Claim a host that was not tried, otherwise a broken host that is up again, and queue the build there. Search
+    again later while a silent host may come back. When there is no host, the server goes to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

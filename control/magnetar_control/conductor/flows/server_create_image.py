@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``createImage``.
-
-The host copies the root disk into a local image, named after the new image's uuid. The content is uploaded to the image
-service, and the host's copy is deleted. For a server that boots from a volume, snapshots of its volumes are taken, and
-the image names them. The API has made the image, queued; it ends active or killed."""
+"""The flow of ``createImage``. The host copies the root disk into a local image, named after the new image's uuid. The
+content is uploaded to the image service, and the host's copy is deleted. For a server that boots from a volume,
+snapshots of its volumes are taken, and the image names them. The API has created the image with the status queued; the
+flow ends with an active or a killed image."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ def fail_deleted_server_image(work: Work) -> None:
 
 
 def _fail_image(work: Work, why: str) -> bool:
-    """Kill the image and delete its snapshots; periodic work deletes the copy on a host that is away. Return ``False``,
-    and change nothing, if the image has its content."""
+    """Kill the image and delete its snapshots. The caller deletes the host's copy; periodic work does so if the host
+    does not answer. Return ``False``, and change nothing, if the image has its content."""
     image_document = image_of_server(work, work.args["image"])
     if image_document is not None and image_document["status"] == "active":
         return False
@@ -99,8 +98,8 @@ def _name(work: Work) -> str:
 
 def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
                      uploading: str = "image_uploading") -> None:
-    """Let the host copy the root disk, and upload the copy to the image. *pending*, *uploading*: the task_states
-    meanwhile."""
+    """Let the host copy the root disk, and upload the copy to the image *id*. *pending*, *uploading*: the task_states
+    during the copy and during the upload."""
     with work.client() as client:
         work.note(task_state=pending)
         secret = keys.disk_key_of_image(work)
@@ -112,14 +111,14 @@ def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
 
 
 def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces. Raises ``Cancelled`` when the server must be deleted."""
+    """Yield the *pieces* of an upload. Raises ``Cancelled`` when the server must be deleted."""
     for piece in pieces:
         work.progress(None)
         yield piece
 
 
 def delete_copy(work: Work) -> None:
-    """Delete the copy on the host. If that fails, periodic work does it later."""
+    """Delete the host's copy of the root disk. If that fails, periodic work deletes it later."""
     try:
         work.delete_on(work.server.host, "image", _name(work))
     except MagnetarError as error:

@@ -32,8 +32,8 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 
 def run_server_deletion(work: Work) -> None:
-    """Delete the server. A host that is down, has a full disk, or does not answer at any try, does not block the
-    deletion: its part is removed when the host is back, or has room."""
+    """Delete the server. A host that is down, has a full disk, or does not answer at any attempt, does not block the
+    deletion: the guest there is removed when the host is back, or has room."""
     server = work.server
     if server.deleted_at:
         work.done()
@@ -58,8 +58,8 @@ def run_server_deletion(work: Work) -> None:
 
 
 def _delete_on(work: Work, host: str, *, moves: bool) -> None:
-    """Delete the server from *host*. If the host does not answer, go on without it: ``HostWatch`` removes its part when
-    the agent connects, or the audit does. *moves*: whether several hosts may have parts of the server."""
+    """Delete the server from *host*. If the host does not answer, go on without it: ``HostWatch`` removes the server
+    there when the agent connects, or the audit does. *moves*: whether several hosts may have parts of the server."""
     try:
         with full_is_down():
             if not moves:
@@ -77,8 +77,8 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
 
 
 def _forget_keys(work: Work) -> None:
-    """Delete the keys of its disks and its TPM. If the key manager is away, the action is repeated later, as for a
-    host."""
+    """Delete the keys of the server's disks and its TPM's secret. Raises ``HostDown`` if the key manager does not
+    answer, so that the action is repeated later."""
     try:
         keys.forget_disk_keys(work)
         keys.forget_tpm_secret(work)
@@ -87,7 +87,7 @@ def _forget_keys(work: Work) -> None:
 
 
 def _release_claims(work: Work) -> None:
-    """Release its claims, remove it from its server group and mapping, and end its migrations."""
+    """Release the server's claims, remove the server from its group and its mapping, and end its migrations."""
     with work.database.read() as connection:
         moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
     with work.conductor.store.api.write() as connection:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``evacuate``: rebuild a server of a dead host on another one, from its image or its root volume.
+"""The flow of ``evacuate``: rebuild a server of a dead host on another host, from its image or its root volume.
 
-Statuses of its migration: ``accepted``; ``pre-migrating`` from the moment when its old host has lost it, which one
-transaction decides against the heartbeats of that host; ``done`` when it is on the new host. A ``done`` migration keeps
-the claims of the old host until the rest there is removed (``host_return``), and then is ``completed``.
+Statuses of its migration: ``accepted``; ``pre-migrating`` after a transaction, which checks the heartbeats of the old
+host, has decided that this host has lost the server; ``done`` when the server is on the new host. A ``done`` migration
+keeps the claims on the old host until the old guest is removed there (``host_return``), and then is ``completed``.
 docs/explanation/evacuation.md has the rules.
 
-A failed build is saved with its host before anything there is removed. If that host cannot be told to remove the
-server, it gets a migration of its own that is ``done``: when the host returns, its part of the server is removed."""
+A failed build is saved with its host before anything on that host is removed. If the host cannot be told to remove the
+server, it gets a migration of its own that is ``done``: when the host returns, the server is removed there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Evacuation(MigrationTask):
         return tried_hosts
 
     def claimed(self) -> list[str]:
-        """Return the hosts where the server has claims, except the old one."""
+        """Return the names of the hosts where the server has claims, except the old host."""
         with self.api.read() as connection:
             return [claim.host for claim in allocations.fetch_server_claims(connection, self.work.id)
                     if claim.consumer_id == self.work.id and claim.host != self.source]
@@ -69,7 +69,7 @@ class Evacuation(MigrationTask):
         return self.target
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
-        """Place the server on a host other than the old one. *same* is not used."""
+        """Claim a host for the server other than the old host, and return its name. *same* is not used."""
         work, volumes = self.work, self.conductor.services.volume
         root = next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
         only = None if root is None else frozenset([volumes.where(root["volume_id"])])
@@ -80,7 +80,7 @@ class Evacuation(MigrationTask):
         return place_server(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
 
     def decide(self) -> None:
-        """Decide that the old host has lost the server. Raises ``SourceUp`` when that host is up (again)."""
+        """Save that the old host has lost the server. Raises ``SourceUp`` if that host is up (again)."""
         silence = self.conductor.settings.host_down_after
         with self.conductor.store.api.read() as connection:
             row = hosts.fetch_host_row(connection, self.source)
@@ -107,9 +107,8 @@ class Evacuation(MigrationTask):
 
 def run_evacuation(work: Work) -> None:
     """Evacuate the server. ``args``: the migration; a host, if the caller named one; whether it is forced, without the
-    scheduler; whether the server stays stopped.
-
-    Each host is a separate turn in the queue, because of its limit of builds."""
+    scheduler; whether the server stays stopped. The action is queued again for each host, since builds are limited per
+    host."""
     move = Evacuation.begin(work, migrations.EVACUATION, "accepted", work.flavor)
     claimed_hosts = move.claimed()
     host = next((name for name in claimed_hosts if name not in move.tried), None)
@@ -196,8 +195,9 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes; its existing connections stay. Raises
-    ``HostDown`` while the host of a volume does not answer, ``Conflict`` for a volume on the old host."""
+    """Remove the access of all hosts except *host* to the server's volumes; connections of *host* stay. Raises
+    ``HostDown`` while the host that stores a volume does not answer, ``Conflict`` for a volume stored on the old host.
+    """
     peer = work.conductor.host(host).info.get("link_name")
     for attachment in work.volumes:
         place, key = work.conductor.services.volume.where(
@@ -216,7 +216,7 @@ def _withdraw_volumes(work: Work, source: str, host: str) -> None:
 
 
 def volume_lost(id: str, host: str) -> Conflict:
-    """Return the error for the volume *id* that lies on the dead *host*."""
+    """Return the error for the volume *id* that is stored on the dead *host*."""
     return Conflict(f"Volume {id} of the server lies on host {host}, which is down: the server cannot be evacuated "
                     "with its data. Bring the host up.")
 
@@ -254,8 +254,8 @@ def _remove_from_host(work: Work, host: str) -> bool:
 
 
 def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = None, **values: Any) -> None:
-    """End the failed action. The server is on its old host as before, except *values* of its row, and can be evacuated
-    again. *uncertain_host*: a host that may run the server, which is therefore in error."""
+    """End the failed action. The server stays on its old host, with *values* saved in its row, and can be evacuated
+    again. *uncertain_host*: a host that may run the server; the server is then in error."""
     work, id = move.work, str(uuid.uuid5(uuid.UUID(move.id), str(uncertain_host)))
     _give_volumes_back(move)
     work.conductor.services.network.stay(work.id, work.confirm_lease)
@@ -273,7 +273,8 @@ def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = N
 
 
 def _give_volumes_back(move: Evacuation) -> None:
-    """Let the old host use the volumes again, for its return. A volume whose host does not answer now is left out."""
+    """Give the old host access to the volumes again, for its return. Volumes whose own host does not answer are
+    skipped."""
     work = move.work
     row = work.conductor.states.rows.get(move.source)
     peer = row.info.get("link_name") if row else None

@@ -63,8 +63,8 @@ def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
-    """End the action after a failure, or after a host did not answer for long. If it is certain which host has the
-    server, the row says so. Otherwise the server is in error, and both hosts stay claimed, since both may have parts of
+    """End the action after a failure, or when a host has not answered for long. If it is certain which host has the
+    server, save that host. Otherwise the server is in error, and both hosts stay claimed, since both may have parts of
     it."""
     back = move.row.status == "preparing"
     with suppress(MagnetarError):

@@ -16,7 +16,7 @@ from magnetar_core.power import LIVE, SUSPENDED, power_number
 
 
 def stop_guest(work: Work, host: str) -> None:
-    """Stop the guest if the server is on that host. A server that is moving is off already."""
+    """Power the guest off if *host* has the server. A server that is being moved is off already."""
     work.confirm_lease()
     with work.client(host) as client:
         try:
@@ -30,13 +30,13 @@ def stop_guest(work: Work, host: str) -> None:
 
 
 def _secret(work: Work) -> dict[str, str]:
-    """Return the secret of the guest's TPM if the action starts the guest."""
+    """Return the field with the secret of the guest's TPM if the action starts the guest."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 
 @flow_on_host(Work.failed)
 def run_power_action(work: Work, client: Client) -> dict[str, Any]:
-    """Run an action whose row in ``ACTIONS`` names the wanted state of the agent's server (``want``)."""
+    """Run an action that brings the guest into the state ``want`` of its row in ``ACTIONS``. Return columns to save."""
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
@@ -46,8 +46,8 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_reboot(work: Work, client: Client) -> dict[str, Any]:
-    """Reboot the guest, soft or hard. A server in error becomes active when it starts. A soft reboot no longer waits
-    for the guest when another action overtakes it."""
+    """Reboot the guest, soft or hard. Return columns to save. A server in error becomes active when it starts. A soft
+    reboot stops waiting for the guest when another action overtakes it."""
     work.begin()
     work.note(task_state=work.rule.steps[-1])
 

@@ -50,7 +50,7 @@ def run_rebuild(work: Work) -> None:
 
 
 def _rebuild_on_host(work: Work, client: Client) -> dict[str, Any]:
-    """Let the host rebuild the root disk. Return values for the server."""
+    """Let the host rebuild the root disk. Return columns of the server to save."""
     old_vm_state = work.args.get("vm_state") or work.server.vm_state
     root = block_devices.root_volume_of(work)
     if root is not None and work.args.get("reimage"):
@@ -84,8 +84,8 @@ def _check_image(work: Work) -> None:
 
 
 def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
-    """Write the image into the root volume. Once that is done, a guest that this action has already started is not
-    stopped."""
+    """Power the guest off, and write the image into the root volume. A repeated attempt after that does not power off
+    the guest, which the action may have started already."""
     if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
         work.begin("The server was deleted, or its state was reset, before it was rebuilt.")
         work.confirm_lease()
@@ -95,7 +95,7 @@ def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
 
 
 def _rebuild_body(work: Work) -> dict[str, Any]:
-    """Return the body of the agent's rebuild. A new key and new files are saved with the server."""
+    """Return the request body for the agent's rebuild. Save a new public key and new files in the server's row."""
     root_fields = {"image": work.args["image"]} if block_devices.root_volume_of(work) is None else {"keep_volume": True}
     args: dict[str, Any] = {**root_fields, "metadata": work.server.metadata,
                             "preserve_ephemeral": work.args["preserve_ephemeral"],

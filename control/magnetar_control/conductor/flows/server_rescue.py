@@ -32,7 +32,7 @@ def run_unrescue(work: Work, client: Client) -> dict[str, Any]:
 
 
 def release_rescue_disk(work: Work) -> dict[str, Any]:
-    """Reduce the server's claim to its own disks: its rescue disk is gone. Return the columns for its row."""
+    """Release the disk space of the removed rescue disk from the server's claim. Return the columns to save."""
     more = rescue_gb(work.server)
     if more:
         disk_gb = amounts_held_by(work.server)[0].disk_gb - more

@@ -58,30 +58,31 @@ def flavor_with_grown_disks(flavor: Flavor, had: Flavor) -> Flavor:
 
 
 def flavor_columns(flavor: Flavor) -> dict[str, Any]:
-    """Return the columns of a server that has the flavor."""
+    """Return the columns that store *flavor* in the server's row."""
     return {"flavor": servers.json_text(flavor), "flavor_id": flavor["id"]}
 
 
 def agent_flavor(flavor: Flavor) -> dict[str, Any]:
-    """Return the flavor in the agent's form."""
+    """Return the *flavor* in the agent's form: vcpus, ram, swap and the sizes of disks."""
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "swap": flavor["swap"], **flavor_disk_sizes(flavor)}
 
 
 def power_after_move(move: MigrationTask) -> str:
-    """Return the power state that the server must have afterwards: running or off, as before."""
+    """Return the power state that the server must have after the move: running or off, as before."""
     return "off" if move.row.old_vm_state == STOPPED else "running"
 
 
 def server_after_move(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
-    """Return the document of the server on *host* with the flavor. Its config drive is written again, as in Nova."""
+    """Return the agent's document of the server on *host* with *flavor*. Its config drive is written again, as in Nova.
+    """
     return {"power": power_after_move(move), "guest_data": guest_data(move.work.conductor, move.work.server, host,
                                                                       flavor),
             **({} if move.row.type == migrations.MIGRATION else resized_fields(move, flavor))}
 
 
 def resized_fields(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
-    """Return the fields that follow from the *flavor*, without hardware if neither the image nor any of the server's
-    flavors asks for some."""
+    """Return the fields of the agent's document that follow from *flavor*. Hardware is left out if neither the image
+    nor any of the server's flavors requests some."""
     image = move.work.server.image
     asks = image.get("properties") or any(any_flavor.get("extra_specs")
                                           for any_flavor in (flavor, move.work.flavor, move.flavor))
@@ -116,7 +117,8 @@ def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
 
 
 def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Move the server to the target. Return its vendor data if it was requested: before the move, since it may fail."""
+    """Move the server to the target host. *where*: arguments of ``MigrationTask.prepare``. Return the new vendor data
+    if this attempt fetched it, which it does before the move, since fetching may fail."""
     work, new_vendor_data = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.map_to_this_cell(work)
@@ -136,8 +138,8 @@ def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_with_source(move: MigrationTask) -> None:
-    """Raise what the source's agent refuses about the flavor's disks, before anything is done. Everything else concerns
-    only the target."""
+    """Raise the error of the source's agent if it refuses the flavor's disks, before anything is changed. All other
+    checks concern only the target."""
     if move.row.type == migrations.RESIZE:
         had = ephemeral_gib(move.work.flavor, move.work.request.get("blocks") or ())
         if had > move.flavor["ephemeral"]:
@@ -149,8 +151,8 @@ def _check_with_source(move: MigrationTask) -> None:
 
 
 def _vendor_data_again(work: Work) -> dict[str, Any]:
-    """Return ``vendor_data`` if an earlier try has begun to move the server. The server keeps its old data if a target
-    fails whose failure is fatal: there is no way back any more."""
+    """Return the field ``vendor_data``, for a move that an earlier attempt has begun and that cannot be undone. If
+    fetching fails, return no field: the server keeps its old data."""
     try:
         return {"vendor_data": vendor_data(work)}
     except VendordataFailed as error:
@@ -160,7 +162,7 @@ def _vendor_data_again(work: Work) -> dict[str, Any]:
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Give the server its new flavor on the target, and its guest the operator's data (*vendor_data_fields*). When that
-    fails on the same host, it gets its old flavor again."""
+    fails and the target is the source, the server gets its old flavor again."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():
@@ -175,7 +177,8 @@ def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]
 
 
 def _restore_flavor(move: MigrationTask) -> Flavor:
-    """Give the server its old flavor on its host; a disk that has grown stays. Return the flavor that it has."""
+    """Give the server its old flavor on its host; disks that have grown keep their size. Return the server's flavor
+    now."""
     old = move.work.flavor
     try:
         move.ensure_on(move.source, server_after_move(move, old, move.source))
@@ -229,11 +232,11 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
-    """Let the server hold the claims of its old flavor on *host*, and the migration none.
+    """Claim the needs of *flavor* on *host* for the server, and release all claims of the migration.
 
-    On the source the claims are taken out of what both hold there, so no room is needed: operators may have lowered
-    what the host offers. If the claim is refused nevertheless, the server keeps what it holds, since no other server
-    may get the resources that the guest uses. The audit reports it."""
+    On the source, the claims are taken from those of server and migration there, so no free room is needed: operators
+    may have lowered the host's limits. If the claim is refused nevertheless, the server keeps its claims, since no
+    other server may get the resources that the guest uses, and the audit reports the difference."""
     spec, id = spec_of_flavor(move, flavor), move.conductor.host(host).id
     with move.api.write() as connection:
         if host == move.source:
@@ -247,5 +250,5 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
 
 
 def spec_of_flavor(move: MigrationTask, flavor: Flavor) -> RequestSpec:
-    """Return the request for the server with *flavor*: its claims on a host."""
+    """Return the scheduler's request for the server with *flavor*, which contains its claims on a host."""
     return spec_of(move.work, flavor=flavor)

@@ -70,8 +70,8 @@ def run_resize_revert(work: Work) -> None:
 
 
 def _move_back(move: MigrationTask, flavor: Flavor) -> str:
-    """Move the server to its final host, and claim its resources there. Return the host. Raises ``NoRoom`` if neither
-    its old host nor the present one has room for the old flavor."""
+    """Move the server to the source; if the source does not take it, let it stay on the target. Claim its resources
+    there. Return the host's name. Raises ``NoRoom`` if neither host has room for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
     if source in (target, work.server.host):
         return source
@@ -96,8 +96,8 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
 
 
 def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
-    """Return whether the source takes the server back: it is moving already; or the host answers, has room for the
-    disks as they are now, and its agent refuses nothing."""
+    """Return whether the source takes the server back: the move back has begun already; or the host is up, has room for
+    the disks as they are now, and its agent refuses nothing."""
     work, source, target = move.work, move.source, move.target
     with move.sides(target, source) as (source_agent, _target_agent):
         if source_agent.find(work.id) is None or source_agent.open_migrations(work.id):
@@ -108,7 +108,8 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim the greatest need of the *flavors* on *host*. Return whether the host has room."""
+    """Claim on *host*, for *consumer*, the largest amount of each resource that one of the *flavors* needs. Return
+    whether the host has room."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
@@ -119,7 +120,7 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
 
 
 def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the greatest number for each name."""
+    """Return the largest number for each name in *counts*."""
     return {name: max(amounts.get(name, 0) for amounts in counts)
             for name in {name for amounts in counts for name in amounts}}
 

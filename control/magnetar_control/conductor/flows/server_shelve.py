@@ -111,8 +111,8 @@ def release_host_resources(work: Work) -> None:
 
 
 def _fails(work: Work, error: MagnetarError) -> None:
-    """End the failed action. A server that is already shelved stays so, on its host. Any other returns to its previous
-    state, except a paused or suspended server, which is off."""
+    """End the failed action. A server that was already shelved stays shelved on its host. Any other returns to its
+    previous state, except that a paused or suspended server is off."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
@@ -140,7 +140,7 @@ def _stays(work: Work, error: MagnetarError) -> None:
 
 
 def _start_again(work: Work) -> dict[str, Any]:
-    """Start the guest if it ran before. Return the columns for the state that it has."""
+    """Start the guest if it ran before. Return the columns of the server for the guest's state."""
     try:
         with work.client(patience=PATIENCE) as client:
             resource = client.get("server", work.id)

@@ -32,9 +32,9 @@ LOOK = 15.0
 
 
 def run_soft_deletion(work: Work) -> None:
-    """Power the guest off; the server stays until it is restored, or its time is over. The image of a shelved server is
-    deleted: its root disk is still on the host. While the host does not answer, the server waits, and can be deleted.
-    """
+    """Power the guest off; the server stays until it is restored or reclaimed (``reclaim_expired``). The image of a
+    shelved server is deleted: its root disk is still on the host. The action is retried while the host does not answer;
+    the server can be deleted meanwhile."""
     def do() -> dict[str, Any]:
         server = work.server
         work.begin("The server was deleted for good, or its state was reset, before it was soft-deleted.")
@@ -64,8 +64,8 @@ def reclaim_expired(conductor: Conductor) -> int:
 
 
 def _still(connection: Connection, server: ServerRow) -> ServerRow | None:
-    """Return the row of a server, or ``None`` if it was restored or deleted meanwhile: a deletion is accepted in any
-    state."""
+    """Return the present row of the soft-deleted *server*, or ``None`` if it was restored or deleted meanwhile: a
+    deletion is accepted in any state."""
     row = servers.fetch_server_row(connection, server.id, lock=True)
     if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (SOFT_DELETED, server.soft_deleted_at):
         return None

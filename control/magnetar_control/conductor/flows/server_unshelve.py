@@ -52,8 +52,8 @@ def _start(work: Work) -> dict[str, Any]:
 
 
 def _build(work: Work) -> None:
-    """Find a host, and build the server there. Each host is a separate turn in the queue, because of its limit of
-    builds."""
+    """Find a host, and build the server there. The action is queued again for each host, since builds are limited per
+    host."""
     tried: list[str] = work.args.get("tried", [])
     host = next((name for name in hosts_with_claims(work) if name not in tried), None)
     if work.action.cancel:
@@ -68,7 +68,7 @@ def _build(work: Work) -> None:
 
 
 def _choose(work: Work, tried: list[str]) -> None:
-    """Claim a host; the action continues there."""
+    """Claim a host that is not in *tried*, and queue the action for it."""
     volumes, began = work.conductor.services.volume, utc_now()
     root = next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
     try:

@@ -35,8 +35,8 @@ def run_share_attachment(work: Work) -> None:
 
 
 def run_share_detachment(work: Work) -> None:
-    """Have the host detach the share of ``args["uuid"]``. A server that its host does not have (any more) has no share
-    there."""
+    """Have the host detach the share of ``args["uuid"]``. If the host does not have the server (any more), only remove
+    the entry."""
     share = _share_of_action(work)
     if share is None:
         work.done()
@@ -63,7 +63,8 @@ def _share_of_action(work: Work) -> ShareOfServer | None:
 
 
 def _change_share(work: Work, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
-    """Change the entry if its status is one *of* these, or remove it (*values* is ``None``)."""
+    """Set *values* in the share's entry if its status is in *of* (by default any). Remove the entry if *values* is
+    ``None``."""
     def all_of(shares: list[Document]) -> list[Document]:
         mine = work.args["uuid"]
         if values is None:

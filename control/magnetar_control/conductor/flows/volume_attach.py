@@ -75,12 +75,12 @@ def run_volume_detachment(work: Work) -> None:
 
 
 def keep_attached(attachment_id: str, work: Work) -> None:
-    """Show a volume as in use again after its detachment was given up."""
+    """Set the volume's status to in-use again after its detachment was given up."""
     work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 
 def _forget(work: Work, attachment: VolumeOfServer) -> None:
-    """Free the volume, which the guest no longer has, and remove the entry."""
+    """Free the volume, which the guest no longer has, and remove it from the server's list of volumes."""
     work.conductor.services.volume.detached(attachment["attachment_id"], work.confirm_lease)
     _change_attachment(work, attachment["attachment_id"], lambda _one: None)
 
@@ -91,7 +91,7 @@ def _attachment_of_action(work: Work) -> VolumeOfServer | None:
 
 
 def _change_attachment(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
-    """Change one entry with *how*, or remove it if that returns ``None``."""
+    """Replace the entry *attachment_id* in the server's list of volumes by the result of *how*; ``None`` removes it."""
     def all_of(attachments: list[Document]) -> list[Document]:
         changed = [how(attachment) if attachment["attachment_id"] == attachment_id else attachment
                    for attachment in attachments]

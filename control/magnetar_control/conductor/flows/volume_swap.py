@@ -39,7 +39,7 @@ def run_volume_swap(work: Work) -> None:
 
 
 def _swapped_attachment(work: Work) -> VolumeOfServer | None:
-    """Return the entry that has or will have the new volume."""
+    """Return the entry of the volume that the action replaces or has replaced; ``None`` if there is none."""
     new = work.args["new_attachment_id"]
     return next((attachment for attachment in work.volumes if new in attachment_ids(attachment)), None)
 
@@ -60,9 +60,9 @@ def _swap(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def _swap_on_host(work: Work, place: str) -> str:
-    """Let the server's agent swap the volumes; the new one lies on *place*. Return the device. Other actions use the
-    worker's place meanwhile, since the copy takes longer for a larger volume. The agent ends the copy when the server
-    is deleted, or after the setting ``action_timeout``."""
+    """Let the server's agent replace the old volume by the new one, which is stored on the host *place*. Return the
+    device name. Other actions can use the worker meanwhile, since the copy takes longer for a larger volume. The agent
+    ends the copy when the server is deleted, or after the setting ``action_timeout``."""
     with work.conductor.places.resting((work.database.name, work.action.id)), \
             agents_of_volume(work, work.server.host, place) as (server_agent, volume_agent):
         def cancel(operation: str) -> None:
@@ -85,7 +85,7 @@ def _swap_on_host(work: Work, place: str) -> str:
 
 
 def _change_swapped_attachment(work: Work, values: Document) -> None:
-    """Change the entry, and remove its ``swap``."""
+    """Set *values* in the entry of the replaced volume, and remove its ``swap``."""
     new = work.args["new_attachment_id"]
 
     def all_of(attachments: list[Document]) -> list[Document]:
@@ -97,7 +97,8 @@ def _change_swapped_attachment(work: Work, values: Document) -> None:
 
 
 def _failed(work: Work, error: MagnetarError) -> None:
-    """Let the host give up the swap. If the guest is on the new volume already, continue until everything is done."""
+    """Abort the swap, free the new volume, and end the action as failed. If the guest is on the new volume already, or
+    the host does not answer, repeat the action instead."""
     try:
         with full_is_down():
             goes_on = _is_swapped(work) or not _is_given_up(work)
@@ -115,7 +116,7 @@ def _failed(work: Work, error: MagnetarError) -> None:
 
 
 def _is_swapped(work: Work) -> bool:
-    """Return whether the guest has the new volume, and the host has nothing left to do."""
+    """Return whether the guest is on the new volume, and the host has nothing left to do."""
     try:
         with work.client() as client:
             resource = client.get("volume_attachment", f"{work.id}:{work.args['new_volume_id']}")
@@ -125,7 +126,7 @@ def _is_swapped(work: Work) -> bool:
 
 
 def _is_given_up(work: Work) -> bool:
-    """Let the host end the copy. Return ``False`` if the guest is on the new volume."""
+    """Let the host abort the copy. Return ``False`` if the guest is on the new volume already."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])
     except NotFound:
