@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``createImage``. The host copies the root disk into a local image, named after the new image's uuid. The
-content is uploaded to the image service, and the host's copy is deleted. For a server that boots from a volume,
-snapshots of its volumes are taken, and the image names them. The API has created the image with the status queued; the
-flow ends with an active or a killed image."""
+"""The flow of ``createImage``.
+
+The host copies the root disk into a local image, named after the new image's uuid. The content is uploaded to the image
+service, and the host's copy is deleted. For a server that boots from a volume, snapshots of its volumes are taken, and
+the image names them. The API has created the image as queued; the flow leaves it active or killed."""
 
 from __future__ import annotations
 

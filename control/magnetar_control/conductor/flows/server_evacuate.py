@@ -107,8 +107,9 @@ class Evacuation(MigrationTask):
 
 def run_evacuation(work: Work) -> None:
     """Evacuate the server. ``args``: the migration; a host, if the caller named one; whether it is forced, without the
-    scheduler; whether the server stays stopped. The action is queued again for each host, since builds are limited per
-    host."""
+    scheduler; whether the server stays stopped.
+
+    The action is queued again for each host, since builds are limited per host."""
     move = Evacuation.begin(work, migrations.EVACUATION, "accepted", work.flavor)
     claimed_hosts = move.claimed()
     host = next((name for name in claimed_hosts if name not in move.tried), None)

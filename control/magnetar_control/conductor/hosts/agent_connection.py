@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A connection to an agent in an event loop: questions, then the agent's events. A thousand of them need one thread."""
+"""A connection to an agent in an event loop: requests, then the agent's stream of events. One thread serves a thousand
+connections."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ LARGEST = 64 << 20
 
 
 class EventFrames:
-    """The events in a stream of bytes that comes in pieces (server-sent events of the HTML standard)."""
+    """A parser of server-sent events (HTML standard) in a stream of bytes that comes in pieces."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> list[tuple[str, dict[str, Any]]]:
-        """Return the events that *piece* completes. Raises ``ValueError`` for bytes that are no event."""
+        """Return name and document of the events that *piece* completes. Raises ``ValueError`` for malformed events."""
         if not self._rest and piece.find(b"\n\n") == len(piece) - 2:  # most heartbeats
             event = _parse_frame(piece[:-2])
             return [event] if event else []
@@ -60,7 +61,8 @@ def _parse_frame(frame: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class AgentConnection(asyncio.Protocol):
-    """A connection to the agent of *client*, which makes requests and errors. Use it in the event loop only."""
+    """A connection to the agent of *client*, whose methods make the requests and the errors. Use it in the event loop
+    only."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
@@ -74,7 +76,7 @@ class AgentConnection(asyncio.Protocol):
         self._read_at = 0.0
 
     async def open(self, context: Callable[[], ssl.SSLContext]) -> None:
-        """Connect. *context*: returns the TLS context. Raises ``MagnetarError``."""
+        """Connect to the agent. *context*: a function that returns the TLS context. Raises ``MagnetarError``."""
         address = self._client.address
         try:
             async with asyncio.timeout(self._client.connect_timeout):
@@ -104,8 +106,8 @@ class AgentConnection(asyncio.Protocol):
         return self._client.answer_document(status, bytes(self._content))
 
     async def follow(self, target: str, interval: float, on_event: OnEvent) -> None:
-        """Pass the events at *target* to *on_event* until the agent ends them. Raises ``MagnetarError``, also when a
-        few heartbeats, one each *interval* seconds, do not come."""
+        """Pass the events at *target* to *on_event* until the agent ends the stream. *interval*: seconds between two
+        heartbeats. Raises ``MagnetarError``, also when several heartbeats are missing."""
         self._frames, self._on_event = EventFrames(), on_event
         self._ask(self._client.request_text(target, "text/event-stream"))
         self._read_at, silence = self._loop.time(), HEARTBEATS * interval
@@ -128,18 +130,18 @@ class AgentConnection(asyncio.Protocol):
             self._transport.abort()
 
     def fail(self, error: Exception) -> None:
-        """End the present question with *error*."""
+        """End the present request with *error*."""
         if not self._ended.done():
             self._ended.set_exception(error)
             self._ended.exception()  # nobody may wait for it any longer
 
     def pause(self) -> None:
-        """Read no further events until ``resume``. May be called again."""
+        """Stop reading events until ``resume``. May be called again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read further events."""
+        """Read events again after ``pause``."""
         self._read_at = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The writer of heartbeats: those of all hosts that were heard in a second, and all leases, in one transaction."""
+"""The writer of heartbeats. One transaction saves the heartbeats of all hosts that were heard within a second, and
+renews all leases."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat that is not written yet. *report*: the text that is written with it. *settled*: the uuids of the
-    evacuations from the host that are handled already."""
+    """A heartbeat that is not written yet. *report*: the properties that differ each time, as JSON, if the scheduler
+    uses them. *settled*: the uuids of the evacuations from the host that are handled already."""
 
     report: str | None
     settled: Collection[str]
@@ -52,7 +53,7 @@ class Heartbeats:
             self._renewed[host] = time.monotonic()
 
     def remove(self, host: str) -> None:
-        """Leave the lease of a host to others."""
+        """Stop renewing the lease of a host, so that another conductor can take it."""
         with self._changed:
             for of_hosts in (self._renewed, self._heard, self._problems, self._reports):
                 of_hosts.pop(host, None)
@@ -107,7 +108,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
 
     def _due(self) -> tuple[dict[str, Heartbeat], dict[str, str | None], set[str]]:
-        """Wait until something must be written, and return it: heartbeats, problems, and hosts whose leases end."""
+        """Wait until something must be written, and return it: heartbeats, problems, and hosts whose leases must be
+        renewed."""
         with self._changed:
             while not (self._heard or self._problems or self._closed):
                 oldest = min(self._renewed.values(), default=float("inf"))

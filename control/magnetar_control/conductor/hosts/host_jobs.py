@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Blocking work for hosts (databases, calls to agents), in a few threads that end when there is none."""
+"""Blocking work for hosts (databases, calls to agents), in a few threads that end when there is no work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Job = Callable[[], None]
 
 
 class HostJobs:
-    """The jobs of hosts: those of one host run in their order, those of several hosts in parallel."""
+    """The queues of jobs of hosts. Jobs of one host run in order, jobs of different hosts run in parallel."""
 
     def __init__(self, most: int = MOST, idle: float = IDLE) -> None:
         self._most, self._idle_time = most, idle
@@ -30,7 +30,7 @@ class HostJobs:
         self._closed = False
 
     def put(self, host: str, job: Job) -> int:
-        """Queue a job, and return how many the host has now."""
+        """Queue *job* for *host*. Return the number of the host's jobs, including this one."""
         with self._changed:
             jobs = self._jobs.setdefault(host, deque())
             jobs.append(job)
@@ -44,7 +44,7 @@ class HostJobs:
             return len(jobs)
 
     def count(self, host: str) -> int:
-        """Return how many jobs the host has, with the running one."""
+        """Return the number of the host's jobs, including the running one."""
         return len(self._jobs.get(host, ()))
 
     def drop(self, host: str) -> None:

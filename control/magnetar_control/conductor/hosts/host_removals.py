@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The removal of objects from hosts after the cloud has deleted them (``store.hosts.host_removals``): networks, exports
-of volumes. The audit finds objects without a row there. Servers: ``host_watch``, when the host's agent connects."""
+"""The removal of networks and volume exports from hosts after the cloud has deleted them. Rows of
+``store.hosts.host_removals`` name them; the audit finds objects without such a row. Deleted servers are removed by
+``host_watch`` when the host's agent connects."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from magnetar_core.http.client import Client
 
 
 class HostRemovals(HostNews):
-    """The removals on the hosts of a conductor's cell. A host that refuses is asked again: a guest that is being
-    removed may still have its NIC there."""
+    """The pending removals on the hosts of a conductor's cell. A removal that the host refuses is repeated: a guest
+    that is being removed may still have a NIC on the network."""
 
     about, away = "deleted things", DOWN
 

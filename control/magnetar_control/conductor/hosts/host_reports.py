@@ -28,8 +28,8 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
     """Raise ``HostRefused`` unless *report* has the form of a resource ``host``, and is about the host *name*.
     Properties that are missing or null are permitted, as without libvirt.
 
-    *reported_name*: the name that the agent reported before, the machine's, which need not be the cloud's *name*; a
-    first report may have any name but that of another one of the cloud's *hosts*."""
+    *reported_name*: the machine's name in the agent's earlier reports, which may differ from the cloud's *name*. A
+    first report may have any name except the name of another host in *hosts*."""
     if not isinstance(report, Mapping):
         raise HostRefused("its agent's report is malformed: it must be an object")
     for key, value in report.items():
@@ -52,8 +52,8 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
 
 
 def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:
-    """Raise ``HostRefused`` unless the scheduler, whose hosts are *states*, can read the *report* about the host of
-    *row*."""
+    """Raise ``HostRefused`` if the scheduler cannot read *report* about the host of *row*. *states*: the scheduler's
+    hosts, which are not changed."""
     trial = HostStates(states.default_zone, states.rules)
     try:
         trial.changed(row.changed_columns(info=json_text(report)), strict=True)
@@ -64,7 +64,7 @@ def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str,
 
 
 def malformed_report_error(error: Exception) -> HostRefused:
-    """Return the refusal of a report whose reading failed with *error*."""
+    """Return the ``HostRefused`` for a report that could not be read because of *error*."""
     return HostRefused(f"its agent's report is malformed: {type(error).__name__}: {str(error)[:200]}")
 
 

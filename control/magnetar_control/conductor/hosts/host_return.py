@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The return of a host after an evacuation: the evacuated servers are removed from it before it counts as up. Servers
-that its boot has stopped start when the database says that they still belong to this host:
+that the host's boot has stopped are started if the database says that they still belong to the host:
 docs/explanation/evacuation.md."""
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _stop(client: Client, id: str) -> None:
 
 
 def free_evacuated_source(conductor: Conductor, host: str, id: str) -> None:
-    """Release the evacuated server's claims on the host, which has nothing of it any more, and complete the evacuation
-    *id*."""
+    """Release the claims of an evacuated server on *host*, from which it was removed, and complete the evacuation *id*.
+    """
     with conductor.store.api.write() as connection:
         allocations.release_consumer_claims(connection, id)
     with conductor.database.write() as connection:

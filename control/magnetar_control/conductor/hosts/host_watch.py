@@ -94,7 +94,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """Register the hosts of the settings in the cell: those that are new, or elsewhere."""
+        """Register the hosts of the settings in this conductor's cell, if they are new or have another cell or
+        endpoint."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}
@@ -151,7 +152,7 @@ class HostWatch:
             self._on_event(name, client, event, document)
 
     def _is_saved(self, name: str, heartbeat: Mapping[str, Any]) -> bool:
-        """Return whether all that a heartbeat says of the host's properties is saved."""
+        """Return whether all properties of the host in *heartbeat* are saved already."""
         saved = self._kept.get(name)
         if saved is None or saved[0] != self.conductor.ratios_of(name):
             return False
@@ -159,8 +160,8 @@ class HostWatch:
                    for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
-        """Save the host's properties, and the limits that follow from them, the settings and its aggregates, if any of
-        these has changed."""
+        """Save the properties of the host *name*, and the limits that follow from its properties, the settings and its
+        aggregates, if any of these has changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (ratios, *(host.get(key) for key in KEPT))
@@ -189,8 +190,8 @@ class HostWatch:
             self._recheck(name, client, document)
 
     def _passwords(self, name: str, resources: Sequence[Mapping[str, Any]]) -> None:
-        """Save the passwords that guests have left for their users. A host that still has a cleared password must clear
-        it."""
+        """Save the passwords that guests have published for their users. If a user has cleared a password that the host
+        still has, let the host clear it."""
         passwords = {resource["id"]: str(resource["password"]) for resource in resources if resource.get("password")}
         if not passwords:
             return
@@ -207,8 +208,8 @@ class HostWatch:
                 server_passwords.save_password_column(connection, name, row.id, passwords[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again after an action: a report during it differs from the state that it left. If the host does
-        not answer, the audit corrects the server later."""
+        """Read a server again from the host *name* after an action that left it in another state than a report during
+        the action said. If the host does not answer, the audit corrects the server later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)
@@ -221,8 +222,8 @@ class HostWatch:
                 self.follow(name, [client.get("server", row.id)])
 
     def _on_connect(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Compare everything on the host with the database when its agent connects, and finish what waited for it:
-        deletions of servers, starts of guests."""
+        """Compare everything on the host with the database when its agent connects. Also do what had to wait for the
+        agent: delete servers, start guests."""
         self.follow(name, [resource for resource in resources if not resource.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
             host_groups.compare_security_groups(self.conductor, client, name,
@@ -235,7 +236,7 @@ class HostWatch:
         self._remove_deleted_servers(name, resources)
 
     def _remove_deleted_servers(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Remove the servers from a host that were deleted while it was silent."""
+        """Remove servers from the host *name* that were deleted while its agent was silent."""
         database = self.conductor.database
         with database.read() as connection:
             deleted_ids = connection.execute(select(servers.c.id).where(
@@ -250,7 +251,7 @@ class HostWatch:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
     def follow(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Give servers without an action the vm_state and power state of their guests."""
+        """Set vm_state and power state of servers without an action to the states of their guests in *resources*."""
         database = self.conductor.database
         for row, power_state in self._changed_servers(name, resources):
             power = POWERS[power_state]

@@ -24,14 +24,14 @@ AT_ONCE = 100
 
 
 class ImageCache:
-    """The deliverer of images. It has a thread while there are requests."""
+    """The deliverer of requested images. It has a thread while there are requests."""
 
     def __init__(self, conductor: Conductor, over: threading.Event) -> None:
         self.conductor, self.over = conductor, over
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Begin to bring the images that hosts of the cell must get, unless a thread does so already."""
+        """Start a thread that brings the requested images to hosts of the cell, unless one is running."""
         if self._thread is not None and self._thread.is_alive():
             return
         conductor = self.conductor
@@ -45,7 +45,7 @@ class ImageCache:
             self._thread.start()
 
     def forget(self) -> None:
-        """Give up the requests of hosts that do not come back."""
+        """Give up requests that have waited for a host longer than ``PATIENCE``."""
         with self.conductor.database.write() as connection:
             image_requests.expire_image_requests(connection, utc_now(-PATIENCE))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The event loop in which a conductor follows the agents of all its hosts, in one thread.
 
-Nothing in the loop blocks: heartbeats are written in batches (``heartbeats``), and what asks databases or agents runs
+Nothing in the loop blocks: heartbeats are written in batches (``heartbeats``), and queries of databases and agents run
 in threads, in order for each host (``host_jobs``)."""
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ TOLD = ("metrics", "images")
 
 
 class WatchLoop:
-    """The followed hosts of a conductor. Functions for threads: *handle* an event of a host, with its name, the event's
-    name and document; *save* a host's properties. *is_saved*: whether they are saved already; it must not block."""
+    """The followed hosts of a conductor. Functions that run in threads: *handle* gets the host's name, and an event's
+    name and document; *save* saves a host's properties. *is_saved* returns whether they are saved already, and must not
+    block."""
 
     def __init__(self, conductor: Conductor, handle: Callable[[str, str, Mapping[str, Any]], None],
                  save: Callable[[str, Mapping[str, Any]], None],
@@ -67,7 +68,7 @@ class WatchLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, names: Collection[str]) -> None:
-        """Follow these hosts too. Their leases must be held."""
+        """Follow these hosts too. The conductor must hold their leases."""
         if self._loop is None:
             self._loop = uvloop.new_event_loop()
             for run, name in ((self._run, "watch loop"), (self.heartbeats.run, "watch heartbeats")):
@@ -82,7 +83,7 @@ class WatchLoop:
         self.soon(self._stop, name)
 
     def wake(self, name: str) -> None:
-        """Try a host that is away now, whatever its pause."""
+        """Connect to a host that is away without waiting for the end of its pause."""
         self.soon(self._wake, name)
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class WatchLoop:
 
     # In the loop.
     def shared(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the properties of a host with values that hosts have in common."""
+        """Return the properties of a host. Equal values of several hosts become the same object, which saves memory."""
         if len(self._values) > VALUES:
             self._values.clear()
         return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
@@ -221,7 +222,7 @@ class HostFollower:
         self.watch.soon(self._settle_done, connection, ())
 
     def _report(self, error: Exception) -> None:
-        """Save the problem, and log it once."""
+        """Save *error* as the reason why the host is not up, and log it once."""
         problem = f"{REFUSED if isinstance(error, HostRefused) else ''}{error}"[:500]
         self.watch.heartbeats.report_problem(self.name, problem)
         if not isinstance(error, (MagnetarError, DBAPIError, OSError)):
@@ -253,7 +254,7 @@ class HostFollower:
         return is_saved
 
     def _check(self, report: Any) -> None:
-        """Raise ``HostRefused`` unless the report is right, and note the name in it."""
+        """Raise ``HostRefused`` unless *report* is valid. Remember the name in it."""
         check_host_report(self.name, report, self._reported_name, self.conductor.states.rows.keys())
         self._reported_name = report.get("name") or self._reported_name
 
@@ -264,14 +265,14 @@ class HostFollower:
             self.watch.heartbeats.hear(self.name, report, self._settled)
 
     def be_up(self) -> None:
-        """Note that a heartbeat was written."""
+        """Count the host as up: a heartbeat was written."""
         self._settled = ()
         if not self._up.done():
             self.conductor.states.up(self.name, up=True)
             self._up.set_result(None)
 
     def settle(self) -> None:
-        """Remove what the host has of evacuated servers; it is not up before."""
+        """Start to remove evacuated servers from the host; it is not up until that is done."""
         if self._settling or self._connection is None:
             return
         self._settling = True

@@ -21,7 +21,7 @@ from .audit_state import AuditSubjects, Finding
 
 
 class AuditReport(NamedTuple):
-    """What the command has read. *silent_hosts*, *silent_cells*: those that did not answer, the cells by id."""
+    """What the command has read. *silent_hosts*, *silent_cells*: hosts, and cells by id, that did not answer."""
 
     server_count: int
     host_count: int

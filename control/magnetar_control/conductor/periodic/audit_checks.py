@@ -126,8 +126,9 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  had: Callable[[Any], list[str]]) -> Findings:
-    """Find ports or attachments (*servers_by_id*: their servers, by id) of servers that are gone, or whose rows do not
-    have them. Those that guests have are only reported."""
+    """Find ports or attachments of servers that are gone, or whose rows do not have them. *servers_by_id*: the server
+    of each port or attachment. *had*: returns the ids in a row. If the guest still has it, the finding only reports
+    that."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -173,8 +174,7 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_migrations(state: AuditState) -> Findings:
-    """Find the rest of a server's move on a host that does not have the server: it is deleted, or its move has ended.
-    """
+    """Find parts of migrations on hosts that do not have the server: it is deleted, or its move has ended."""
     for host, open_migrations in state.halves.items():
         for id in open_migrations.keys() - state.there[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
@@ -185,8 +185,8 @@ def find_leftover_migrations(state: AuditState) -> Findings:
 
 
 def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
-    """Return whether a guest was left by a failed build: the server has no host, or a guest on its own host, and
-    neither claim nor migration leads to this guest."""
+    """Return whether the server's guest on *host* was left by a failed build: the server has no host, or a guest on its
+    own host, and none of its claims and migrations is on *host*."""
     claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
     is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
     return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)

@@ -2,7 +2,7 @@
 """The order in which the audit reads a cell, or a whole cloud: pages of at most a thousand rows of one table.
 
 Each server with a host is read with its host, so most pages of the other sources are empty: they only look for rows
-that lead to no host. The position after each page is a text, from which another process can go on."""
+without a host that is read. The position after each page is a string, from which another process can continue."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).lim
 
 
 class AuditSource(NamedTuple):
-    """A table to read in pages. ``read`` takes the position in it, at first empty."""
+    """A source of pages, such as a table. ``read`` takes the position after the last page, at first an empty string."""
 
     name: str
     read: Callable[[str], Page]
 
 
 def audit_sources(reader: AuditReader) -> list[AuditSource]:
-    """Return what leads to everything that the reader audits, in the order of a pass."""
+    """Return the sources that cover everything that the reader audits, in the order of a pass."""
     sources = []
     for cell, database in reader.cells:
         for name, read in (("servers", _read_rows), ("migrations", _read_migrations), ("mappings", _read_mappings)):
@@ -95,7 +95,7 @@ def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
 
 
 def stuck_servers(reader: AuditReader) -> AuditSubjects:
-    """Return servers of the audited cells with a task that no action does, at most a page of each cell."""
+    """Return servers of the audited cells that have a task_state but no action, at most a page of each cell."""
     ids: set[str] = set()
     for cell, database in reader.cells:
         ids.update(row.id for row in reader.ask_cell(cell, database, _STUCK, most=PAGE))
@@ -103,7 +103,7 @@ def stuck_servers(reader: AuditReader) -> AuditSubjects:
 
 
 def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next rows of a cell whose server is on no host that is read as a whole."""
+    """Return the next servers of a cell, except servers on hosts that are read as a whole."""
     rows = reader.ask_cell(cell, database, _ROWS, after=after, most=PAGE)
     reader.servers_seen += len(rows)
     ids = frozenset(row.id for row in rows if row.host not in reader.hosts or not reader.audits_cell(
@@ -112,7 +112,7 @@ def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after
 
 
 def _read_migrations(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the servers of the next open migrations that have no row."""
+    """Return those servers of the next open migrations that have no row in the cell."""
     begin, end = int(after or 0), int(after or 0) + MIGRATIONS
     more = reader.ask_cell(cell, database, _LATER_MOVE, after=end)
     ids = {row.server_id for row in reader.ask_cell(cell, database, _OPEN_MOVES, after=begin, last=end)}
@@ -127,14 +127,14 @@ def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, a
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return those of *ids* that have no row in the cell; none when it does not answer."""
+    """Return those of *ids* that have no row in the cell; none when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
-    """Return the next servers with ports or attachments that are mapped to no cell, or were deleted from one that is
-    audited here. Others are read with their hosts."""
+    """Return the next servers with ports or attachments in *service*, if they are mapped to no cell, or were deleted
+    from an audited cell. Others are read with their hosts."""
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()
     with reader.store.api.read() as connection:
@@ -145,7 +145,7 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts, until they have a page of servers; at least one."""
+    """Return the next hosts, as many as have a page of servers together; at least one."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading a page of the audit: everything that databases, services and agents have about some servers and hosts.
 
-Guests are read before claims, claims, ports and attachments before servers, so that a new server's do not look
-orphaned. Nothing is locked."""
+Guests are read before claims; claims, ports and attachments are read before servers. Otherwise those of a new server
+would look orphaned. Nothing is locked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AuditReader:
         return [(cell, database) for cell, database in self.store.databases() if self.audits_cell(cell.id)]
 
     def audits_cell(self, id: str | None) -> bool:
-        """Return whether a cell is audited here; ``None``, of a server without a mapping, always is."""
+        """Return whether this reader audits the cell *id*; always true for ``None``, of a server without a mapping."""
         return self.cell_ids is None or id is None or id in self.cell_ids
 
     def read_page(self, subjects: AuditSubjects) -> AuditState:
@@ -142,7 +142,8 @@ class AuditReader:
         self.silent_hosts.add(name)
 
     def _read_counters(self, state: AuditState, page_hosts: Collection[AuditedHost]) -> None:
-        """Compare counters and claims; again under the lock of a host where they differ."""
+        """Compare the counters of hosts with their claims. Where they differ, compare again with the host's row locked.
+        """
         ids = {host.name: host.id for host in page_hosts}
         with self.store.api.read() as connection:
             suspects = host_counters.audit_host_counters(connection, host_ids=ids.values(), lock=False)
@@ -160,7 +161,7 @@ class AuditReader:
                 self.silent_cells.add(cell.id)
 
     def _ids_on(self, page_hosts: Collection[AuditedHost]) -> set[str]:
-        """Return the ids of servers that have a claim on one of the hosts, or a row with it."""
+        """Return the ids of servers that have a claim on one of *page_hosts*, or a row that names it."""
         with self.store.api.read() as connection:
             ids = set(connection.execute(_CLAIMED, {"ids": [host.id for host in page_hosts]}).scalars())
         names = [host.name for host in page_hosts]
@@ -178,8 +179,8 @@ class AuditReader:
             for service in (self.services.network, self.services.volume))
 
     def _read_servers(self, state: AuditState) -> None:
-        """Read the rows of servers, each with whether it has an action, in one statement; and open migrations. Of a
-        cell that is not audited here only the servers that are mapped to it."""
+        """Read the servers' rows, and whether they have an action, in one statement; then their open migrations. From a
+        cell that is not audited, read only the servers that are mapped to it."""
         mapped: dict[str, set[str]] = {}
         with self.store.api.read() as connection:
             for some in split_ids(state.ids):
@@ -222,7 +223,7 @@ class AuditReader:
 
 
 def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
-    """Return the guests of a host among *ids*, by id."""
+    """Return those guests of the client's host whose ids are among *ids*, by id."""
     if len(ids) > FEW_GUESTS:
         return {guest["id"]: guest for guest in client.list("server") if guest["id"] in ids}
     guests = {}

@@ -73,8 +73,8 @@ class Finding:
 @dataclass
 class AuditState:
     """One page: all rows about some servers, and some guests. ``servers``: rows that are not deleted, by id. ``there``:
-    guests on hosts that answer, by host and id: all of them on the page's own hosts, elsewhere those of the page's
-    servers."""
+    guests by host and id, of hosts that answer: all guests of the page's own hosts, and the page's servers on other
+    hosts."""
 
     hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
     subjects: AuditSubjects = AuditSubjects()
@@ -111,8 +111,8 @@ class AuditState:
         return names
 
     def without(self, row: AuditedServer, kind: str) -> bool | None:
-        """Return whether the guest has only volumes or NICs (*kind*) that its row has; ``None`` while a host that may
-        have the guest does not answer."""
+        """Return whether the row has all volumes or NICs (*kind*) of the server's guests; ``None`` while a host that
+        may have a guest does not answer."""
         if not self.places(row.id) <= self.there.keys():
             return None
         volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.there.values()

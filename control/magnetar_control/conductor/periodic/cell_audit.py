@@ -62,7 +62,8 @@ class CellAudit:
         return list(turn.lasting)
 
     def _load_mark(self) -> AuditMark:
-        """Return the progress. Another conductor may have stored more, or nobody anything."""
+        """Return the audit's progress: the stored one if another conductor has changed it, a new one if none is stored.
+        """
         with self.conductor.database.read() as connection:
             stored = audit_marks.fetch_audit_mark(connection)
             if self._mark is None or stored != self._stored:
@@ -94,7 +95,7 @@ class CellAudit:
         return mark
 
     def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Go on with the slow pass until a page of servers is read. Return the progress."""
+        """Continue the slow pass until a page of servers is read. Return the progress."""
         count = 0
         for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
             count += len(turn.read_page(subjects).ids)
@@ -116,8 +117,8 @@ class AuditTurn:
         self.lasting: dict[Finding, None] = {}
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
-        """Read a page, and repair its lasting findings. *fresh*: it is not read to see suspects again. Those are not
-        read a third time, unless a repair failed."""
+        """Read a page, and repair its lasting findings. *fresh*: this is not the second reading of suspects. After a
+        second reading, only findings whose repair may have failed are read a third time."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()

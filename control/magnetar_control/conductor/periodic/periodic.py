@@ -74,8 +74,8 @@ OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 
 
 class PeriodicTask(NamedTuple):
-    """One task. *every*: seconds between two runs. *alone*: only one conductor of the cell runs it. *own_thread*: it
-    takes long, and the others do not wait for it."""
+    """One task. *every*: seconds between two runs. *alone*: only one conductor of the cell runs it. *own_thread*: the
+    task takes long, and runs in its own thread so that the others do not wait for it."""
 
     name: str
     every: float
@@ -124,7 +124,7 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def _runs_alone(self) -> bool:
-        """Return the answer of ``first``, asked once for the tasks of a moment."""
+        """Return the result of ``first``, which is kept for ``HOLDS`` seconds."""
         if time.monotonic() >= self._holds_until:
             self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
         return self._is_first
@@ -139,8 +139,8 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def tell_news(self, news: HostNews) -> None:
-        """Start to tell due news, if this conductor runs the tasks of its cell. Usually there is none, and that
-        ends it."""
+        """Start to send due *news*, if there is any and this conductor runs the tasks of its cell. Usually none is due,
+        and nothing else is queried."""
         if news.is_due() and self._runs_alone():
             news.look()
 
@@ -154,8 +154,8 @@ class Periodic:
 
 
 def empty_logs(conductor: Conductor) -> None:
-    """Empty the logs of the databases that hold passwords for some time: the cell's own and cell0. A busy one is
-    emptied next time."""
+    """Truncate the write-ahead logs of SQLite databases that may contain deleted passwords: the cell's own and cell0. A
+    busy database is truncated next time."""
     for database in (conductor.database, conductor.store.cell(CELL0)):
         if database.kind == "sqlite":
             with database.read() as connection:
@@ -200,13 +200,13 @@ def _is_spent_copy(conductor: Conductor, name: str) -> bool:
 
 
 def _since(image: Mapping[str, Any]) -> str:
-    """Return the moment of the last change, in the format of ``utc_now``."""
+    """Return when *image* was last changed, in the format of ``utc_now``."""
     return parse_moment(str(image["updated_at"] or image["created_at"]))
 
 
 def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[str]:
-    """Return the images of servers that are on the host, or were deleted after *deleted_since*, with their kernels and
-    ramdisks: other conductors may believe that the host has them."""
+    """Return the images, kernels and ramdisks of servers on the host, also of servers that were deleted after
+    *deleted_since*: other conductors may remember that the host has these images."""
     with conductor.database.read() as connection:  # live and deleted servers have an index each
         rows = [row for condition in (servers.c.deleted_at.is_(None), servers.c.deleted_at > deleted_since)
                 for row in connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
@@ -215,7 +215,7 @@ def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[s
 
 
 def _forget_deliveries(periodic: Periodic) -> None:
-    """Forget the deliveries to hosts, so that they are checked again."""
+    """Forget which images were delivered to hosts, so that the next builds check that again."""
     periodic.conductor.delivery.known = set()
 
 

@@ -63,7 +63,7 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Put the server into error: better than a task_state that never ends."""
+    """Put the server into error, so that its task_state ends."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
@@ -117,8 +117,7 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
-    """Return the NICs of a server that request bandwidth, with the cards that they use according to the host: the guest
-    has these."""
+    """Return *nics*, which request bandwidth, with the cards that the guest uses for them according to its host."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -129,8 +128,8 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -
 
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Release a port or attachment. Ask first the hosts that the page did not ask: a guest may be where nothing leads
-    to it."""
+    """Release a port or attachment. First ask the cell's hosts that the page did not ask: a guest may be on a host that
+    neither the row nor a claim names. Raises ``Conflict`` if such a guest has it."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -155,7 +154,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """End the migration in error. The next audit finds its claims."""
+    """Set the migration to error. The next audit finds its claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -164,8 +163,8 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the guest, or the rest of its move, from a host. Read first again that the server is deleted: a guest
-    cannot be brought back."""
+    """Delete the guest, or parts of its migrations, from a host. First read again whether the server is deleted: a
+    guest cannot be brought back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -177,7 +176,7 @@ def _remove(watch: HostWatch, finding: Finding) -> None:
 
 
 def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Discard a host's parts of ended moves of a server that is elsewhere. Moves that begin now have other ids."""
+    """Discard the parts of ended migrations on a host that does not have the server. New migrations have other ids."""
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:
@@ -187,7 +186,7 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
 
 
 def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Delete the guest from its host, after reading again that nothing leads to it."""
+    """Delete the guest from its host. First read again that no row, claim or migration names this host."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.fetch_server_row(connection, finding.id)
@@ -201,7 +200,7 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Give the server the state of its guest."""
+    """Set the server's states to those of its guest."""
     with watch.conductor.client(finding.place) as client:
         watch.follow(finding.place, [client.get("server", finding.id)])
 

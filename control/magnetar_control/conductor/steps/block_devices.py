@@ -76,7 +76,7 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _attachment_id(work: Work, block_device: BlockDevice) -> str:
-    """Return the id of the attachment of a new server's volume: the id under the API's reservation, or a new one."""
+    """Return the id of the attachment of a new server's volume: the id with which the API reserved it, or a new one."""
     return id_of_new(work.id, block_device["uuid"]) if block_device["source_type"] == "volume" else str(uuid.uuid4())
 
 
@@ -107,7 +107,7 @@ def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _device_name(attachment: VolumeOfServer) -> Document:
-    """Return the name of the volume's disk if it fits the bus; otherwise nothing."""
+    """Return the field with the device name of the volume; an empty document if the name does not fit the disk bus."""
     name, bus = (attachment["device"] or "").removeprefix("/dev/"), attachment.get("disk_bus")
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
@@ -127,8 +127,8 @@ def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) 
 
 
 def _local(work: Work) -> list[Document]:
-    """Return the requested ephemeral and swap disks, and a root disk with a tag. Other local disks follow from flavor
-    and image."""
+    """Return the requested ephemeral and swap disks, and the root disk if it has a tag, in the agent's form. Other
+    local disks follow from flavor and image."""
     shelved = work.server.shelved_image_id
     return [{"source_type": block_device["source_type"], "destination_type": "local",
              **({"tag": block_device["tag"]} if block_device.get("tag") else {}),
@@ -185,12 +185,12 @@ def _wait_until_made(work: Work, id: str) -> None:
 
 
 def root_volume_of(work: Work) -> VolumeOfServer | None:
-    """Return the volume that is the server's root disk; ``None`` for a local one."""
+    """Return the volume that is the server's root disk; ``None`` if the root disk is local."""
     return next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
 
 
 def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> None:
-    """Replace the content of a volume of the server, which is off, by an image, once per action. The volume stays
+    """Replace the content of the root volume of a server, which is off, by an image, once per action. The volume stays
     attached to the server even if that fails."""
     volumes, id, request = work.conductor.services.volume, attachment["volume_id"], work.idempotency_key
     if not volumes.reimaged(id, request):
@@ -216,8 +216,9 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish a build: attach the volumes *abroad*, save devices here and at the volume service, and start the server if
-    it waited for these volumes or for its ports (*ports_pending*). Return the agent's resource.
+    """Finish a build: attach the volumes *abroad*, save device names in the row and at the volume service, and start
+    the server if it waited for these volumes or for its ports (*ports_pending*). Return the server as its agent reports
+    it.
 
     *want*: the server's final document, ``power`` and the fields that starting needs."""
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
@@ -239,7 +240,8 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
 
 
 def _save(work: Work, devices: Mapping[str, str]) -> None:
-    """Save the *devices* by attachment. A server that was on a host before may get more volumes meanwhile."""
+    """Save the *devices* of the attachments. Other volumes keep theirs: a server that was on a host before may get more
+    volumes meanwhile."""
     def named(attachments: list[Document]) -> list[Document]:
         return [{**attachment, "device": devices.get(attachment["attachment_id"], attachment["device"])}
                 for attachment in attachments]
@@ -272,7 +274,7 @@ def give_back_volumes(work: Work, *, everything: bool) -> None:
 
 
 def disconnect_volumes(work: Work) -> None:
-    """Disconnect the volumes of a server that is on no host. They stay reserved by the server."""
+    """Disconnect the volumes of a server that is on no host. They stay reserved for the server."""
     for attachment in work.volumes:
         _unexport(work, attachment)
         work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
@@ -303,8 +305,8 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the volume's export on its own host; the server's host may be down. *for_good*: the server is deleted, so
-    a host that does not answer deletes the export later."""
+    """Delete the export of the volume on the host that stores it; the server's host may be down. *for_good*: the server
+    is deleted; if the storing host does not answer, the export is deleted later."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted
@@ -326,7 +328,7 @@ def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: b
 
 
 def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
-    """Attach the volume to the server on *host*; the volume may lie on any host. Return the device, such as ``vdb``."""
+    """Attach the volume to the server on *host*; any host may store the volume. Return the device, such as ``vdb``."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     volume = volumes.show(work.context(), id)
     if volume is None:
@@ -365,5 +367,5 @@ def disconnect_volume(work: Work, host: str | None, id: str) -> None:
 
 
 def agents_of_volume(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return the agents of the server's host and the volume's host. Raises ``HostDown``."""
+    """Return the agents of the server's *host* and of *place*, which stores the volume. Raises ``HostDown``."""
     return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 
 def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
-    """Return the columns of a server that is on *host* now. It leaves this cell if the host is in another one."""
+    """Return the columns to save when the server is on *host*. If the host is in another cell, they also mark the
+    server as leaving this cell."""
     cell = work.conductor.host(host).cell_id
     if cell == work.conductor.cell.id:
         return {"host": host}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The facts that the guest of a cloud's server learns: fields of the agent's document (``core.kinds.guest_data``)."""
+"""The facts about a server that its guest gets: fields of the agent's document (``core.kinds.guest_data``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magnetar_control.store.servers.server_row import ServerRow
 
 def guest_data(conductor: Conductor, server: ServerRow, host: str,
                flavor: FlavorOfServer | None = None) -> dict[str, Any]:
-    """Return the facts that the cloud knows better than *host*. The *server* (a row) is on the host or moves there.
+    """Return the facts that only the cloud knows. *server*: the row of a server that is on *host* or moves there.
     *flavor*: its new flavor, if that differs."""
     settings = conductor.settings
     domain, format = settings.dhcp_domain, settings.config_drive_format
@@ -50,11 +50,13 @@ def vendor_data(work: Work) -> dict[str, Any]:
 
 
 def password_field(work: Work) -> dict[str, Any]:
-    """Return the password in the action's arguments, which the guest gets once; nothing if there is none."""
+    """Return the field with the password in the action's arguments, which the guest gets once; an empty document if
+    there is none."""
     return dict(password_argument(work.args.get(ADMIN_PASS)))
 
 
 def guest_facts(work: Work, host: str) -> dict[str, Any]:
-    """Return all facts for a server that is built or rebuilt on *host*. Raises ``VendordataFailed``."""
+    """Return guest data, vendor data and password for a server that is built or rebuilt on *host*. Raises
+    ``VendordataFailed``."""
     return {"guest_data": guest_data(work.conductor, work.server, host), "vendor_data": vendor_data(work),
             **password_field(work)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Security groups on the hosts that filter by them, where no network engine does
+"""Security groups on hosts, which filter packets where no network engine does
 (``services.network.security.host_groups``).
 
 A host gets a group before its first NIC with that group (``bring_security_groups``); later changes come by
@@ -66,8 +66,8 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
-    """Note where *host* differs, so that it gets the right state: groups, and the groups of the NICs of the servers
-    *server_ids* (uuids)."""
+    """Compare the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), with the
+    database. Queue the differences, so that the host gets the right state."""
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):

@@ -78,7 +78,8 @@ class HostNews:
             self._over.wait(PAUSE)
 
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
-        """Run all *acts*. Raises the agent's refusal after the others are done, and ``away`` immediately."""
+        """Call all *acts*. Raises errors of the types ``away`` immediately, and other errors of the agent after the
+        last act."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

@@ -36,14 +36,14 @@ TPM_FIELD = "tpm_secret"
 
 
 def disk_key_field(work: Work) -> dict[str, str]:
-    """Return the field of the agent's server with the key for its new disks; nothing if they are plain."""
+    """Return the field of the agent's server with the key for its new disks; empty if the disks are not encrypted."""
     if not _is_encrypted(work):
         return {}
     return {"disk_key": work.conductor.services.key_manager.create_key(_key_ids(work)[-1])}
 
 
 def renewed_disk_key_field(work: Work) -> dict[str, str]:
-    """Return the same field for a rebuild, with a new key. Disks that are preserved keep the server's key."""
+    """Return the field of ``disk_key_field`` for a rebuild, with a new key; empty if existing disks are preserved."""
     if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
         return {}
     new, key_ids = str(uuid.uuid5(uuid.UUID(work.id), work.idempotency_key)), _key_ids(work)
@@ -53,13 +53,13 @@ def renewed_disk_key_field(work: Work) -> dict[str, str]:
 
 
 def disk_key_of_image(work: Work) -> str | None:
-    """Return the uuid of the key that encrypts the image of a shelved server, as its root disk; ``None`` for a plain
-    one."""
+    """Return the uuid of the key that encrypts the root disk of a server and its shelved image; ``None`` if they are
+    not encrypted."""
     return _key_ids(work)[-1] if _is_encrypted(work) else None
 
 
 def forget_old_disk_keys(work: Work) -> None:
-    """Delete the keys before the last one after a rebuild: they open nothing any more."""
+    """Delete all disk keys except the last one after a rebuild: no disk uses them any more."""
     key_ids = _key_ids(work)
     if len(key_ids) > 1 and not work.args["preserve_ephemeral"]:
         _delete_keys(work, key_ids[:-1])
@@ -92,7 +92,7 @@ def _note_keys(work: Work, ids: list[str]) -> None:
 
 
 def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the field that lets the server's host start a guest with a TPM; nothing for a guest without one.
+    """Return the field with the TPM's secret, which the host needs to start the guest; empty for a guest without a TPM.
     *hardware*: its new hardware, if that differs from its flavor's. Raises ``Forbidden`` if the secret belongs to
     another user than the one of the action."""
     security = server_tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
@@ -107,8 +107,9 @@ def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> d
 
 
 def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
-    """Return the same field for a *server* (a row) after its host has booted, without a user's request: only if any
-    conductor can get the secret. Without its secret the server does not start, and its host reports why."""
+    """Return the field of ``tpm_secret_field`` for a *server* (a row) after its host has booted, without a user's
+    request: only if any conductor can get the secret. Without its secret the server does not start, and its host
+    reports why."""
     if server_tpm_security(server) != DEPLOYMENT:
         return {}
     try:

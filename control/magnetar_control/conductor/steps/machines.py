@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The machine type of a server, which its host has chosen. It is kept, so that an unshelved or evacuated server has the
-same type on its new host."""
+"""The machine type of a server, which its host has chosen. It is saved, so that an unshelved or evacuated server has
+the same type on its new host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magnetar_core.hardware.machines import is_versioned
 
 
 def machine_type_column(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the column that keeps the machine type of the agent's *resource*; nothing if it has that value already."""
+    """Return the column to save if the machine type in the agent's *resource* is new; otherwise an empty document."""
     image, machine = work.server.image, str(resource.get("machine") or "")
     if not is_versioned(machine) or image.get("machine") == machine:
         return {}

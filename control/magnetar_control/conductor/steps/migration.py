@@ -90,8 +90,8 @@ class MigrationTask:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
-        """Return the migration of an action; its row is written the first time. Other migrations of the server end in
-        error: only an operator's reset-state can have allowed this one."""
+        """Return the migration of an action; create its row the first time. Set the server's other open migrations to
+        error: a new one is possible besides them only after an operator's reset-state."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -125,7 +125,7 @@ class MigrationTask:
                 allocations.release_consumer_claims(connection, claim.consumer_id)
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Set columns of the migration, and columns of *server* in the same transaction."""
+        """Set columns *values* of the migration, and columns *server* of the server in the same transaction."""
         if values.get("target") not in (None, self.row.target):
             self.work.notifications.selected(values["target"])
         with self.work.database.write() as connection:
@@ -142,8 +142,8 @@ class MigrationTask:
         self.work.load()
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Set columns as ``note`` does, when the server is on *host*. If that host is in another cell, the server
-        leaves this one (``cross_cell``)."""
+        """Save that the server is on *host*, and set columns as ``note`` does. If that host is in another cell, the
+        server leaves this one (``cross_cell``)."""
         where = cross_cell.host_and_cell_columns(self.work, host)
         if len(where) > 1:
             self.work.flush()  # do the deferred writes: after this transaction nothing changes the row here
@@ -190,7 +190,7 @@ class MigrationTask:
                     raise
 
     def _check_target(self, kind: str) -> None:
-        """Raise what the target's agent refuses, before anything is done."""
+        """Raise the refusal of the target's agent, if it refuses the server, before anything is changed."""
         if self.target != self.source:
             self._plan(kind, self.source, self.target)
         elif self.becomes:
@@ -198,7 +198,7 @@ class MigrationTask:
                 client.ensure("server", self.work.id, dict(self.becomes), dry_run=True, allow_reboot=True)
 
     def _most(self, kind: str) -> float:
-        """Return how many hosts may be asked."""
+        """Return how many target hosts may be tried for a move of *kind*."""
         settings = self.conductor.settings
         if kind != "live":
             return settings.max_attempts
@@ -249,7 +249,7 @@ class MigrationTask:
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
-        """Give the claims on the source back to the server, and release all its others."""
+        """Give the claims on the source back to the server, and release all its other claims."""
         with self.api.write() as connection:
             allocations.revert_claims_to_server(connection, self.work.id, self.id)
         self.read_hosts()
@@ -266,11 +266,11 @@ class MigrationTask:
             self.conductor.read_host(name)
 
     def sides(self, source_host: str, target_host: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
-        """Return the agents of two hosts. Raises ``HostDown``."""
+        """Return a context with the agents of both hosts. Raises ``HostDown``."""
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:
-        """Make the networks on the target, and raise what either agent would refuse."""
+        """Create the networks on the target. Raise the refusal of either agent, before the server is moved."""
         with self.sides(source_host, target_host) as (source, target):
             nics.make_nic_networks(self.work, target.client, target_host,
                                    self.conductor.services.network.ports(self.work.id))
@@ -348,16 +348,15 @@ class MigrationTask:
 
 
 def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
-    """Return the GiB of memory and local disks of a server of *flavor*, which all move with it; times are scaled to
-    this size."""
+    """Return the GiB of memory and local disks that a move of a server of *flavor* copies. Times are scaled to it."""
     amounts = needed_amounts(flavor, volume_backed)
     return max(LEAST_GIB, -(-amounts.memory_mb // MIB_PER_GIB) + amounts.disk_gb)
 
 
 def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_backed: bool,
                            volumes: bool) -> dict[str, Any]:
-    """Return the options of a migration (``kinds.Migration``). *volumes*: whether the server has any. Volumes may lie
-    on the source, and change hands while the guest is stopped, so a server with volumes gets no post-copy."""
+    """Return the options of a migration (``kinds.Migration``). *volumes*: whether the server has any. A server with
+    volumes gets no post-copy: its volumes are handed to the target while the guest is stopped."""
     size = size_in_gib(flavor, volume_backed)
     post_copy = settings.live_migration_permit_post_copy and not volumes
     limit = settings.live_migration_completion_timeout * size
@@ -436,7 +435,7 @@ class MigrationMonitor(threading.Thread):
 
 def remove_server_from_host(client: Client, server: str) -> None:
     """Remove a deleted server from a host, with all parts of its migrations there. The other host of a migration is not
-    asked: it may be down, or have nothing of the server any more."""
+    called: it may be down, or have nothing of the server any more."""
     for migration in Side(client).open_migrations(server):
         _cancel(client, migration["id"])
         with contextlib.suppress(NotFound):  # it has gone meanwhile

@@ -49,11 +49,11 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server may start on *host*: the network engine has its ports there.
+    """Return whether the server can be started on *host* now: the network engine has prepared its ports there.
 
-    While the engine prepares them, the host makes the server, which is started after ``await_ports``. This waits
-    instead at a second attempt, when the guest may run already, and when other actions need the worker: the host is
-    then asked once, not twice. For a port of a SmartNIC the host must first report the card."""
+    Usually the host creates the server while the engine prepares the ports, and starts it after ``await_ports``. At a
+    second attempt, when the guest may run already, and when other actions need the worker, wait for the ports here: the
+    host then gets one request, not two. For a port of a SmartNIC the host must first report the card."""
     if not any("port" in nic["on_host"] for nic in nics):
         return True
     if work.action.attempts > 1 or (work.conductor.places.others_wait() and not any_remote_managed(nics)):
@@ -68,21 +68,21 @@ def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
 
 
 def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
-    """Report the functions of the started guest to the OVN of SmartNICs, from the agent's *resource*: a function that
-    was gone is replaced by another."""
+    """Report the virtual functions in the agent's *resource* of a started guest to the OVN of SmartNICs: a function
+    that was gone has been replaced by another."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 
 
 def await_ports(work: Work, host: str) -> None:
-    """Wait until the server may start on *host*. Other actions use the worker's place meanwhile."""
+    """Wait until the server may start on *host*. Other actions can use the worker meanwhile."""
     with work.resting():
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 
 
 def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
-    """Bind the server's ports to *host* with the devices in the agent's *resource*. *waits*: also wait, as
-    ``await_ports``."""
+    """Bind the server's ports to *host* with the devices in the agent's *resource*. *waits*: also wait until the ports
+    are ready, as ``await_ports`` does."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
     if not waits:
         network.bind(*bound)
@@ -115,8 +115,8 @@ def nic_for_agent(nic: ServerNic, cards: Mapping[str, str]) -> dict[str, Any]:
 
 
 def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
-    """Return the card of *host* (its network device) for each MAC whose NIC must be a virtual function, as the server
-    claimed bandwidth there. Nothing is read if no NIC can have one."""
+    """Return, by MAC, the card (a network device of *host*) of each NIC that must be a virtual function, since the
+    server claimed the card's bandwidth. Nothing is read if no NIC can have one."""
     mine = {asking_nic.id for asking_nic in nic_bandwidth.bandwidth_requests(nics) if asking_nic.devices}
     if not mine:
         return {}
@@ -127,8 +127,9 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
 
 
 def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
-    """Return the NICs of a new server as ``nic_for_agent`` does. Ports of OVN also have the network that carries them,
-    if the server has NUMA cells and the host's agent is recent enough to report the networks near its cells."""
+    """Return the NICs of a new server as ``nic_for_agent`` does. NICs with OVN ports also name the physical network
+    that carries them, if the server has NUMA cells and the host's agent is recent enough to report the networks near
+    its cells."""
     cards = claimed_cards(work, host, nics)
     agent_nics = [nic_for_agent(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in agent_nic else None for nic,
@@ -142,13 +143,13 @@ def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dic
 
 
 def nic_devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the device of its host for each MAC, from the agent's *resource*."""
+    """Return the host's device of each NIC, by MAC, from the agent's *resource*."""
     devices_by_mac: dict[str, dict[str, Any]] = resource.get("nic_devices") or {}
     return devices_by_mac
 
 
 def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
-    """Return the same for a server that has moved to *host*. The agent is asked only if a NIC has a device."""
+    """Return ``nic_devices`` of a server that has moved to *host*. The agent is asked only if a NIC has a device."""
     if not any(nic.get("devices") for nic in work.nics):
         return {}
     with work.client(host) as client:

@@ -103,8 +103,8 @@ def run_scheduling(work: Work) -> None:
 def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
     """Schedule several new servers of cell0 together, at their first attempt; each step is one write for all.
 
-    Return the works that are left to ``run_scheduling``, with nothing done. When this raises, any of the steps may be
-    done for the others."""
+    Return the works for which nothing was done, and which ``run_scheduling`` must do. If an error is raised, any of the
+    steps may be done for the others."""
     began, conductor = utc_now(), works[0].conductor
 
     def sure() -> None:
@@ -123,8 +123,7 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move servers from cell0 into one cell. A work's ``continuation`` is its action there, if it begins immediately.
-    """
+    """Move servers from cell0 into one cell. The ``continuation`` of a work is set if its build begins immediately."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:

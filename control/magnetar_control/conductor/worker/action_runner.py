@@ -61,7 +61,8 @@ class ActionRunner:
         conductor.places.on_free = self._ring
 
     def start(self, *more: Callable[[], None]) -> None:
-        """Start to work. *more*: functions that run in their own threads until ``over`` is set."""
+        """Start the threads that take actions and renew leases. *more*: functions that run in their own threads until
+        ``over`` is set."""
         self.conductor.read_hosts()
         for database in self._served:
             database.listen()
@@ -122,8 +123,8 @@ class ActionRunner:
                 database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
-        """Return the seconds after which the queue is read again if no bell rings: when the next delayed action is due,
-        ``None`` for the usual time."""
+        """Return the seconds until the queue is read again if the database rings no bell: when the next delayed action
+        is due, or ``None`` for the usual time."""
         if not self.conductor.places.left[database.name]:
             return None
         try:
@@ -133,8 +134,8 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count a taken action, and return whether it must begin now. One in hand here, whose lease has expired, just
-        goes on."""
+        """Count a taken action. Return ``False`` if it runs in this conductor already, and was taken again after its
+        lease had expired."""
         return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
@@ -151,7 +152,7 @@ class ActionRunner:
                     self._hand_out(self._do, Continuation(database, action))
 
     def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
-        """Hand an action to a worker, unless the conductor is stopping: taken actions are then given back."""
+        """Run *do* with *in_hand* in a worker, unless the conductor is stopping: taken actions are then given back."""
         with contextlib.suppress(RuntimeError):
             self._pool.submit(do, *in_hand)
 
@@ -233,7 +234,7 @@ class ActionRunner:
         return work.continuation if work else None
 
     def _not_continued(self, *works: Work) -> None:
-        """End the counting of the works' continuations: their thread ends, and no other thread will run them."""
+        """Stop counting the continuations of *works*: no thread will run them."""
         for work in works:
             if work.continuation:
                 self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))

@@ -143,20 +143,20 @@ class Conductor:
         return bool(host and host.profile.up)
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
-        """Hold the right to choose which actions of *database* begin. Yield ``False`` if none may begin outside the
-        queue."""
+        """Hold the lock for choosing which actions of *database* begin. Yield ``False`` if no action may begin without
+        waiting in the queue."""
         return self.shares.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """Return how many actions of *kind* may begin on each of the hosts *places* without the queue. Call it in a
-        transaction within ``choosing``."""
+        """Return how many actions of *kind* may begin on each of the hosts *places* without waiting in the queue. Call
+        it in a transaction within ``choosing``."""
         room_by_host, share = actions.free_action_slots(database, connection, places, kind,
                                                         self.settings.limits()), self.shares.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:
-        """Note the first attempt to reach a host's agent, or to read heartbeats that other conductors received. Later
-        calls change nothing."""
+        """Save the time of the first attempt to reach a host's agent, or to read heartbeats that other conductors
+        received. Later calls change nothing."""
         if self._settling_since is None:
             self._settling_since = time.monotonic()
 

@@ -23,7 +23,7 @@ Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """As many actions as allowed ask a host already: this one goes back to the queue."""
+    """The maximum number of actions already uses a host: this action goes back to the queue."""
 
 
 class HostShares:
@@ -37,11 +37,11 @@ class HostShares:
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 
     def most(self, host: str) -> int:
-        """Return how many actions of *host* may be in hand."""
+        """Return how many actions may be in hand at *host*."""
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostShare:
-        """Return the present shares, for the queue."""
+        """Return the present numbers of actions at each host, for reading the queue."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
             return HostShare(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
@@ -49,8 +49,8 @@ class HostShares:
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
-        """Hold the right to choose which actions begin, until they are counted. Yield ``False`` if another thread still
-        has it after *seconds*; -1 waits without limit."""
+        """Hold the lock for choosing which actions begin, until they are counted. Yield ``False`` if another thread
+        still has it after *seconds*; -1 waits without limit."""
         mine = self._choosing.acquire(timeout=seconds)
         try:
             yield mine
@@ -70,7 +70,7 @@ class HostShares:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Count an action in hand for no host within the block, while it waits for a guest."""
+        """Do not count an action in hand for any host within the block, while it waits for a guest."""
         with self._lock:
             host = self._hosts.get(key)
             asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}
@@ -93,8 +93,8 @@ class HostShares:
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
-        """Count an action in hand for *host* too within the block. It waits for its turn there, unless other actions
-        have had theirs for longer than ``TURN`` already. Raises ``HostBusy``."""
+        """Count an action in hand for *host* too within the block. If the host has no room, wait. Raises ``HostBusy``
+        after ``TURN`` seconds, or when another action has used the host for that long."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:

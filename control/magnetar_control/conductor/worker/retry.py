@@ -24,7 +24,7 @@ SELDOM = 20.0
 
 
 def last_try(work: Work) -> bool:
-    """Return whether the action has only this attempt left."""
+    """Return whether this is the action's last attempt."""
     return bool(work.action.attempts >= TRIES)
 
 

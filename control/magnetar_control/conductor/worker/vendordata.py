@@ -117,7 +117,7 @@ class Vendordata:
 
 
 def _content(answer: HTTPResponse) -> Any:
-    """Return the content of a target's answer. Raises ``_Failed``."""
+    """Return the decoded JSON of a target's answer. Raises ``_Failed``."""
     if 300 <= answer.status < 400:
         raise _Failed(f"it redirects (status {answer.status}), which is not followed")
     if answer.status == 401:

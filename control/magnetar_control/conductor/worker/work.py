@@ -62,7 +62,7 @@ class HostDown(MagnetarError):
 
 
 class HostFull(HostDown):
-    """The host answers, and has no room on its disk to do it now."""
+    """The host answers, but its disk is too full for the request now."""
 
     code = NoSpace.code
     status = NoSpace.status
@@ -70,7 +70,8 @@ class HostFull(HostDown):
 
 @contextlib.contextmanager
 def full_is_down() -> Iterator[None]:
-    """Treat a full disk as a host that is down within the block: for work that has begun, and can only go forward."""
+    """Raise ``HostFull`` for a full disk within the block, so that the action is repeated as for a host that is down:
+    for work that has begun and cannot be undone."""
     try:
         yield
     except NoSpace as full:
@@ -82,8 +83,8 @@ class LeaseLost(Exception):
 
 
 def leased_database(confirm: Callable[[], None], database: Database) -> Database:
-    """Return *database* with transactions that call *confirm* (of a ``Work``) first: they fail when it raises
-    ``LeaseLost``."""
+    """Return a view of *database* whose write transactions call *confirm* (of a ``Work``) first: they fail when it
+    raises ``LeaseLost``."""
     @contextlib.contextmanager
     def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with way() as connection:
@@ -140,7 +141,8 @@ class Work:
         self._deferred_columns: dict[str, Any] = {}
 
     def load(self) -> ServerRow:
-        """Read the server again. Only the conductor meets a server that is gone, before the action's work begins."""
+        """Read the server's row again and return it. The row exists: the conductor ends actions of missing servers
+        before their work begins."""
         with self.database.read() as connection:
             self.server = cast("ServerRow", servers.fetch_server_row(connection, self.action.server_id))
         return self.server
@@ -245,7 +247,7 @@ class Work:
 
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
-        """Yield a function to call while the host works, which may wait for the guest to shut down.
+        """Yield a progress callback for requests during which the host may wait for the guest to shut down.
 
         During that wait other actions can use the worker. When the action is overtaken by another, the wait for the
         guest ends, and the host reports ``Cancelled``."""
@@ -318,7 +320,7 @@ class Work:
                 pass
 
     def note(self, **values: Any) -> None:
-        """Set columns of the server, and read it again."""
+        """Set columns *values* of the server's row, and read the row again."""
         with self.write(values) as connection:
             self._noted(connection, values)
 
@@ -329,7 +331,7 @@ class Work:
         self.database.ring(connection, servers.SERVERS_BELL)
 
     def defer(self, **values: Any) -> None:
-        """Set columns of the server in the next transaction."""
+        """Set columns *values* of the server's row in the next transaction."""
         self._deferred_columns.update(values)
 
     @contextlib.contextmanager
@@ -418,8 +420,8 @@ class Work:
 
     def revise(self, column: str, change: Callable[[list[Any]], list[Any]],
                follows: Callable[[list[Any]], Mapping[str, Any]] | None = None) -> None:
-        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow from
-        it."""
+        """Change a list of the server (*column*: ``volumes``, ``interfaces`` or ``shares``) with the function *change*,
+        and set the columns that *follows* returns for the new list."""
         def once() -> None:
             with self.database.write() as connection:
                 self.confirm_lease(connection)
@@ -431,8 +433,8 @@ class Work:
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue. It can be taken again after *seconds*, when another host that it has
-        asked has room too."""
+        """Put the action back into the queue, with *values* of its row. It can be taken again after *seconds*, when
+        another host that it uses has room too."""
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)

@@ -56,8 +56,8 @@ class WorkerPlaces:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Give up this worker's place, and the host's, within the block, while an action waits for a guest: it keeps no
-        others from beginning. Afterwards it continues in addition to the others."""
+        """Free the worker's place, and the action's place at its host, within the block, while the action waits for a
+        guest: other actions can begin. Afterwards it continues in addition to the others."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return

@@ -11,7 +11,8 @@ from .host_shares import Key
 
 
 class RunningWork(Protocol):
-    """A work, as reports and cancellations reach it. *heard*: the last report of a host on its server."""
+    """The part of a ``Work`` that reports and cancellations use. *heard*: the last report of a host about its server.
+    """
 
     cancelled: threading.Event
     heard: tuple[str, Mapping[str, Any]] | None
