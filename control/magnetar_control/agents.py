@@ -71,8 +71,8 @@ class AgentClient(Client):
         return super()._headers(request_id.get() or request_id_, accept)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Treat a silent agent (it hangs, its host lost power, the network drops packets) like an agent that cannot be
-        connected to."""
+        """Return the error for a failed call. A silent agent (it hangs, its host lost power, the network drops packets)
+        counts as an agent that cannot be connected to."""
         failure = super()._unreachable(error, connected)
         return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
 
@@ -95,7 +95,7 @@ class AgentClient(Client):
         return self._answer(status, content)
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the ``Unreachable`` for a connection that failed; *connected*: after it was open."""
+        """Return the error for a connection that failed. *connected*: whether the connection was open before."""
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
@@ -131,8 +131,8 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
-        """Yield a client that no other thread uses meanwhile. *patience*: seconds of silence that count as unreachable;
-        ``None``: the default."""
+        """Yield a client that no other thread uses meanwhile. *patience*: seconds of silence after which the agent
+        counts as unreachable; ``None``: the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None

@@ -153,8 +153,8 @@ def _serving_settings(options: argparse.Namespace) -> Settings:
 
 
 def _end_process(with_conductor: bool) -> int:
-    """Return the status of a service that has ended. Work over its time limit was given back, and another conductor has
-    it: it must not continue here."""
+    """Return the exit status of a service that has ended. If threads of a conductor still run, exit immediately: their
+    work was given back to the queue, and another conductor may do it."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()
                and not thread.daemon]
     if with_conductor and threads:

@@ -90,7 +90,7 @@ class Delivery:
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """Remember that the host has it."""
+        """Remember the delivery *key*, so that the image is not brought again."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
@@ -98,8 +98,8 @@ class Delivery:
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
     """Return the image in the agent's form, with the properties that agents act on; without properties when it was
-    deleted meanwhile. ``instance_uuid``: data of that server on its disk is not written again. *checksum*: of its
-    content; the image service's when left out."""
+    deleted meanwhile. ``instance_uuid``: the server of a snapshot, whose data on the disk is not written again.
+    *checksum*: of the content; by default the image service's checksum."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class FlavorOfServer(TypedDict):
     """The flavor of a server at its creation or last resize: MiB of ``ram`` and ``swap``, GiB of the disks.
 
-    ``grown``: sizes of disks that a reverted resize left larger than the flavor's, by their names here.
-    """
+    ``grown``: sizes of disks that a reverted resize left larger than the flavor's, by names of these fields."""
 
     id: ReadOnly[str]
     name: ReadOnly[str]

@@ -32,12 +32,13 @@ def _glibc() -> Any:
 
 
 def limit_malloc_arenas() -> None:
-    """Let threads share few arenas. Call it before threads start."""
+    """Limit the number of malloc's arenas, which threads then share. Call it before threads start."""
     if glibc := _glibc():
         glibc.mallopt(M_ARENA_MAX, ARENAS)
 
 
 def return_free_memory() -> bool:
-    """Return free memory to the kernel, and whether there was much; it takes some milliseconds."""
+    """Return much free memory to the kernel; leave a little as it is. Return whether memory was returned. It takes some
+    milliseconds."""
     glibc = _glibc()
     return bool(glibc and glibc.mallinfo2().fordblks > FREE and glibc.malloc_trim(0))

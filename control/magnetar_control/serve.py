@@ -135,7 +135,7 @@ class Parts:
         return Services(self.identity, self.asked, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
-        """Return the hosts that may store volumes."""
+        """Return the hosts that may store volumes, with their endpoints, states and disk sizes."""
         with self.api_database.read() as connection:
             rows = hosts.fetch_every_host(connection, DiskHost)
         sizes = {row.name: {"disk_gb": row.disk_gb, "disk_gb_free": row.disk_gb_free or 0} for row in rows}
@@ -150,7 +150,7 @@ class Parts:
                 self.delivery.image(client, host, id)
 
     def has(self, server: str, attachment: str) -> bool:
-        """Return whether a server has an attachment, or is being given it."""
+        """Return whether a server has a volume attachment, or is being given it."""
         located_server = servers.find_server_row(self.store, server)
         return located_server is not None and any(
             attachment in attachment_ids(attached_volume) for attached_volume in located_server[1].volumes)
@@ -236,7 +236,7 @@ class Parts:
         self.volumes.worker.start()
 
     def wire(self) -> None:
-        """Start writing networks to the engine, if there is one."""
+        """Start the worker that writes networks to the network engine, if there is one."""
         if worker := self.networks.worker:
             self.api_database.listen()
             self._ends.callback(worker.stop)
@@ -267,19 +267,20 @@ class Parts:
                                                       raise_file_limit() // SHARE)))
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the pages of this process for the API processes that it keeps."""
+        """Serve the metrics of this process to its API processes, and collect theirs."""
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
     def follow_cells(self) -> None:
-        """Hear of changes in the cells of the settings immediately, as conductors do."""
+        """Listen to the databases of the cells in the settings, to learn of changes immediately, as conductors do."""
         for name in ("cell0", *(() if self.settings.spread else (self.settings.cell,))):
             self.store.cell(self.store.named(name).id).listen()
 
 
 @contextlib.contextmanager
 def _unless_full(subject: str) -> Iterator[None]:
-    """Continue a start that fails because the disk is full: existing data can still be read."""
+    """Log and ignore a failure of the block because the disk is full: the start continues, and existing data can be
+    read."""
     try:
         yield
     except (DBAPIError, OSError) as error:
@@ -316,7 +317,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
 
 @contextlib.contextmanager
 def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
-    """Yield the server of one API process of several. The process that keeps it has upgraded the databases."""
+    """Yield the server of one API process of several. Its parent process has upgraded the databases."""
     with contextlib.closing(Parts(settings)) as parts:
         services = parts.services()
         parts.wire()
@@ -355,7 +356,7 @@ class ApiServer(uvicorn.Server):
 
 
 def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS of the API, if the settings have a certificate. Raises ``OSError``."""
+    """Return the TLS context of the API, if the settings have a certificate. Raises ``OSError``."""
     if not settings.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -371,7 +371,7 @@ class Settings:
         return share_of(self.workers, self.host_share)
 
     def of_project(self, all: int) -> int:
-        """Return the part of *all* that one project may have."""
+        """Return how many of *all* one project may use (``project_share``)."""
         return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:
@@ -380,5 +380,5 @@ class Settings:
 
 
 def share_of(all: int, part: float) -> int:
-    """Return the whole number nearest to this part of *all*; at least one."""
+    """Return *all* times *part*, rounded to a whole number; at least one."""
     return max(1, round(all * part))

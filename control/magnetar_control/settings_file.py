@@ -49,7 +49,7 @@ def make_settings(values: dict[str, Any], source: str = "the settings") -> Setti
 
 
 def replace_settings(settings: Settings, **values: Any) -> Settings:
-    """Return *settings* with other *values*, which options of the command line have. Raises ``InvalidSettings``."""
+    """Return *settings* with *values* of options of the command line. Raises ``InvalidSettings``."""
     fields = {setting.name: setting for setting in dataclasses.fields(Settings)}
     for name, value in values.items():
         if isinstance(value, int):

@@ -60,10 +60,10 @@ _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 class ServerEvent(NamedTuple):
     """An event of a server.
 
-    *name*: below ``instance.``, or below another *object* of ``BINARIES``. *phase*: start, end, error, or none. *args*:
-    of the action. *host*: the host that acts; *conductor*: the conductor that acts when no host does. With neither, the
-    API acts. *key*: of the action; events with the same key and host are the same.
-    """
+    *name*: the part of the event type after ``instance.``, or after another *object* of ``BINARIES``. *phase*: start,
+    end, error, or none. *args*: of the action. *host*: the host that acts; *conductor*: the conductor that acts when no
+    host does. With neither, the API acts. *key*: of the action; events of one name with the same key and host are the
+    same event."""
 
     name: str
     phase: str = ""
@@ -88,7 +88,7 @@ def action_key(action: Any) -> str:
 
 def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, host_found: bool = True,
                      ) -> list[ServerEvent]:
-    """Return the scheduler's events of a choice. *host_found*: it has found a host."""
+    """Return the events of a run of the scheduler. *host_found*: whether it found a host."""
     event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
     return [event, event._replace(phase=END)] if host_found else [event]
 
@@ -112,7 +112,7 @@ class Notifications:
 
     def add_server(self, connection: Connection, row: ServerRow, *events: ServerEvent) -> None:
         """Write notifications of *events* of a server, in the transaction of *connection* to its cell's database.
-        *row*: its state then."""
+        *row*: the server's row at the time of the events."""
         if self.receivers and events:
             outbox.insert_notification_rows(connection, outbox.CELL, self.receivers, [
                 made for event in events if (made := _made(event.event_type, partial(self._of_server, row, event)))])

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 
 def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return the last hour, day, month or year that had ended at a moment."""
+    """Return begin and end of the last hour, day, month or year that had ended before *moment*."""
     end = _beginning(unit, moment)
     if end == moment:
         end = _earlier(unit, end)
@@ -16,7 +16,7 @@ def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return the past part of the period that contains a moment."""
+    """Return begin and end of the period that contains *moment*, as far as it has passed."""
     return _beginning(unit, moment), moment
 
 

@@ -21,7 +21,7 @@ POWER_STATES = {0: "pending", 1: "running", 3: "paused", 4: "shutdown", 6: "cras
 
 
 class Initiator(NamedTuple):
-    """The user and request that an event is from; ``None`` when a guest or the cloud caused it."""
+    """The request and user that caused an event; all fields are ``None`` if a guest or the cloud caused it."""
 
     request_id: str | None = None
     user_id: str | None = None
@@ -199,8 +199,8 @@ KINDS: Mapping[str, PayloadKind] = {
 
 def action_payload(notification: str, row: ServerRow, who: Initiator, args: Row, fault: ActionFault | None = None, *,
                    volumes: bool = False) -> Document:
-    """Return the payload of a server's notification, from its row and the arguments of the action, with the two moments
-    of the ``audit_period``."""
+    """Return the payload of a server's notification, from its row and the arguments of the action. The argument
+    ``audit_period``: begin and end of the period."""
     kind = KINDS.get(notification, ACTION)
     of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
     return versioned_object(kind.name, kind.version, **server_payload(row, who, volumes=volumes),

@@ -51,8 +51,8 @@ class Receiver(Protocol):
 
 
 class UrlReceiver(NamedTuple):
-    """A receiver that gets each notification as a POST of JSON. *token*: the file with the token that authenticates
-    us."""
+    """A receiver that gets each notification as a POST of JSON. *token*: the file with the bearer token for the
+    receiver."""
 
     name: str
     url: urllib.parse.SplitResult
@@ -138,7 +138,8 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 
 
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
-    """Return the URL of a receiver. *token*: it is sent a token. *http*: http may leave this machine."""
+    """Return the parsed URL of a receiver. *token*: whether it is sent a token. *http*: whether http to other machines
+    is allowed. Raises ``InvalidSettings``."""
     if not name or len(name) > 64 or name == LOG:
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
                               f"is not {LOG!r}.")

@@ -62,8 +62,8 @@ class Peers:
                     yield place.stem, answer.status, answer.read()
 
     def repeated(self, request: Request, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """Yield status and body of the answers of the other API processes to the same *request*, each within *seconds*.
-        A request of one of them is not repeated."""
+        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*. A
+        request that comes from one of them is not sent again."""
         if MARK in request.headers:
             return
         headers = {name: request.headers[name] for name in REPEATED if name in request.headers}
@@ -78,7 +78,8 @@ class Peers:
 
 
 class _PeerConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket. Its certificate needs no check: only this user can open the folder."""
+    """An HTTP connection over a unix socket. The server's certificate needs no check: only this user can open the
+    folder."""
 
     def __init__(self, path: Path, seconds: float, tls: bool) -> None:
         super().__init__("localhost", timeout=seconds)
@@ -95,7 +96,7 @@ class _PeerConnection(http.client.HTTPConnection):
 
 
 class WorkerPages(Application):
-    """The paths of an API process for the other processes of the service; there is nothing for anybody else."""
+    """The page of an API process with its metrics for the other processes of the service. Other callers get 404."""
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         self.peers, self.metrics = peers, metrics
@@ -110,7 +111,7 @@ class WorkerPages(Application):
 
 
 class MainPages:
-    """The same paths in the process that keeps the others, until ``close``."""
+    """A server of the parent's metrics for its API processes, until ``close``."""
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         class Handler(BaseHTTPRequestHandler):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process that keeps several API processes on one port.
+"""The parent process of several API processes (workers) on one port.
 
-Each worker has a listening socket of its own (SO_REUSEPORT), which this process keeps: while a worker is replaced, new
-connections wait, and none is refused.
-"""
+Each worker has a listening socket of its own (SO_REUSEPORT), which the parent keeps open: while a worker is replaced,
+new connections wait, and none is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ START = 120.0
 
 
 class ApiWorker:
-    """One API process. *listening*: its socket, which stays open when it ends."""
+    """One API process. *listening*: its socket, which stays open when the process ends."""
 
     def __init__(self, settings: Settings, peers: Peers, listening: socket.socket) -> None:
         self.ready, self.retired, self.began = threading.Event(), False, time.monotonic()
@@ -56,7 +55,7 @@ class ApiWorker:
             self.process.stdin.flush()
 
     def wait(self) -> int:
-        """Wait until the process ends, and return its status. Set ``ready`` when it accepts requests."""
+        """Set ``ready`` when the process accepts requests. Wait until it ends, and return its status."""
         assert self.process.stdout
         if self.process.stdout.read(1):
             self.ready.set()
@@ -104,7 +103,7 @@ class ApiWorkers:
         return worker
 
     def _keep(self, number: int, worker: ApiWorker) -> None:
-        """Replace a worker when it ends, unless it was told to."""
+        """Wait until *worker* ends, and replace it unless it was told to end."""
         status = worker.wait()
         if worker.retired or self._over.is_set():
             return

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One API process of several, as a program of its own: ``supervisor`` starts it.
 
-Its standard input has the settings, and ends when the process that keeps it ends. It writes one byte to its standard
-output when it serves.
-"""
+Its standard input contains the settings, and ends when the parent process ends. It writes one byte to its standard
+output when it serves."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ LENGTH = struct.Struct("!Q")
 
 
 def pack_orders(settings: Settings, peers: Peers) -> bytes:
-    """Return what the standard input of a worker begins with."""
+    """Return what a worker reads first from its standard input: the pickled *settings* and *peers* after their length.
+    """
     orders = pickle.dumps((settings, peers))
     return LENGTH.pack(len(orders)) + orders
 
@@ -50,7 +50,7 @@ def _read_input(length: int) -> bytes:
 
 
 def _end_with_input() -> None:
-    """End this process gracefully when the process that keeps it has ended."""
+    """Wait until the parent process has ended, which closes the standard input. Then end this process gracefully."""
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass

@@ -43,7 +43,8 @@ def disk_key_field(work: Work) -> dict[str, str]:
 
 
 def renewed_disk_key_field(work: Work) -> dict[str, str]:
-    """Return the field of ``disk_key_field`` for a rebuild, with a new key; empty if existing disks are preserved."""
+    """Return the field of ``disk_key_field`` for a rebuild, with a new key; empty if the disks are preserved, or not
+    encrypted."""
     if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
         return {}
     new, key_ids = str(uuid.uuid5(uuid.UUID(work.id), work.idempotency_key)), _key_ids(work)

@@ -90,8 +90,8 @@ class MigrationTask:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
-        """Return the migration of an action; create its row the first time. Set the server's other open migrations to
-        error: a new one is possible besides them only after an operator's reset-state."""
+        """Return the migration of an action; create its row the first time. Set other open migrations of the server to
+        error: only an operator's reset-state can have allowed this one."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
