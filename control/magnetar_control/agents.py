@@ -56,7 +56,8 @@ def user_message(error: MagnetarError) -> str:
 
 
 class AgentClient(Client):
-    """A client that sends the id of the API request that it works for. *context*: returns the TLS context."""
+    """A client of an agent that sends the id of the API request that it works for. *context*: a function that returns
+    the TLS context."""
 
     def __init__(self, endpoint: str, *, context: Callable[[], ssl.SSLContext], **more: Any) -> None:
         super().__init__(endpoint, **more)

@@ -106,7 +106,7 @@ def _add_group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def configure_logging(level: str) -> None:
-    """Log JSON lines to stderr. They do not name the line of code, so it is not looked up."""
+    """Log JSON lines to stderr. They do not name the line of code, whose lookup takes time."""
     from magnetar_control.web.json_log import BatchedLog, JsonLog
 
     handler = BatchedLog()
@@ -191,7 +191,7 @@ def _printable_value(name: str, value: Any) -> Any:
 
 
 def _address(url: str) -> str:
-    """Return scheme, host and port of a URL, and "/..." when it has more."""
+    """Return scheme, host and port of a URL, and "/..." when the URL has more."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

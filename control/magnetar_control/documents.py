@@ -145,7 +145,7 @@ class VolumeOfServer(TypedDict):
 
 
 def attachment_ids(attachment: VolumeOfServer) -> list[str]:
-    """Return the id of the attachment, and the id of the one that is about to replace it."""
+    """Return the id of the attachment, and the id of the attachment that is about to replace it."""
     attachments: tuple[Mapping[str, Any], ...] = (attachment, attachment.get("swap") or {})
     return [id for id in (each.get("attachment_id") for each in attachments) if id]
 

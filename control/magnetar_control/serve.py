@@ -78,7 +78,7 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 #: Seconds that requests in progress may take when the process is told to end.
 GRACE = 15
-#: The GiB of the disk of a host that is not known yet.
+#: The GiB of the disk of a host that has not reported it yet.
 NO_DISK = {"disk_gb": 0, "disk_gb_free": 0}
 
 
@@ -124,7 +124,7 @@ class Parts:
             engine_of(settings),
             Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
             settings.ovn_gateway_hosts, settings.dhcp_domain)
-        #: The images as conductors and volumes reach them: here, or on the machine that has them.
+        #: The images as conductors and volumes reach them: in this process, or at ``image_url``.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, service_token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)

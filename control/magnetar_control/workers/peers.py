@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MARK = "x-magnetar-worker"
 #: The prefix of paths for the processes only, and seconds for an answer.
 PREFIX, PATIENCE = "/worker", 5.0
-#: Headers of a request that is repeated.
+#: Headers that are copied when a request is sent to the other processes.
 REPEATED = ("x-auth-token", "authorization", "x-request-id")
 
 

@@ -80,7 +80,7 @@ class ApiWorkers:
         self.close = self._ends.close
         folder = Path(self._ends.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-workers")))
         self._sockets = [self._ends.enter_context(listening) for listening in _listen(settings.listen, count)]
-        #: As this process is known to the workers.
+        #: This process as a peer of the workers.
         self.peers = Peers(folder, MAIN, secrets.token_urlsafe(), settings.tls_cert is not None)
         self._workers: list[ApiWorker | None] = [None] * count
         self._failures, self._over, self._lock = [0] * count, threading.Event(), threading.Lock()
@@ -115,7 +115,7 @@ class ApiWorkers:
             self._begin(number)
 
     def reload(self, settings: Settings) -> None:
-        """Replace each worker by one with these settings, which serves before the old one ends."""
+        """Replace each worker by a new one with *settings*, which serves before the old one ends."""
         if settings.listen != self.settings.listen:
             log.warning("listen takes effect when the service is started again")
         self.settings = settings

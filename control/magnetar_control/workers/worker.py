@@ -22,7 +22,7 @@ from magnetar_control.settings import Settings
 
 from .peers import Peers
 
-#: The length of the settings, before them.
+#: The format of the length that precedes the settings.
 LENGTH = struct.Struct("!Q")
 
 

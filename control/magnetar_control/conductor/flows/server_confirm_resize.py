@@ -19,7 +19,7 @@ LOOK = 5.0
 
 
 def run_resize_confirmation(work: Work) -> None:
-    """Release the claims on the source. No host needs to answer."""
+    """Confirm the resize: release the claims on the source. No host needs to answer."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED:

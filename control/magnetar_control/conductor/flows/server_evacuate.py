@@ -62,8 +62,8 @@ class Evacuation(MigrationTask):
                     if claim.consumer_id == self.work.id and claim.host != self.source]
 
     def choose(self) -> str:
-        """Claim a host for the server, and let the migration hold the claims on the old one. Return the name of the new
-        host."""
+        """Claim a host for the server, and let the migration hold the claims on the old host. Return the name of the
+        new host."""
         self._claim(frozenset(self.tried), self.work.args.get("host"), same=False, forced=bool(
             self.work.args.get("forced")))
         return self.target
@@ -189,7 +189,7 @@ def _stop_on_source(move: Evacuation) -> None:
 
 
 def _source_heard_lately(move: Evacuation) -> bool:
-    """Return whether the agent of the old host sent a heartbeat recently: the host is forced down, or has returned."""
+    """Return whether the agent of the old host sent a heartbeat recently: the host was forced down, or has returned."""
     database, silence = move.work.database, move.conductor.settings.host_down_after
     with database.read() as connection:
         return services.is_host_heard(database, connection, move.source, silence)
@@ -242,7 +242,7 @@ def _undo_build(move: Evacuation, host: str | None, error: MagnetarError) -> Non
 
 
 def _remove_from_host(work: Work, host: str) -> bool:
-    """Remove everything that a host has of the server. Return ``False`` if that is not certain."""
+    """Remove everything that a host has of the server. Return ``False`` if it is not certain that nothing is left."""
     work.confirm_lease()
     try:
         with work.client(host, PATIENCE) as client:
@@ -302,7 +302,7 @@ def _export_document(work: Work, attachment: VolumeOfServer, peer: str) -> Docum
 
 
 def _start_again(move: Evacuation) -> None:
-    """Start the guest on the old host, which has returned meanwhile, if it ran before."""
+    """Start the guest on the old host, which has returned meanwhile, if the guest ran before."""
     work = move.work
     try:
         with work.client(move.source, PATIENCE) as client:

@@ -2,9 +2,9 @@
 """The watch over the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by
 lease. One thread follows all hosts (``watch_loop``).
 
-A host that returns is up after the servers that were evacuated from it are removed there (``host_return``). A guest
-that powers off by itself, or whose QEMU dies, changes its server here. A guest whose server was deleted while the host
-was away is removed from the host; unknown guests are left alone and logged."""
+A host that returns is up after the servers that were evacuated from it are removed there (``host_return``). When a
+guest powers off by itself, or its QEMU dies, the watch saves the new state of its server. A guest whose server was
+deleted while the host was away is removed from the host; unknown guests are left alone and logged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", 
         "ovn", "image_cache_gb", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
 #: Columns of a host's row whose change says that the host may be back.
 SET_BY_OPERATORS = attrgetter("endpoint", "disabled", "forced_down")
-#: vm_states that follow the guest.
+#: vm_states that change with the power state of the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 #: Query of the servers of a host without an action. Built once, since each event runs it.
 IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
@@ -78,7 +78,8 @@ class HostWatch:
         return WatchLoop(self.conductor, self._follow, self._inventory, self._is_saved)
 
     def run(self) -> None:
-        """Register hosts, take over watches and read which hosts are up, until the conductor ends."""
+        """Register hosts, take over hosts that nobody watches, and read which hosts are up, until the conductor ends.
+        """
         self._register()
         failure = ""
         while not self.conductor.over.is_set():

@@ -41,7 +41,7 @@ PAUSE, LONGEST, STEADY = 1.0, 60.0, 10.0
 PATIENCE, OPENING = 15.0, 128
 #: Jobs of a host after which no further events are read from it.
 QUEUED = 100
-#: Values that hosts share.
+#: Most values that hosts share; when there are more, all are forgotten.
 VALUES = 10000
 #: Properties of a heartbeat that are saved with it; they differ each time.
 TOLD = ("metrics", "images")

@@ -38,7 +38,7 @@ _MAPPINGS = select(*server_mappings.c["server_id", "cell_id", "deleted"]).where(
 _OPEN_MOVES = select(migrations.c.server_id).where(
     migrations.c.id > _AFTER, migrations.c.id <= bindparam("last"), migrations.c.status.not_in(ENDED))
 _LATER_MOVE = select(migrations.c.id).where(migrations.c.id > _AFTER).limit(1)
-#: Servers with a task that no action does. The comparison, unlike IS NOT NULL, uses SQLite's index.
+#: Servers with a task_state but no action. The comparison, unlike IS NOT NULL, uses SQLite's index.
 _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).limit(_MOST)
 
 
@@ -81,7 +81,7 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
-    """Return *parts* as pages: servers in pages of at most a thousand, each host alone, and the rest."""
+    """Merge *parts* into pages: servers in pages of at most a thousand, each host alone, and the rest in one page."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()

@@ -45,12 +45,12 @@ class AuditSubjects:
     usage: bool = False
 
     def __or__(self, other: AuditSubjects) -> AuditSubjects:
-        """Return the subjects of both."""
+        """Return a page with the subjects of both."""
         return AuditSubjects(self.ids | other.ids, self.hosts | other.hosts, self.engine or other.engine,
                              self.usage or other.usage)
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are any subjects."""
         return bool(self.ids or self.hosts or self.engine or self.usage)
 
 

@@ -53,12 +53,12 @@ from .usage_check import LOOK as USAGE_CHECK_LOOK
 from .usage_check import UsageCheck
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks for news of guests and hosts. The time of a task is rounded to it, so that tasks share
+#: Seconds between two checks for news of guests and hosts. The time of a task is rounded to it, so that tasks share
 #: wake-ups.
 TICK = 1.0
-#: Seconds that the answer holds whether this conductor runs the tasks of its cell.
+#: Seconds for which the result of ``Periodic.first`` is kept.
 HOLDS = 3.5
-#: Seconds between two looks for free memory.
+#: Seconds between two checks for free memory.
 FREED = 30.0
 #: Seconds without a heartbeat after which a conductor is down.
 SILENT = 15.0
@@ -68,7 +68,7 @@ REST, LONGEST_REST = 9.0, 10.0
 UNUSED = 24 * 3600.0
 #: Seconds that SQLite's log may keep deleted data, such as passwords of actions.
 EMPTIED = 15.0
-#: Names of copies on hosts.
+#: Names of copies of root disks and volumes on hosts.
 OF_A_SERVER = re.compile(re.escape(server_create_image.COPY) + "[0-9a-f-]{36}")
 OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 

@@ -159,7 +159,7 @@ def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
 
 
 def _size(work: Work, block_device: BlockDevice) -> int:
-    """Return the GiB of a new volume: the requested size, otherwise the size of its snapshot."""
+    """Return the size of a new volume in GiB: the requested size, otherwise the size of its snapshot."""
     if block_device["volume_size"]:
         return int(block_device["volume_size"])
     snapshot = work.conductor.services.volume.snapshot(work.context(), block_device["uuid"])
@@ -281,8 +281,8 @@ def disconnect_volumes(work: Work) -> None:
 
 
 def release_volumes(work: Work) -> None:
-    """Free the volumes of a deleted server, or delete them with it; also free the volumes that were about to replace
-    them."""
+    """Free the volumes of a deleted server, and delete those with ``delete_on_termination``. Also free volumes that
+    were about to replace them."""
     if not work.server.launched_at:
         free_reserved_volumes(work)
     for attachment in work.volumes:

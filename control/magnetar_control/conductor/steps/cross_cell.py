@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A server whose new host is in another cell: its rows move there, and the conductors there continue the action.
 
-The agents move the server as within a cell. Then one transaction saves the new host and that the rows leave; there is
-no way back from then on. ``relocate_rows`` copies the rows with the action, which waits in the queue of the other cell,
-switches the server's mapping, and removes the rows here. Every action of a leaving server that is taken from the queue
-runs ``relocate_rows`` instead, so another conductor continues if this one dies at any step. It retries without limit
-while the database of a cell is away."""
+The agents move the server as within a cell. Then one transaction saves the new host and marks the server as leaving,
+which cannot be undone. ``relocate_rows`` copies the rows with the action, which waits in the queue of the other cell,
+switches the server's mapping, and removes the rows in this cell. Every action of a leaving server that is taken from
+the queue runs ``relocate_rows`` instead, so another conductor continues if this one dies at any step. It retries
+without limit while the database of a cell is away."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
 
 
 def relocate_if_leaving(work: Work) -> bool:
-    """Move the rows of the server if it leaves the cell, and return whether it does. The action then continues in the
-    other cell."""
+    """If the server leaves the cell, move its rows, and return ``True``. The action then continues in the other cell.
+    """
     if work.server is None or not work.server.leaving:
         return False
     relocate_rows(work)

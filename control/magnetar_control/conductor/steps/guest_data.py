@@ -32,12 +32,12 @@ def guest_data(conductor: Conductor, server: ServerRow, host: str,
 
 
 def _type(key: str) -> str:
-    """Return the type of a keypair: a certificate in PEM has several lines, a key of SSH one."""
+    """Return the type of a public key: x509 for a PEM certificate, which has several lines; otherwise ssh."""
     return "x509" if "\n" in key.strip() else "ssh"
 
 
 def vendor_data(work: Work) -> dict[str, Any]:
-    """Return the operator's data for the guest. The targets of dynamic vendordata are asked now. Raises
+    """Return the operator's data for the guest. This calls the targets of dynamic vendordata. Raises
     ``VendordataFailed``."""
     server, vendordata = work.server, work.conductor.vendordata
     static = vendordata.static()

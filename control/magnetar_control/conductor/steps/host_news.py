@@ -18,9 +18,9 @@ from magnetar_control.store.engine.database import ChangeCheck, Database
 from magnetar_core.errors import MagnetarError
 
 log = logging.getLogger(__name__)
-#: Seconds until a host is asked again after a failure.
+#: Seconds until news is sent again to a host after a failure.
 PAUSE = 5.0
-#: Seconds after which news is looked for although the database looks unchanged.
+#: Seconds after which due news is queried although the database looks unchanged.
 QUIET = 15.0
 
 
@@ -28,7 +28,7 @@ class HostNews:
     """The sender of news *about* one subject to the hosts of a conductor's cell."""
 
     about: ClassVar[str]
-    #: Errors after which the agent is asked for nothing more now: it is away.
+    #: Errors that mean that the agent is away: nothing more is sent to it now.
     away: ClassVar[tuple[type[MagnetarError], ...]]
 
     def __init__(self, conductor: Conductor, over: threading.Event,
@@ -47,7 +47,7 @@ class HostNews:
         return ChangeCheck(self.database, QUIET)
 
     def is_due(self) -> bool:
-        """Return whether there is due news, without a query while the database is as it was."""
+        """Return whether there is due news. Nothing is queried while the database has not changed."""
         if self._changes.may_have_changed() or self._was_due:
             self._was_due = any(True for _host in self.waiting())
         return self._was_due
@@ -61,7 +61,7 @@ class HostNews:
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a thread for each waiting host that is up and has none."""
+        """Start a thread for each host that has due news, is up, and has no such thread."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):

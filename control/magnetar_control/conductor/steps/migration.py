@@ -323,7 +323,7 @@ class MigrationTask:
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
     def abort(self, source_host: str, target_host: str) -> bool:
-        """Abort the move: the server stays on *source_host*. Return ``False`` if it has left already."""
+        """Abort the move: the server stays on *source_host*. Return ``False`` if the server has left it already."""
         self.work.confirm_lease()
         with self.sides(source_host, target_host) as (source, target):
             try:

@@ -81,7 +81,7 @@ class ActionRunner:
         return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
-        """Stop taking actions, end those in hand within *grace* seconds, and give the others back."""
+        """Stop taking actions, let those in hand end within *grace* seconds, and give the others back to the queue."""
         self.conductor.over.set()
         for database in self._served:
             database.bell.ring(servers.ACTIONS_BELL)
@@ -157,8 +157,8 @@ class ActionRunner:
             self._pool.submit(do, *in_hand)
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
-        """Begin several actions together, in a worker. It runs the first continuation; the others get workers of their
-        own."""
+        """Begin several actions together, in a worker. The worker runs the first continuation; the others get workers
+        of their own."""
         first, *further = self._begun(database, taken)
         for continuation in further:
             self._hand_out(self._do, continuation)

@@ -72,8 +72,8 @@ class Conductor:
         self.places, self.in_hand = WorkerPlaces(settings.workers, self.shares), WorksInHand()
         #: Set when the conductor stops.
         self.over, self.schedules = threading.Event(), schedules
-        #: Called with a host and its report on a server, when the action during which it came left the server in
-        #: another state.
+        #: Called with a host and its report on a server, when the report came during an action that left the server
+        #: in another state.
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         #: Called for each action that ends, with its name and ``done`` or ``failed``.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from magnetar_control.store.actions.actions import HostShare
 
-#: Divisor of the share of a host that is down: a worker that asks it waits for nothing.
+#: Divisor of the share of a host that is down: few workers should wait for its agent.
 DOWN = 4
 #: Seconds that an action waits, with its worker, for its turn at another host; seconds between two checks.
 TURN, LOOK = 3.0, 0.1
@@ -32,7 +32,7 @@ class HostShares:
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
         self._hosts: dict[Key, str | None] = {}
-        #: By action and other host that it asks, the time when it began to.
+        #: The time when an action began to use a host other than its server's, by action and host.
         self._others: dict[tuple[Key, str], float] = {}
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 

@@ -35,8 +35,8 @@ def _overtaken(work: Work) -> bool:
 
 
 def retry_later(work: Work) -> bool:
-    """Put the action back into the queue for another attempt. Return ``False`` if it has none left, or if an evacuation
-    or deletion of the server waits."""
+    """Put the action back into the queue for another attempt. Return ``False`` if no attempt is left, or if an
+    evacuation or deletion of the server waits."""
     if last_try(work) or _overtaken(work) or _deleted(work):
         return False
     work.put_back(AGAIN)

@@ -69,7 +69,7 @@ class Vendordata:
         self.tls = auth.context(settings.vendordata_dynamic_ssl_certfile, "vendordata_dynamic_ssl_certfile")
 
     def static(self) -> dict[str, Any]:
-        """Return the object in the file; an empty one if the file has become unreadable, as in Nova."""
+        """Return the static vendor data from its file; empty if the file has become unreadable, as in Nova."""
         try:
             return vendordata.read_vendor_data(self.path) if self.path else {}
         except ValueError as error:

@@ -149,12 +149,12 @@ class VendordataAuth:
 
 
 def checked_auth_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are set, each with its type. Raises ``InvalidSettings``. Reads no file."""
+    """Return the options that are set, as values of their types. Reads no file. Raises ``InvalidSettings``."""
     return {name: _checked(name, value) for name, value in options.items() if value is not None and value is not False}
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the value of an option with its type. Raises ``InvalidSettings``."""
+    """Return the *value* of the option *name* as a value of its type. Raises ``InvalidSettings``."""
     if name in ABSENT:
         raise _wrong(name, ABSENT[name])
     if name not in KNOWN:

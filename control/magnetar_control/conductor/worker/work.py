@@ -44,7 +44,7 @@ from .conductor import Conductor
 log = logging.getLogger(__name__)
 #: Returns the seconds of a clock that also runs while the machine is suspended.
 clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-#: Errors after which the agent may do the same later.
+#: Errors after which the same request may succeed later.
 DOWN = (Unreachable, HypervisorDown)
 #: Roles of a conductor's calls to services for a user: the API resolved everything as its caller, who may be an admin.
 ROLES = frozenset(("admin", "member", "reader"))
@@ -204,7 +204,7 @@ class Work:
 
     @contextlib.contextmanager
     def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """Yield the agents of two hosts, which may be the same. Raises ``HostDown`` with their *names*, and
+        """Yield the agents of two hosts, which may be the same. Raises ``HostDown``, with *names* in its message, and
         ``HostBusy``."""
         client = self.conductor.client
         try:

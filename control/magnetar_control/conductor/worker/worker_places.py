@@ -45,7 +45,7 @@ class WorkerPlaces:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Work in this thread, in a reserved place, which becomes free at the end of the block."""
+        """Use a reserved place for this thread within the block, and free it at the end."""
         self._worker.placed = True
         try:
             yield
