@@ -51,7 +51,7 @@ PATIENCE = 5.0
 
 
 def user_message(error: MagnetarError) -> str:
-    """Return the message of an agent's failed call for users. It hides the host."""
+    """Return the message for users about a failed call of an agent. It does not name the host."""
     return PLAIN.get(error.code, error.message)
 
 
@@ -92,7 +92,7 @@ class AgentClient(Client):
         return "\r\n".join([*lines, "", ""]).encode()
 
     def answer_document(self, status: int, content: bytes) -> Document:
-        """Return the document of an answer. Raises the agent's error."""
+        """Return the decoded document of an agent's answer. Raises the error that the answer contains."""
         return self._answer(status, content)
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:

@@ -243,7 +243,7 @@ class Parts:
             worker.start()
 
     def watched(self) -> None:
-        """Serve health and metrics on the address of the settings, if there is one."""
+        """Serve health and metrics on an address of their own, if the settings have one."""
         if self.settings.health_listen:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.runner).close)
 

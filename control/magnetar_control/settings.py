@@ -20,7 +20,7 @@ USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsF
 
 
 def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
-    """Return the field of a setting. *least*, *most*: the smallest and the largest number that it accepts."""
+    """Return the dataclass field of a setting. *least*, *most*: the smallest and the largest number that it accepts."""
     # Its result is used in a dataclass.
     # pylint: disable-next=invalid-field-call
     return field(**{"default_factory" if callable(default) else "default": default},

@@ -26,8 +26,8 @@ POLL = 0.1
 
 
 def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> None:
-    """Give the image ``args["image"]`` its content; it is killed when that fails. The server is not affected. *then* is
-    called when the image has its content."""
+    """Give the image ``args["image"]`` its content; kill the image when that fails. The server is not affected. *then*
+    is called when the image has its content."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
         delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
@@ -60,8 +60,8 @@ def fail_deleted_server_image(work: Work) -> None:
 
 
 def _fail_image(work: Work, why: str) -> bool:
-    """Kill the image and delete its snapshots. The caller deletes the host's copy; periodic work does so if the host
-    does not answer. Return ``False``, and change nothing, if the image has its content."""
+    """Kill the image and delete its snapshots; the caller or periodic work deletes a copy on the host. Return
+    ``False``, and change nothing, if the image has its content."""
     image_document = image_of_server(work, work.args["image"])
     if image_document is not None and image_document["status"] == "active":
         return False

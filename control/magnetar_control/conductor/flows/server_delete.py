@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``delete``: remove the server from its host, its networks, volumes and claims, and the image of a shelved
-server. Its row stays, marked deleted."""
+"""The flow of ``delete``: remove the server from its host, free its ports, volumes and claims, and delete the image of
+a shelved server. Its row stays, marked deleted."""
 
 from __future__ import annotations
 

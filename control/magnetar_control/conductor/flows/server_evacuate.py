@@ -127,7 +127,7 @@ def run_evacuation(work: Work) -> None:
 
 
 def _choose(move: Evacuation) -> None:
-    """Claim a host; the action continues there. If the scheduler finds none, the server goes to error on its old host
+    """Claim a host, and queue the action for it. If the scheduler finds none, the server goes to error on its old host
     until it is evacuated again (Nova's functional test ``test_evacuate_no_valid_host``). A forced host without room
     leaves the server as it was (Nova's ``_allocate_for_evacuate_dest_host``)."""
     work, began = move.work, utc_now()

@@ -3,7 +3,7 @@
 
 The agents move a server completely; nothing of it stays on the source. Only the migration's claim reserves the room for
 revertResize, which moves the server back with everything that was written meanwhile. Disks never shrink: a disk that a
-resize has grown keeps its size, and the server's flavor has it under ``grown`` for the claims."""
+resize has grown keeps its size, which the server's flavor stores under ``grown`` for the claims."""
 
 from __future__ import annotations
 

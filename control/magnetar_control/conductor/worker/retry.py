@@ -89,7 +89,7 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
 
 def flow_on_host(fails: Callable[[Work, MagnetarError], None],
                  down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
-    """Return a decorator that makes a flow of a function that asks the host's agent. *fails*: ``Work.failed`` or
+    """Return a decorator that makes a flow from a function that calls the host's agent. *fails*: ``Work.failed`` or
     ``Work.error``. *down*: as in ``attempt_action``."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
@@ -129,8 +129,8 @@ def take_back_attachment(work: Work, description: str, error: Exception, off: Ca
                          free: Callable[[], None]) -> None:
     """Handle a failed attachment: call *off* to take the volume or NIC from the guest, and then *free*.
 
-    If the guest does not release it, it stays with the server: it can be detached, and the audit frees a port when the
-    host shows that the guest has no such NIC. While the host is down or full, this is repeated."""
+    If the guest does not release the device, it stays with the server: users can detach it, and the audit frees a port
+    when the host shows that the guest has no such NIC. While the host is down or full, the action is repeated."""
     try:
         with full_is_down():
             off()

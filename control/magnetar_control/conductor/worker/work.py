@@ -314,7 +314,7 @@ class Work:
         return () if waits else self.rule.tasks
 
     def flush(self) -> None:
-        """Do the deferred writes."""
+        """Run the deferred writes now, in one transaction, if there are any."""
         if self._deferred or self._deferred_columns:
             with self.write():
                 pass
