@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The caller of a use case: the first argument of each."""
+"""The caller of a use case: the first argument of each use case."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _HOSTS = select(hosts.c.name, hosts.c.id, hosts.c.cell_id, hosts.c.endpoint, hos
 
 
 class HostView(NamedTuple):
-    """A compute host as answers show it."""
+    """A compute host as API answers show it."""
 
     name: str
     id: str
@@ -51,15 +51,15 @@ class HostView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Nova's word in host_status."""
+        """The status in Nova's field host_status."""
         if self.disabled:
             return "MAINTENANCE"
         return "UP" if self.up and not self.forced_down else "DOWN" if self.seen_at or self.forced_down else "UNKNOWN"
 
 
 class Hosts:
-    """All hosts, cached for a second: however often they are read, two queries and one for each cell. While one thread
-    reads them, the others get the previous state."""
+    """All hosts, cached for a second. A refresh takes two queries, and one for each cell. While one thread refreshes
+    them, the others get the previous state."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.settings = store, settings
@@ -68,7 +68,7 @@ class Hosts:
         self._read_at = float("-inf")
 
     def all(self, fresh: bool = False) -> Mapping[str, HostView]:
-        """Return all hosts by name. *fresh*: read them now."""
+        """Return all hosts by name. *fresh*: refresh them before."""
         if not fresh and time.monotonic() - self._read_at <= FRESH:
             return self._found
         was_read = self._read_at > float("-inf")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An action that first needs a resource of another service (a volume, a port), when the answer tells the caller whether
-it is available.
+"""Actions that first reserve a resource of another service (a volume, a port), so that the answer can say whether the
+resource is available.
 
-The action is written, but held back from the conductors for a moment. Then the API reserves the resource, and either
-releases the action to the conductors or withdraws it. If the API dies in between, a conductor takes the action when the
-moment is over, and makes the reservation itself: nothing is reserved without an action.
+The action is written, but held back from the conductors for ``HELD`` seconds. Then the API reserves the resource, and
+either releases the action to the conductors or withdraws it. If the API dies in between, a conductor takes the action
+after that time, and makes the reservation itself: nothing is reserved without an action.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class HeldAction(NamedTuple):
     number: int
 
     def release(self) -> bool:
-        """Release the action to the conductors. Returns ``False`` when it is gone because the server is deleted;
-        ``True`` also when a conductor has already taken it."""
+        """Release the action to the conductors. Return ``False`` when the action is gone because the server is deleted;
+        ``True`` also when a conductor has already taken the action."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
@@ -67,7 +67,7 @@ class HeldAction(NamedTuple):
             database.bell.wait(servers.SERVERS_BELL, bell_count, remaining)
 
     def cancel(self) -> str | None:
-        """Cancel the action; its flow undoes the steps that it has begun. Return the action's state when it has ended,
+        """Cancel the action; its flow undoes the steps that have begun. Return the action's state when it has ended,
         otherwise ``None``."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(

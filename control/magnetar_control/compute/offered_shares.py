@@ -16,13 +16,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class OfferedShare(NamedTuple):
-    """A share of the settings. Without *projects* all projects may use it."""
+    """A share of the settings. Without *projects*, all projects may use the share."""
 
     name: str
     projects: tuple[str, ...]
 
     def is_for(self, project_id: str) -> bool:
-        """Return whether servers of the project may have it."""
+        """Return whether servers of the project may have the share."""
         return not self.projects or project_id in self.projects
 
 

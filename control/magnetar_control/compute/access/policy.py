@@ -109,7 +109,7 @@ class Policy:
         return decision
 
     def _look(self) -> None:
-        """Read the files again when they have changed."""
+        """Read the policy files again if they have changed."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
             return
         with self._lock:

@@ -42,7 +42,7 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limits of the first holder that has one, or else the limits of the settings. One query."""
+    """Return the limit of each resource: of the first of *holders* that has one, or else of the settings. One query."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -81,8 +81,8 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
-    """Return the sums of all cells, and the servers that leave a cell and have not arrived in another yet. Query a cell
-    again when a server has arrived in it: its first answer may be older."""
+    """Return the usage rows of all cells, with a server that moves between cells counted once. A cell in which such a
+    server has arrived is queried again: its first rows may be older."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -103,9 +103,9 @@ def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa:
 
 
 def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | None = None) -> Bounds:  # noqa: B008
-    """Return the limits that bind servers of *owner*, as (limits, user): the project's, and the user's in it when some
-    are set. Sets that are all unlimited are left out, so that no servers are counted for them. *configured*: the result
-    of ``configured_limits``, when the caller has it already."""
+    """Return the limits that apply to servers of *owner*, as (limits, user): the project's, and the user's in it when
+    some are set. Sets that are all unlimited are left out: they need no count of servers. *configured*: the result of
+    ``configured_limits``, when the caller has it already."""
     binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     configured = configured_limits(caller, owner) if configured is None else configured
@@ -166,7 +166,7 @@ def check_flavor_quota(caller: Caller, owner: Owner, old: FlavorOfServer, new: F
 
 
 def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
-    """Check that a server may have so many metadata keys. Raises ``Forbidden``."""
+    """Check that a server may have as many keys as *metadata* has. *most*: the quota. Raises ``Forbidden``."""
     if metadata and 0 <= most < len(metadata):
         raise Forbidden(f"Maximum number of metadata items exceeds {most}")
 
@@ -240,7 +240,7 @@ def show_default_quotas(caller: Caller, project: str) -> Limits:
 
 
 def show_quota_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
-    """Return the limits, and the usage of the resources that are counted."""
+    """Return the limits, and the usage of the resources whose usage is counted."""
     _check_project(caller, project, "detail")
     return quota_limits(caller, project, user), _all_used(caller, project, user)
 

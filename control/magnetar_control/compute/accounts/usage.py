@@ -52,12 +52,12 @@ class ProjectUsage:
     servers: Sequence[ServerUsage]
 
     def total(self, size: str) -> float:
-        """Return the hours of all servers, times that size of each."""
+        """Return the sum of *size* times hours over all servers. *size*: a field of ``ServerUsage``, such as vcpus."""
         return float(sum(getattr(server, size) * server.hours for server in self.servers))
 
     @property
     def hours(self) -> float:
-        """The hours of all servers."""
+        """The sum of the hours of all servers."""
         return sum(server.hours for server in self.servers)
 
 

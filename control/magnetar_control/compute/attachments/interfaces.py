@@ -129,7 +129,7 @@ def _requested_network(caller: Caller, network_id: str | None, port_id: str | No
 
 @server_use_case("detach_interface")
 def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
-    """Detach the port from the guest; the action runs afterwards. Raises ``NotFound``."""
+    """Queue the detachment of a port from the guest. Raises ``NotFound``."""
     port = _find_nic(caller, target, port_id)
     enqueue_action(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
 
@@ -159,7 +159,8 @@ def delete_port(caller: Caller, id: str) -> None:
 
 
 def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
-    """Detach the *port* of a server and delete it. Return whether this has ended."""
+    """Detach the *port* of a server and delete the port. Return ``False`` when the host needs longer than ``DONE``
+    seconds."""
     row, id = target.row, port["id"]
     if not row.host:  # no guest has it
         _forget_nic(target, port)
@@ -181,7 +182,7 @@ def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
 
 
 def _forget_nic(target: Target, port: Document) -> None:
-    """Remove the NIC of a *port* from a server without a guest."""
+    """Remove the NIC of a *port*, and its addresses, from the row of a server without a guest."""
     with target.database.write() as connection:
         servers.update_list_column(connection, target.row.id, "interfaces", lambda nics: [
             nic for nic in nics if nic["port_id"] != port["id"]])

@@ -80,8 +80,8 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
 
 def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
                        removed: Change) -> None:
-    """Queue the action *key*, with the volume of *entry* reserved under its attachment's id. *added* and *removed*
-    record it in the server's volumes, and undo that. Raises the errors of the reservation, and ``Conflict``."""
+    """Reserve the volume of the attachment *entry*, and queue the action *key*. *added* records the attachment in the
+    server's volumes before; *removed* undoes that. Raises the errors of the reservation, and ``Conflict``."""
     id, volumes = target.row.id, caller.cloud.services.volume
     old = args["attachment_id"] if key == "swap_volume" else None
     action = hold_action(caller, target, key, args, added)
@@ -178,8 +178,8 @@ def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, 
 
 @server_use_case("swap_volume")
 def swap_server_volume(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> None:
-    """Replace a volume with *new_volume_id*; the action runs afterwards. The guest keeps the disk and its content.
-    Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    """Queue the replacement of a volume by *new_volume_id*. The guest keeps the disk and its content. Raises
+    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     entry = check_volume_swap(caller, target, volume_id, new_volume_id)
     new = {"volume_id": new_volume_id, "attachment_id": str(uuid.uuid4())}
 
@@ -239,8 +239,8 @@ def _check_idle(target: Target, entry: VolumeOfServer) -> None:
 
 @server_use_case("detach_volume")
 def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
-    """Detach the volume from the guest; the action runs afterwards. *shelved*: the server may be shelved. Raises
-    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    """Queue the detachment of the volume from the guest. *shelved*: the server may be shelved. Raises ``NotFound``,
+    ``InvalidRequest``, ``Conflict``."""
     _check_shelved(target, "detach_volume", shelved=shelved)
     entry = _find_attachment(target, volume_id)
     _check_idle(target, entry)
@@ -257,8 +257,7 @@ def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shel
 
 
 def _begin_detaching(caller: Caller, target: Target, args: Document) -> None:
-    """Queue ``detach_volume``, with the volume shown as detaching before the caller is answered. Raises
-    ``Conflict``."""
+    """Queue ``detach_volume``, and show the volume as detaching from then on. Raises ``Conflict``."""
     volumes, attachment_id = caller.cloud.services.volume, args["attachment_id"]
     action = hold_action(caller, target, "detach_volume", args)
     volumes.begin_detaching(attachment_id)

@@ -47,9 +47,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
     """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that would have no effect, or
     contradict each other.
 
-    *flavor* and *image* are results of ``find_flavor`` and ``find_image``; when one is left out, the server's own in
-    *had* counts. *stands*: image properties that the server has already, which are not refused now. Returns and raises
-    as ``refuse_without_effect``.
+    *flavor* and *image* are results of ``find_flavor`` and ``find_image``; *had*, from the existing server, replaces
+    the one that is left out. *stands*: image properties that the server has already, which are not refused now. Returns
+    and raises as ``refuse_without_effect``.
     """
     of_image = image or (had if flavor and had else None) or {}
     try:
@@ -82,8 +82,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
 
 
 def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[str], remedy: str) -> str | None:
-    """Raise ``InvalidRequest`` for the *ineffective* parts of *subject*, with the *remedy* up to the setting
-    ``specs_without_effect``. When that is ``warn``, return the message as a warning for the server's action."""
+    """Raise ``InvalidRequest`` for the *ineffective* parts of *subject*. When the setting ``specs_without_effect`` is
+    ``warn``, return a warning for the server's action instead. *remedy*: what the error advises, before that
+    setting."""
     if not ineffective:
         return None
     message = f"{subject} would do nothing here: {'; '.join(ineffective)}."
@@ -149,8 +150,8 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for *nics* that are devices of the host when the server's memory is encrypted, because
-    the devices cannot read it, or when the flavor limits NICs, because the host cannot limit these."""
+    """Raise ``InvalidRequest`` for *nics* that are devices of the host when the server's memory is encrypted (the
+    devices cannot read such memory), or when the flavor limits NICs (the host cannot limit devices)."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):

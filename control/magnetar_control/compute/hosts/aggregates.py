@@ -60,7 +60,7 @@ def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggr
 
 
 def _notify_aggregate(caller: Caller, connection: Any, row: Aggregate, *names: str) -> None:
-    """Send notifications about an aggregate. *row*: its state then."""
+    """Send the start and end notifications of the events *names* of an aggregate, with the content of *row*."""
     for name in names:
         caller.notify(connection, lambda: payloads.versioned_object(
             "AggregatePayload", "1.1", id=row.id, uuid=row.uuid, name=row.name, hosts=list(row.hosts),
@@ -101,7 +101,8 @@ def update_aggregate(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_z
 
 def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapping[str, str | None],
                      action: str) -> dict[str, str]:
-    """Return the metadata with *more*; ``None`` removes a key. Refuses a zone that the hosts cannot change to."""
+    """Return the metadata of *row* changed by *more*; ``None`` removes a key. Raises for a zone that the hosts cannot
+    change to."""
     merged = {name: value for name, value in {**row.metadata, **more}.items() if value is not None}
     if ZONE in more and merged.get(ZONE) != row.zone:
         _check_zone(caller, connection, row, row.hosts, (row.zone, merged.get(ZONE)), action, InvalidRequest)
@@ -190,8 +191,8 @@ def _take_host(caller: Caller, connection: Any, row: Aggregate, host: str) -> No
 
 
 def set_host_aggregates(caller: Caller, connection: Any, host: str, aggregate_ids: Collection[str]) -> None:
-    """Put *host* into the aggregates of these uuids, and remove it from all others, in a transaction that holds the
-    lock of all aggregates. Raises ``InvalidRequest`` for an unknown uuid, ``Forbidden``, ``Conflict``."""
+    """Put *host* into the aggregates *aggregate_ids* (uuids), and remove it from all others, in a transaction that
+    holds the lock of all aggregates. Raises ``InvalidRequest`` for an unknown uuid, ``Forbidden``, ``Conflict``."""
     aggregates_by_id = {aggregate.uuid: aggregate for aggregate in aggregates.fetch_aggregate_rows(connection)}
     if missing := sorted({*aggregate_ids} - aggregates_by_id.keys()):
         raise InvalidRequest(f"There is no host aggregate {missing[0][:80]}: make it first, with `openstack aggregate "

@@ -20,7 +20,7 @@ RULE = "os_compute_api:os-availability-zone:"
 
 
 class Zone(NamedTuple):
-    """A zone. *services*: the services in it that the zone lists."""
+    """An availability zone. *services*: the services that answers list in the zone."""
 
     name: str
     available: bool

@@ -10,7 +10,7 @@ RULE = "os_compute_api:os-baremetal-nodes:"
 
 
 def _refuse_bare_metal(_caller: Caller, _id: str = "") -> None:
-    """Raise ``NotSupported``."""
+    """Raise ``NotSupported``: there are no bare metal nodes."""
     raise NotSupported("The requested functionality is not supported: this cloud has no bare metal service.")
 
 

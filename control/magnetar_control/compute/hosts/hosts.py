@@ -28,9 +28,9 @@ def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
 
 @use_case(f"{RULE}show")
 def show_host(caller: Caller, name: str) -> list[tuple[str, Mapping[str, int]]]:
-    """Return the ``SIZES`` of a compute host as pairs of a label and sizes. The labels are Nova's words for the total,
-    the usage and the most that its servers may use, and then each project, with the share of its servers. Raises
-    ``NotFound``."""
+    """Return CPUs, memory and disk (``SIZES``) of a compute host, as pairs of a label and sizes: with Nova's labels the
+    total, the usage, and the sum over its servers; then, with a project's id as label, the sum over that project's
+    servers. Raises ``NotFound``."""
     row = _find_host(caller, name)
     of_projects = services.fetch_sizes_by_project(caller.cloud.store.cell(row.cell_id), name)
     total, used, reserved = row.totals, row.used, row.reserved
@@ -60,12 +60,13 @@ def update_host(caller: Caller, name: str, *, enabled: bool | None = None, maint
 
 
 def _refuse_power_action(caller: Caller, name: str) -> None:
-    """Raise ``NotSupported``, or ``NotFound``: hosts are turned on and off by other means, as with Nova and libvirt."""
+    """Raise ``NotSupported``, or ``NotFound`` for an unknown host: the API cannot turn hosts on or off, as with Nova
+    and libvirt."""
     _find_host(caller, name)
     raise NotSupported("The requested functionality is not supported: hosts are not started, shut down or rebooted "
                        "here. Use what the host itself has for that.")
 
 
-#: Word in the path to the use case.
+#: Use cases of power actions, by the action's word in the path.
 POWER = {action: use_case(f"{RULE}{rule}")(_refuse_power_action) for action, rule in (
     ("startup", "start"), ("shutdown", "shutdown"), ("reboot", "reboot"))}

@@ -41,8 +41,8 @@ SUMMED = ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "
 
 @dataclass(frozen=True)
 class HypervisorPage:
-    """A page of the list: at most *limit* hosts in the order of their numbers, after the one with the uuid or number
-    *marker* (*by_uuid*: which of both); or the hosts with *pattern* in their names."""
+    """A page of the list: at most *limit* hosts in the order of their numbers, after the host *marker* (a uuid with
+    *by_uuid*, otherwise a number); or all hosts with *pattern* in their names."""
 
     limit: int | None = None
     marker: str | None = None
@@ -52,7 +52,7 @@ class HypervisorPage:
 
 @dataclass(frozen=True)
 class SizedHypervisor:
-    """A compute host: its service, and its row with the resources and the report of its agent."""
+    """A compute host: its service, and its row with the resources and the agent's report."""
 
     service: Service
     row: SizedHost
@@ -61,7 +61,7 @@ class SizedHypervisor:
 @use_case(f"{RULE}list")
 def list_hypervisors(caller: Caller, page: HypervisorPage) -> list[Service]:
     """Return the compute services of a page. Raises ``InvalidRequest`` when the marker does not exist, ``NotFound``
-    when no name has the pattern."""
+    when no host's name contains the pattern."""
     return _services_of(caller, _hosts_of_page(caller, page, ServiceHost))
 
 
@@ -222,7 +222,7 @@ def _ask_uptime(agents: Agents, endpoint: str) -> str:
 
 
 def list_uptimes(caller: Caller, hypervisors: Sequence[SizedHypervisor]) -> Mapping[str, str]:
-    """Return the uptimes of the hosts that answer in time, by name. Every call asks their agents."""
+    """Return the uptimes of the hosts that answer in time, by host name. Each call queries the agents of the hosts."""
     agents = caller.cloud.agents
     endpoints = {hypervisor.row.name: hypervisor.row.endpoint for hypervisor in hypervisors if hypervisor.service.up}
     if not endpoints:

@@ -102,8 +102,8 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
-    """Raise ``InvalidRequest`` while a forced-down host has evacuated servers to remove. It may be up again when it has
-    removed what is left of them."""
+    """Raise ``InvalidRequest`` while a forced-down host still has evacuated servers to remove. It may be set up again
+    when it has removed what is left of them."""
     row = caller.fetch(hosts.fetch_host_row, name)
     if row is not None and row.forced_down and services.host_has_evacuations(
             caller.cloud.store.cell(row.cell_id), name):
@@ -142,7 +142,7 @@ def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
 
 
 def _forget_host(connection: Connection, service: Service, evacuations: Collection[str]) -> None:
-    """Remove the host, with its row locked so that no claim comes in between. *evacuations*: evacuations whose claims
+    """Remove the host. Its row is locked, so that no claim is made in between. *evacuations*: evacuations whose claims
     are released too. Raises ``Conflict``."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
     for evacuation in evacuations:

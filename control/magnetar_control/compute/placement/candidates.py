@@ -26,19 +26,20 @@ MOST, TRIES = 1000, 20000
 
 
 class Described(Protocol):
-    """The attributes that tests check: of a provider, or of several providers that give a group together."""
+    """The attributes that the tests of a request read: of one provider, or of several providers that together serve a
+    group."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """The traits it has."""
+        """The traits of the provider, or of all of the providers."""
 
     @property
     def aggregates(self) -> Sequence[Aggregate]:
-        """The aggregates it is in."""
+        """The aggregates of the provider, or of the providers' host."""
 
     @property
     def tree_ids(self) -> frozenset[str]:
-        """The uuids of all providers in its tree."""
+        """The uuids of all providers in the tree."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class CandidateRequest:
 
 @dataclass(frozen=True)
 class AllocationCandidate:
-    """The amounts that would be *held* in the tree of *root*: by uuid of the provider, by resource class. *mappings*:
-    the uuids of the providers of each group, by suffix."""
+    """The amounts that would be *held* in the tree of *root*: by uuid of the provider, then by resource class.
+    *mappings*: the uuids of the providers of each group, by suffix."""
 
     root: Provider
     held: Mapping[str, Mapping[str, int]]
@@ -90,13 +91,13 @@ class AllocationCandidate:
 
     @property
     def providers(self) -> list[Provider]:
-        """The providers that would give something."""
+        """The providers of which amounts would be claimed."""
         return [provider for provider in self.root.tree if provider.id in self.held]
 
 
 @dataclass(frozen=True)
 class _Several:
-    """Providers of one tree that give a group together. They have the traits of each of them."""
+    """Several providers of one tree that together serve a group. Their traits are the traits of all of them."""
 
     each: Sequence[Provider]
 
@@ -165,14 +166,15 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
 
 
 def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
-    """Return the resource class and amount that each of *several* providers would give of a group."""
+    """Return (provider, resource class, amount) for each resource of *group*. *several*: the group's only provider, or
+    for the group without a suffix the provider of each resource class."""
     givers = several if not group.suffix else [*several] * len(group.resources)
     return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 
 
 def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
-    """Yield the providers that may give a group: one provider, or for the group without a suffix one provider for each
-    class."""
+    """Yield each list of providers that can serve a group: one provider, or for the group without a suffix one provider
+    for each resource class."""
     if group.suffix:
         for provider in tree:
             if all(provider.gives(name, amount) for name, amount in group.resources.items()) and all(
@@ -190,8 +192,9 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
 
 def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                      by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """Return the candidate of the providers *chosen* for each group, which have enough for all; ``None`` when their
-    places in the tree do not match the request. *by_id*: the providers of the tree, when their places count."""
+    """Return the candidate in which the providers *chosen* serve the groups; ``None`` when ``same_subtree`` or the
+    limit of one provider forbids that. There is room for all amounts. *by_id*: the tree's providers, for
+    ``same_subtree``."""
     amounts_by_provider: dict[str, dict[str, int]] = {}
     for group, several in zip(request.groups, chosen, strict=True):
         for provider, name, amount in _amounts_of_group(group, several):

@@ -32,8 +32,8 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Wish:
-    """The desired allocations of a consumer: amounts by resource class, by provider's uuid. *generation*: the
-    consumer's generation that the caller has seen, ``None`` for a new one; it is checked only when *generational* is
+    """The requested allocations of a consumer: amounts by provider's uuid, then by resource class. *generation*: the
+    consumer's generation that the caller has seen, ``None`` for a new consumer; checked only when *generational* is
     set."""
 
     held: Mapping[str, Mapping[str, int]]
@@ -92,8 +92,8 @@ class Consumers:
 
     def _roots(self, connection: Connection, wishes: Iterable[Wish],
                had: Iterable[Sequence[ClaimRow]]) -> dict[str, Provider]:
-        """Return the hosts that the wishes and allocations refer to, by uuid; all hosts when a wish names providers
-        below a host."""
+        """Return the hosts that the requested and the current allocations (*had*) refer to, by uuid; all hosts when a
+        request names providers below a host."""
         ids = {id for wish in wishes for id in wish.held} | {row.host_id for rows in had for row in rows}
         roots = self.placement.read_roots(connection, ids)
         if not ids <= {provider.id for root in roots for provider in root.tree}:
@@ -122,9 +122,9 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                 below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Return the wish with the amounts of providers below hosts turned into the hosts' amounts, and the devices that
-    the consumer keeps. *rows*: its allocations. *below*: the providers below the hosts, by uuid. Raises
-    ``InvalidRequest`` when the wish has more devices than the consumer holds."""
+    """Return *wish* with amounts of the providers below hosts added to the hosts' amounts, and the devices that the
+    consumer keeps. *rows*: its allocations. *below*: the providers below the hosts, by uuid. Raises ``InvalidRequest``
+    when *wish* has more devices than the consumer holds."""
     places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
               if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)
@@ -154,8 +154,8 @@ def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provid
 
 def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                  below: Mapping[str, ChildProvider]) -> None:
-    """Raise ``InvalidRequest`` when a wish changes the consumer's amounts of NUMA cells on hosts that the wish
-    names."""
+    """Raise ``InvalidRequest`` when *wish* would change the consumer's amounts of NUMA cells. Hosts without amounts in
+    *wish* are not checked."""
     now: dict[str, dict[str, int]] = {}
     for row in rows:
         now |= roots[row.host_id].cells_of(row) if row.host_id in roots else {}
@@ -171,7 +171,7 @@ def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provi
 
 
 def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices) -> None:
-    """Release the amounts that a consumer holds and the wish does not have."""
+    """Release what a consumer holds in excess of *wish*."""
     for row in rows:
         wished = wish.held.get(row.host_id)
         if wished is None:
@@ -186,7 +186,7 @@ def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], 
 
 def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices, server: str,
                 owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of a wish, and update the consumer's generation. Raises ``InvalidRequest``, ``Conflict``."""
+    """Claim the amounts of *wish*, and update the consumer's generation. Raises ``InvalidRequest``, ``Conflict``."""
     for host, wished in sorted(wish.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:
@@ -202,7 +202,7 @@ def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish:
 
 
 def no_room(host: str, amounts: Mapping[str, int]) -> Conflict:
-    """Return the error that a consumer's amounts of a host, by resource class, do not fit."""
+    """Return the error that the host has no room for *amounts*, by resource class, of a consumer."""
     listing = ", ".join(f"{amount} {name}" for name, amount in amounts.items())
     return Conflict(f"Unable to allocate inventory: {host} has not {listing[:255]} left for one consumer.")
 
@@ -222,7 +222,7 @@ def _generation(rows: Sequence[ClaimRow]) -> int | None:
 
 
 def _check_generation(id: str, rows: Sequence[ClaimRow], wish: Wish) -> None:
-    """Raise ``Conflict`` when the caller has seen another generation of the consumer."""
+    """Raise ``Conflict`` when the caller has seen another generation of the consumer than the current one."""
     now = _generation(rows)
     if wish.generational and wish.generation != now:
         raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "

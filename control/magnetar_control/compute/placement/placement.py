@@ -36,7 +36,8 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class Consumer:
-    """A server, a migration of one, or another holder of the amounts in *held*: resources by provider's uuid."""
+    """A server, a migration, or another consumer. *held*: its allocations, by provider's uuid, then by resource
+    class."""
 
     id: str
     type: str
@@ -68,7 +69,8 @@ class Placement:
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:
-        """Return the hosts that may have a provider of this name: theirs, or theirs with ``_`` and a part's name."""
+        """Return the hosts that may have a provider called *name*. A provider below a host has the name
+        ``HOST_PART``."""
         names = [name, *(name[:at] for at, letter in enumerate(name[:LONGEST + 1]) if letter == "_")]
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_page(connection, ServiceHost, column="name", values=names)
@@ -131,8 +133,8 @@ class Placement:
                                  f"{', '.join(class_names)}.")
 
     def traits(self, among: Iterable[Provider] | None = None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return all traits that exist, and the traits that some host has. *among*: all providers, when the caller has
-        read them."""
+        """Return all traits that exist, and the traits that at least one host has. *among*: all providers, when the
+        caller has read them."""
         had = frozenset(name for provider in (self.providers() if among is None else among) for name in provider.traits)
         with self.cloud.store.api.read() as connection:
             return had | traits.STANDARD | custom_traits.fetch_trait_names(connection), had
@@ -151,8 +153,8 @@ class Placement:
                                  "there are.")
 
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
-        """Return a provider, and the amounts of it that consumers hold, with each consumer's generation, by consumer's
-        uuid. Raises ``NotFound``."""
+        """Return a provider, and the allocations on it by consumer's uuid: amounts by resource class, and the
+        consumer's generation. Raises ``NotFound``."""
         provider = self.provider(id)
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_host_claims(connection, provider.root_id)
@@ -163,7 +165,7 @@ class Placement:
         return provider, {row.consumer_id: (mine, row.generation) for row, mine in of_child if mine}
 
     def consumer(self, id: str) -> tuple[Consumer | None, Mapping[str, Provider]]:
-        """Return the consumer of that uuid, ``None`` when it holds nothing, and its providers, by uuid."""
+        """Return the consumer of that uuid (``None`` without allocations), and the providers of its hosts, by uuid."""
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_consumer_claims(connection, id)
         if not rows:
@@ -182,8 +184,8 @@ class Placement:
         return Consumer(id, _consumer_type(rows[0]), project, user, held_amounts, generation), providers
 
     def usage(self, project_id: str, user_id: str | None = None) -> dict[str, tuple[int, dict[str, int]]]:
-        """Return, by type, the number of consumers of a project, or of a user in it, and the sum of what they hold on
-        all hosts."""
+        """Return, by consumer type, the number of consumers of a project, or of a user in it, and the sum of their
+        allocations on all hosts by resource class."""
         of_user = None
         if user_id is not None:
             rows = rows_of_cells(self.cloud.store, select(server_table.c.id).where(

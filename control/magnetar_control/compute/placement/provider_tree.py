@@ -36,9 +36,9 @@ COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
 @dataclass(frozen=True)
 class Provider:
-    """A host. *aggregates*: the aggregates it is in. *usual*: the allocation ratios of the settings. *classes*: its
-    rows of ``inventories``, by resource class; *bandwidths*: the rows of physical networks. *equipped*: the allocations
-    on it that have devices."""
+    """A host. *aggregates*: the host's aggregates. *usual*: the allocation ratios of the settings. *classes*: the
+    host's rows of ``inventories``, by resource class; *bandwidths*: the rows of physical networks. *equipped*: the
+    allocations on the host that have devices."""
 
     row: HostRow
     aggregates: Sequence[Aggregate]
@@ -49,7 +49,7 @@ class Provider:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """The report of its agent."""
+        """The report of the host's agent."""
         return self.row.info
 
     @property
@@ -64,17 +64,17 @@ class Provider:
 
     @property
     def parent_id(self) -> str | None:
-        """The uuid of the provider above it."""
+        """The uuid of the parent provider; ``None`` for a host."""
         return None
 
     @property
     def root_id(self) -> str:
-        """The uuid of its host."""
+        """The uuid of the root provider, which is the host."""
         return self.row.id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """The providers below it at all depths, as its agent reports them."""
+        """All providers below the host, as its agent reports them, at all depths."""
         used: dict[str, Counter[str]] = {}
         for devices in self._spread.values():
             for _alias, at in devices:
@@ -85,12 +85,12 @@ class Provider:
 
     @cached_property
     def _cells(self) -> Sequence[Mapping[str, Any]]:
-        """Its NUMA cells, as its agent reports them."""
+        """The host's NUMA cells, as its agent reports them."""
         return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
     def cells_of(self, row: ClaimRow) -> dict[str, dict[str, int]]:
-        """Return the amounts of NUMA cells that the server of an allocation has, by resource class, by uuid of the
-        provider."""
+        """Return the amounts of NUMA cells that the server of an allocation has, by uuid of the cell's provider, then
+        by resource class."""
         if row.owner is not None:
             return {}
         return {child_provider_id(self.root_id, cell["name"]): dict(cell["held"][row.server_id]) for cell in self._cells
@@ -98,7 +98,8 @@ class Provider:
 
     @property
     def _networks(self) -> list[ChildProvider]:
-        """The bandwidth of each physical network, and of each card on one (``core.bandwidth``)."""
+        """The providers of bandwidth: each physical network, and each card on a physical network
+        (``core.bandwidth``)."""
         rows_by_place: dict[str, dict[str, InventoryRow]] = {}
         for name, row in self.bandwidths.items():
             kind, place = bandwidth.split_resource(name)
@@ -111,12 +112,12 @@ class Provider:
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """Its host, and all providers below that."""
+        """The host and all providers below the host."""
         return [self, *self.children]
 
     @cached_property
     def tree_ids(self) -> frozenset[str]:
-        """The uuids of the providers in its tree."""
+        """The uuids of all providers in the tree."""
         return frozenset(provider.id for provider in self.tree)
 
     @cached_property
@@ -151,12 +152,12 @@ class Provider:
 
     @property
     def generation(self) -> int:
-        """A number that changes with inventories, traits or aggregates."""
+        """The generation: it changes with inventories, traits or aggregates of the provider."""
         return self.row.generation
 
     @cached_property
     def told_traits(self) -> frozenset[str]:
-        """The traits that the agent reports; a disabled host has COMPUTE_STATUS_DISABLED too."""
+        """The traits that the agent reports, and COMPUTE_STATUS_DISABLED for a disabled host."""
         agent_traits = frozenset(self.info.get("traits") or ())
         return agent_traits | {traits.DISABLED} if self.row.disabled else agent_traits
 
@@ -167,12 +168,13 @@ class Provider:
 
     @property
     def traits(self) -> frozenset[str]:
-        """All of its traits."""
+        """The traits that the agent reports, and those that an operator has set."""
         return self.told_traits | self.own_traits
 
     @cached_property
     def ratios(self) -> Ratios:
-        """The allocation ratios that apply unless the host has its own."""
+        """The allocation ratios from aggregates and settings, for resources for which the host has no ratio of its
+        own."""
         return ratios_of_aggregates([aggregate.metadata for aggregate in self.aggregates], self.usual)
 
     @cached_property
@@ -192,12 +194,12 @@ class Provider:
 
     @property
     def images_gb(self) -> int:
-        """GiB of the disk that are reserved for the content of images."""
+        """GiB of the disk that are reserved for cached images."""
         return int(self.info.get("image_cache_gb") or 0)
 
     @property
     def told_classes(self) -> list[str]:
-        """The resource classes that its agent reports."""
+        """The resource classes that the host's agent reports."""
         return [*(name for name in CLASSES if name in self.inventories),
                 *(name for name, row in self.classes.items() if row.told is not None)]
 
@@ -219,19 +221,19 @@ class Provider:
                 **{name: row.used for name, row in self.classes.items()}}
 
     def capacity(self, name: str) -> int:
-        """Return the amount of a class that all consumers together may get. The host must have an inventory of the
+        """Return the limit of all claims on the resource class *name* together. The host must have an inventory of the
         class."""
         if name in self.classes:
             return self.classes[name].limit
         return int(getattr(self.row.limits, COLUMNS[name]))
 
     def _amounts_of(self, column: str) -> tuple[int, int, int]:
-        """Return how much of a resource the host has, how much is claimed, and how much may be claimed."""
+        """Return the total, the claimed amount, and the limit of all claims for a resource of the host."""
         row = self.row
         return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
     def gives(self, name: str, amount: int) -> bool:
-        """Return whether one consumer may still get that amount of a class."""
+        """Return whether one consumer can claim *amount* more of the resource class *name*."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= min(limit - used, total)
@@ -239,7 +241,8 @@ class Provider:
         return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
     def bears(self, name: str, amount: int) -> bool:
-        """Return whether the claims on a class fit its inventory, and one consumer may have *amount* of it."""
+        """Return whether the current claims on the class *name* fit its inventory, and one consumer may have *amount*
+        of it."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit
@@ -249,8 +252,8 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A part of the host *root*, as its agent *told* of it. *used*: the claimed amounts, by resource class, except of a
-    NUMA cell. It has its host's aggregates and generation."""
+    """A part of the host *root*, as the host's agent reports it (*told*). *used*: the claimed amounts, by resource
+    class; unused for a NUMA cell. Aggregates and generation are the host's."""
 
     root: Provider | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
@@ -263,33 +266,33 @@ class ChildProvider(Provider):
 
     @property
     def name(self) -> str:
-        """The host's name, and the agent's name for the part."""
+        """The name: ``HOST_PART``, with the agent's name for the part."""
         return f"{self.row.name}_{self.told['name']}"
 
     @property
     def parent_id(self) -> str | None:
-        """The uuid of the provider above it."""
+        """The uuid of the parent provider: another part of the host, or the host."""
         return child_provider_id(self.root_id, self.told["parent"]) if self.told["parent"] else self.root_id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """None: the host has all children of the tree."""
+        """Always empty: the host lists the children at all depths."""
         return ()
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """Its host, and all providers below that."""
+        """The host and all providers below the host."""
         return [] if self.root is None else self.root.tree
 
     @property
     def is_cell(self) -> bool:
-        """Whether it is a NUMA cell."""
+        """Whether the provider is a NUMA cell."""
         return numa_providers.is_cell_provider(self.told)
 
     @cached_property
     def taken(self) -> Mapping[str, int]:
-        """The claimed amounts, by resource class; for a NUMA cell, the amounts that servers have according to its
-        agent."""
+        """The claimed amounts, by resource class; for a NUMA cell, the amounts that servers have according to the
+        host's agent."""
         if not self.is_cell:
             return self.used
         total: Counter[str] = Counter()
@@ -304,7 +307,7 @@ class ChildProvider(Provider):
 
     @cached_property
     def own_traits(self) -> frozenset[str]:
-        """None: operators set them in the agent's settings."""
+        """Always empty: operators set traits of a host's parts in the settings of its agent."""
         return frozenset()
 
     @cached_property
@@ -318,24 +321,24 @@ class ChildProvider(Provider):
         return {name: self.taken.get(name, 0) for name in self.inventories}
 
     def capacity(self, name: str) -> int:
-        """Return the amount of a class that all consumers together may get. The provider must have an inventory of the
-        class."""
+        """Return the limit of all claims on the resource class *name* together. The provider must have an inventory of
+        the class."""
         return Inventory(**self.inventories[name]).limit
 
     def gives(self, name: str, amount: int) -> bool:
-        """Return whether one consumer may still get that amount of a class."""
+        """Return whether one consumer can claim *amount* more of the resource class *name*."""
         return name in self.told["inventories"] and amount <= min(
             self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
 
 
 def _suits_row(row: InventoryRow, amount: int) -> bool:
-    """Return whether one consumer may have that amount of the class of a row of ``inventories``."""
+    """Return whether *amount* is within min_unit, max_unit and step_size of a row of ``inventories``."""
     return row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0
 
 
 def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[str, dict[str, int]]:
-    """Return the amounts that allocations of the host *root* hold of the providers below it: by resource class, by
-    uuid."""
+    """Return the amounts that the allocations *rows* on the host *root* hold of the providers below the host: by
+    provider's uuid, then by resource class."""
     amounts_by_child: dict[str, dict[str, int]] = {}
     for row in rows:
         for _alias, id, kind in root.devices_of(row):
@@ -351,7 +354,7 @@ def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[st
 
 
 def allocated_amounts(row: ClaimRow) -> dict[str, int]:
-    """Return the amounts that an allocation holds of the host, by resource class, without zeros."""
+    """Return the amounts that an allocation holds of the host itself, by resource class, without zeros."""
     amounts = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
     amounts.update({name: n for name, n in row.resources.items() if not bandwidth.split_resource(name)[1]})
     return amounts

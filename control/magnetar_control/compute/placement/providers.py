@@ -48,8 +48,8 @@ class Providers:
     @contextmanager
     def _changing(self, id: str, generation: int | None = None, *,
                   groups: bool = False) -> Iterator[tuple[Connection, Provider]]:
-        """Yield a transaction with the host locked, and its provider. *groups*: lock all aggregates too. Raises
-        ``NotFound``, ``Conflict``."""
+        """Lock the host of provider *id* in a transaction, and yield the transaction and the provider. *groups*: lock
+        all aggregates too. Raises ``NotFound``, ``Conflict``."""
         with self.cloud.store.api.write() as connection:
             if groups:  # Before the host, in the order of changes of aggregates, so that the two cannot deadlock.
                 stored_aggregates.fetch_aggregate_rows(connection, lock=True)
@@ -159,7 +159,8 @@ class Providers:
 
     def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
                          sure: bool = False) -> None:
-        """Set inventories of a locked provider. *sure*: store values that equal the current ones too."""
+        """Set inventories of a locked provider. *whole*: as for ``set_inventories``. *sure*: also store values that
+        equal the current ones."""
         if whole:
             requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
         _check_inventories(connection, requested)
@@ -176,7 +177,7 @@ class Providers:
         hosts.update_host_row(connection, provider.name, provider.ratios, **columns)
 
     def _columns(self, column: str, own_values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of the host for the operator's values of a standard class."""
+        """Return the columns of the host's row that store the operator's values of a standard class."""
         reserved = own_values.get("reserved")
         columns = {f"{column}_own_reserved": reserved,
                    f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
@@ -259,7 +260,7 @@ def _set_own_class(connection: Connection, provider: Provider, name: str, fields
 
 
 def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an inventory of the disk without the share of images in ``reserved``."""
+    """Return the *fields* of an inventory of DISK_GB, with the share of cached images subtracted from ``reserved``."""
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 

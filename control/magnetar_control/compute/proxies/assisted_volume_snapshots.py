@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Assisted volume snapshots, which are always refused, after all other checks.
 
-A volume service whose volumes are files asks for QEMU's overlay of a disk in use. Volumes here belong to the agents,
-which copy a disk in use into a snapshot themselves, and start a server with the volume's single file: the next start
-would lose an overlay next to it.
+In Nova, volume services whose volumes are files request them: QEMU then writes to an overlay of a disk in use. Here the
+agents own the volumes, and copy a disk in use into a snapshot themselves. They start a server with the volume's single
+file, so an overlay would be lost at the next start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The names of former extensions of the API. Nova keeps the list of 2014, including extensions removed since, and so it
-stays here: clients learn features from microversions."""
+"""The names of former extensions of the API. Nova has not changed this list since 2014, and lists removed extensions
+too; so does this module. Clients learn about features from microversions."""
 
 from __future__ import annotations
 
