@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The forms of errors that several OpenStack services share: of keystonemiddleware, of Nova and Cinder, and of webob.
-
-Each face picks its form in one function; python-*client and openstacksdk read status and message out of it.
-"""
+Each API picks its form in one function; python-*client and openstacksdk read status and message from the error."""
 
 from __future__ import annotations
 
@@ -35,9 +33,9 @@ def keystone_document(fault: Fault) -> dict[str, Any]:
 
 
 def named_answer(names: Mapping[int, str], fault: Fault) -> Answer:
-    """Return ``{"<name>": {"code", "message"}}``, the form of Nova and Cinder, and Keystone's for 401.
+    """Return ``{"<name>": {"code", "message"}}``, the form of Nova and Cinder; a fault 401 has Keystone's form.
 
-    *names*: the names of statuses; others are a ``computeFault``.
+    *names*: the name for each status; other statuses have the name ``computeFault``.
     """
     if fault.status == HTTPStatus.UNAUTHORIZED:
         return Answer(keystone_document(fault), fault.status, fault.headers)

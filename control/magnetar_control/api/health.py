@@ -90,7 +90,8 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Answer one connection within its time limit. Close a connection if all places are taken."""
+                """Answer one connection within its time limit. Close the connection if ``HEALTH_CONNECTIONS`` others
+                are open."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for servers to change: one thread reads for all waiting requests, however many there are."""
+"""Waiting for servers to change. One thread for each database reads the servers of all waiting requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Stamp = tuple[Any, ...]
 
 @dataclass(eq=False)
 class _Wait:
-    """A wait for the server *id* to have another stamp than *seen*, or until it is *cancelled*."""
+    """A request that waits until the stamp of the server *id* differs from *seen*, or until the request is
+    *cancelled*."""
 
     id: str
     seen: Stamp
@@ -31,8 +32,8 @@ class _Wait:
 
 
 class ServerWatch:
-    """The waits for servers, by database. A database has a thread while requests wait. *limit*: seconds for its
-    answers."""
+    """The requests that wait for servers to change, by database. A database has a thread while requests wait. *limit*:
+    the seconds that a read of a database may take."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -40,14 +41,15 @@ class ServerWatch:
         self._lock = threading.Lock()
 
     def stamp(self, database: Database, id: str) -> Stamp | None:
-        """Return the stamp of a server; ``None`` when the database does not have it."""
+        """Return the server's stamp, which changes with the server and its actions; ``None`` when it is not in the
+        database."""
         with database.read() as connection:
             return servers.fetch_server_stamps(connection, [id]).get(id)
 
     def changed(self, database: Database, id: str, stamp: Stamp, cancelled: Callable[[], bool],
                 seconds: float) -> Stamp | None:
-        """Wait until the server has another stamp, and return it. Returns ``None`` when the server is gone, the
-        database does not answer, the wait was *cancelled*, or it took *seconds*."""
+        """Wait until the server's stamp differs from *stamp*, and return the new one. Return ``None`` when the server
+        is gone, the database does not answer, the wait was *cancelled*, or it took *seconds*."""
         waiter = _Wait(id, stamp, cancelled)
         with self._lock:
             if database not in self._waits:

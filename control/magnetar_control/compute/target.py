@@ -144,8 +144,8 @@ def notify_server(caller: Caller, target: Target, connection: Connection, name: 
 
 def notify_stopped_actions(caller: Caller, server_id: str, connection: Connection,
                            begun: Sequence[StoppedAction]) -> None:
-    """Send notifications that actions of a server which had *begun* have ended. They waited in the queue, and were
-    dropped in the transaction of *connection*, for the reason in their ``message``."""
+    """Send notifications that those actions of a server which had *begun* have ended: a transaction (*connection*) has
+    removed them from the queue, where they waited, for the reason in their ``message``."""
     notifications = caller.cloud.notifications
     if not (notifications and begun) or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Permission to start a guest with a TPM: only the server's user, when the secret of the TPM belongs to that user."""
+"""Permission to start a guest with a TPM: a TPM secret that belongs to the server's user lets only that user start
+it."""
 
 from __future__ import annotations
 

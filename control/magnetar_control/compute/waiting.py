@@ -23,8 +23,9 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 
 class Shares:
-    """The waiting requests, and their starting times. A host that answers lets the next request in immediately. When a
-    request has waited for its host for ``TURN`` seconds, further ones are refused without waiting."""
+    """The requests that wait for hosts, with the times at which their waits began. When one ends, the next request
+    begins its wait. When the oldest has waited for ``TURN`` seconds, requests above the limit are refused without
+    waiting."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,8 +33,8 @@ class Shares:
 
     @contextlib.contextmanager
     def of(self, host: str, project: str) -> Iterator[None]:
-        """Count the caller as waiting for *host* in this context. Raises ``Unavailable`` when the limit of host or
-        project is reached."""
+        """Count the caller as waiting for *host* while the context is open. Raises ``Unavailable`` when the limit of
+        the host or of the project is reached."""
         keys, began = {("host", host): OF_HOST, ("project", project): OF_PROJECT}, time.monotonic()
         with self._changed:
             while full := next((key for key, most in keys.items() if len(self._since.get(key, ())) >= most), None):

@@ -72,7 +72,8 @@ def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> 
 
 
 def tells_of_frames(headers: Mapping[str, str]) -> bool:
-    """Return whether the browser reports the destination of the page: no browser does over plain HTTP."""
+    """Return whether the request has ``Sec-Fetch-Dest``, with which browsers report a frame. No browser sends this
+    header over plain HTTP."""
     return "sec-fetch-dest" in headers
 
 

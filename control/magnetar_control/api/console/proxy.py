@@ -48,7 +48,7 @@ NORMAL, REFUSED, AGAIN = 1000, 1008, 1013
 #: numbers of the version, the size of the rest; the session, which is 0 for a new one, and the type of the channel.
 LINK = struct.Struct("<4s12xIB")
 MAGIC, MAIN = b"REDQ", 1
-#: Seconds for a client to send them.
+#: Seconds in which a client must send these bytes.
 LINKS = 10.0
 ENDED = "the console has ended"
 MOVED = b"\r\n[magnetar: the server has moved, and goes on here]\r\n"
@@ -183,7 +183,7 @@ class ConsoleProxy:
             raise Unavailable(user_message(Unreachable())) from None
 
     async def _carry(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Carry the console until the client disconnects or the guest stops. A serial console follows a guest that is
+        """Relay the console until the client disconnects or the guest stops. A serial console follows a guest that is
         live-migrated; a VNC or SPICE page must be loaded again, because the new QEMU does not know the connection."""
         if grant.token.type == SPICE:
             await self._carry_channel(socket, grant, agent)
@@ -210,7 +210,7 @@ class ConsoleProxy:
         await socket.close(code, reason)
 
     async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Carry one channel of SPICE to its end. The token of a main channel ends with it."""
+        """Relay one channel of SPICE until it is closed. When it is the main channel, revoke the token then."""
         try:
             first = await _link(socket, main=not grant.further)
             if first is None:
@@ -236,8 +236,8 @@ class ConsoleProxy:
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """Return the first message of a SPICE client; ``None`` if the message does not begin the main channel of a new
-    session (*main*), or another channel of a session (not *main*)."""
+    """Receive the first message of a SPICE client, and return it if it opens the right kind of channel, otherwise
+    ``None``. *main*: the main channel of a new session, or else another channel of a session."""
     try:
         async with asyncio.timeout(LINKS):
             message = await socket.receive()
@@ -250,8 +250,9 @@ async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
 
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
-    """Carry messages in both directions until the agent ends; return the reason. Each side waits while the other is
-    behind. *first*: the message that the client has already sent. Raises ``ClientGone``."""
+    """Relay messages in both directions until the agent closes its connection; return the reason that it gives. Each
+    side waits while the other reads slowly. *first*: a message that the client has already sent. Raises
+    ``ClientGone``."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:
@@ -273,7 +274,7 @@ async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | No
 
 
 def _said(body: bytes) -> MagnetarError:
-    """Return the agent's error for users, without the host and its problem."""
+    """Convert *body*, an error of the agent, into an error for users, which names neither the host nor its problem."""
     try:
         error = error_from_dict(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):

@@ -18,7 +18,8 @@ from .views import is_on, render_resource
 
 
 def project_family(request: Request, tokens: Tokens) -> Document:
-    """Return ``parents`` and ``subtree``, as the query requests. Raises ``InvalidRequest`` for two forms of one."""
+    """Return ``parents`` and ``subtree`` of a project, as the query requests. Raises ``InvalidRequest`` for a query
+    that requests one of them in both forms (as_ids, as_list)."""
     family: Document = {}
     hierarchy, id = Hierarchy(tokens), request.params["id"]
     forms: dict[str, tuple[Callable[..., Document | None], Callable[..., list[Document]]]] = {

@@ -66,7 +66,7 @@ def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(request: Request) -> dict[str, str]:
-    """Return the query. Raises ``InvalidRequest`` for unknown or mutually exclusive parameters."""
+    """Return the query of a list. Raises ``InvalidRequest`` for unknown or mutually exclusive parameters."""
     query = dict(request.query)
     check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
                 "role assignments are")

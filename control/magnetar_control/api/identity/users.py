@@ -63,7 +63,7 @@ def user_routes(tokens: Tokens) -> list[Guarded]:
 
 
 def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
-    """Return *handler* for tokens without a trust: a credential would outlive the trust."""
+    """Return *handler*, restricted to tokens without a trust: an application credential would outlive the trust."""
     def guarded(request: Request, user: str) -> Any:
         if request.extra["token"].claims.trust_id:
             raise Forbidden("Cannot manage application credentials with a token issued via delegation: yours is for a "
@@ -74,7 +74,8 @@ def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Reque
 
 
 def require_own_user(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
-    """Return *handler*, which takes the request and the user that it names, for that user and administrators."""
+    """Return *handler*, restricted to administrators and to the user in the path. It takes the request and that user's
+    id."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:

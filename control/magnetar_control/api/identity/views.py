@@ -28,8 +28,8 @@ PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
 
 
 def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
-    """Return the filters of a list that are columns. Raises ``InvalidField`` for a parameter that is neither a column
-    nor handled by ``render_filtered_page``."""
+    """Return those filters in the query that are columns of the resource. Raises ``InvalidField`` for a parameter that
+    is neither a column nor handled by ``render_filtered_page``."""
     compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
                 for i in ("", "i") for how in COMPARED]
     check_known(request, [
@@ -59,7 +59,7 @@ def render_filtered_page(request: Request, resource: IdentityResource, documents
 
 
 def _flags(resource: IdentityResource) -> Iterator[str]:
-    """Yield the names of flags with the same value for all resources, such as is_domain."""
+    """Yield the names of boolean fields with the same value for all resources, such as is_domain."""
     return (name for name, value in resource.constant.items() if isinstance(value, bool))
 
 

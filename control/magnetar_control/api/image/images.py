@@ -176,7 +176,8 @@ def _as_they_are(operations: Any) -> Any:
 
 
 def _of_draft_4(operations: Any) -> Any:
-    """Return operations such as {"replace": "/name", "value": "x"} as in RFC 6902. Raises ``InvalidRequest``."""
+    """Convert a JSON patch with operations such as {"replace": "/name", "value": "x"} to RFC 6902. Raises
+    ``InvalidRequest``."""
     return [_of_draft_4_one(operation) for operation in operations] if isinstance(operations, list) else operations
 
 
@@ -209,7 +210,7 @@ def apply_image_patch(image: Document, operations: Any) -> Document:
 
 
 def _change(operation: Document, name: str, now: Document, changes: Document) -> None:
-    """Record in *changes* the effect of one operation on an image in the state *now*."""
+    """Apply one operation of a patch to *now*, the image as clients see it, and record its effect in *changes*."""
     kind = operation.get("op")
     if kind in ("replace", "remove") and name not in now:
         raise Conflict(f"There is no {name} to {kind}; add it.")

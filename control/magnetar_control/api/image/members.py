@@ -19,7 +19,7 @@ STATUS = build_record({"status": Choices("pending", "accepted", "rejected")}, "s
 
 
 def image_member_routes(members: Members) -> list[Guarded]:
-    """Return the routes."""
+    """Return the routes of image members."""
     def listed(request: Request) -> Document:
         return {"members": [image_member_view(row) for row in members.list(*request.named())],
                 "schema": "/v2/schemas/members"}
@@ -36,8 +36,8 @@ def image_member_routes(members: Members) -> list[Guarded]:
 
 
 def _given(request: Request, body_form: Record) -> Any:
-    """Return the value of the only key of the body; ids of the URL, which clients repeat in the body, are ignored.
-    Raises ``InvalidField``."""
+    """Return the value of the only key that *body_form* has. Ids from the URL, which clients repeat in the body, are
+    ignored. Raises ``InvalidField``."""
     body, ids = request.json(), request.params
     so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):

@@ -82,7 +82,8 @@ def _change_server_groups(caller: Caller, target: Target, name: str, *, add: boo
 # Groups and rules -------------------------------------------------------------------------------------------------
 @contextmanager
 def _as_nova_errors() -> Iterator[None]:
-    """Convert a ``Conflict`` of the network service: Nova answers forbidden over quota, and bad request otherwise."""
+    """Convert a ``Conflict`` of the network service as Nova does: to ``Forbidden`` over quota, otherwise to
+    ``InvalidRequest``."""
     try:
         yield
     except Conflict as error:
@@ -165,7 +166,8 @@ def _from_addresses(cidr: str) -> dict[str, Any]:
 
 
 def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
-    """Return the protocol fields of a rule. The ports of ICMP are type and code; -1 is any."""
+    """Return the protocol fields of a rule. *least* and *most*: its range of ports, for ICMP its type and code; -1 is
+    any."""
     if protocol != "icmp" and not 1 <= least <= most <= 65535:
         raise InvalidRequest(f"Invalid port range {least}:{most}. Valid TCP ports should be between 1-65535")
     if protocol == "icmp" and not (-1 <= least <= 255 and -1 <= most <= 255):

@@ -49,8 +49,8 @@ OF_IMAGE = ListOf(Record(**{name: Field(value, name) for name, value in FIELDS.i
 
 class BlockDeviceRequest(NamedTuple):
     """The part of a request for new servers that defines their disks. *image*, *flavor*: results of
-    ``server_create.find_image`` and ``find_flavor``. *field*: the mapping's name in errors. *several*: the request is
-    for more than one server. *multiattach*: volumes for several servers may be named. *instead_of*: the uuid of the
+    ``server_create.find_image`` and ``find_flavor``. *field*: the name of the mapping in errors. *several*: the request
+    is for more than one server. *multiattach*: volumes for several servers may be named. *instead_of*: the uuid of the
     server that is deleted first; volumes that only that server has are free."""
 
     mapping: Sequence[Mapping[str, Any]]
@@ -126,8 +126,8 @@ def default_disk_config(properties: Mapping[str, Any]) -> str:
 
 
 def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
-    """Return the mapping in the properties of an image of a server on volumes. Users can write anything there, so it is
-    checked like a request's."""
+    """Return the block device mapping in the properties of *image*, if there is one: Nova stores it in images of
+    servers on volumes. It is checked like a request's, because users can write these properties."""
     properties = image.get("properties") or {}
     if "block_device_mapping" not in properties:
         return []
@@ -146,14 +146,15 @@ def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
 
 
 def _from_text(name: str, value: Any) -> Any:
-    """Return a number or truth value that is written as text, as Nova's clients may; any other *value* unchanged."""
+    """Return *value*, the value of the key *name* in an image's mapping: a number or boolean if it is written as text
+    and the key has such values, otherwise unchanged."""
     if name in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
         return int(value)
     return TRUTH.get(str(value).lower(), value) if name == "delete_on_termination" else value
 
 
 def _property_of(image: Mapping[str, Any]) -> str:
-    """Return the name of an image's mapping in errors."""
+    """Return the name that errors use for the block device mapping of *image*."""
     return f"image {image['id']}: block_device_mapping"
 
 
@@ -299,7 +300,8 @@ def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_de
 
 def _check_words(block_device: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest,
                  where: str) -> None:
-    """Raise ``InvalidField`` for keys of an item that have no effect on a disk from *source* as *target*."""
+    """Raise ``InvalidField`` for keys of *block_device* that have no effect with its source_type *source* and its
+    destination_type *target*. *where*: its name in errors."""
     fields = {name: value for name, value in block_device.items() if value not in (None, "")}
     if fields.get("device_type", "disk") != "disk":
         raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "
@@ -319,8 +321,8 @@ def _check_words(block_device: Mapping[str, Any], source: str, target: str, requ
 
 
 def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDeviceRequest, where: str) -> None:
-    """Raise ``InvalidField`` for keys of a local disk's item that have no effect. The bus that all local disks have
-    anyway is accepted, because Nova's images of servers name it."""
+    """Raise ``InvalidField`` for keys of a local disk that have no effect. *fields*: its keys and values. The disk_bus
+    that the disk has anyway is accepted, because images that Nova makes of servers contain it."""
     flavor = request.flavor
     for name, allowed, why in REFUSED:
         if name in fields and fields[name] not in (*allowed, *_DEFAULTS.get(name, ())) and not (
@@ -337,8 +339,8 @@ def _requested_disk_bus(request: BlockDeviceRequest) -> Any:
 
 
 def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
-    """Return the volume after checking it. The requested size is ignored: Horizon sends the size of its form, and Nova
-    does not read it either."""
+    """Return the volume after checking it. *_size*, the requested size, is ignored as in Nova: Horizon sends the size
+    of its form."""
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid_mapping(f"failed to get volume {uuid}.")

@@ -110,7 +110,8 @@ class ConsoleUrls:
         self.base = (settings.console_url or f"{root}/console").rstrip("/")
 
     def of(self, opened: OpenedConsole) -> str:
-        """Return the URL that Nova would return: the page of a screen, the WebSocket of a serial console."""
+        """Return the URL in the form of Nova: of the page of a graphical console, or of the WebSocket of a serial
+        console."""
         return self.socket(opened) if opened.type == SERIAL else self.page(opened)
 
     def socket(self, opened: OpenedConsole) -> str:
@@ -125,7 +126,7 @@ class ConsoleUrls:
 
 
 class ConsoleGrant(NamedTuple):
-    """A valid token, with its server and host."""
+    """A valid token of a console, with its server and host."""
 
     database: Database
     token: consoles.ConsoleToken
@@ -134,7 +135,7 @@ class ConsoleGrant(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The agent's name for the console."""
+        """The agent's name for the kind of console."""
         return KINDS[self.token.type]
 
     @property
@@ -180,14 +181,15 @@ def revoke_console_token(grant: ConsoleGrant) -> None:
 
 
 class Whereabouts(NamedTuple):
-    """The place of a server whose console has ended: another *host*, or on the move (*moving*), or neither."""
+    """The location of a server whose console has ended: its new *host*, or *moving* during a live migration; neither if
+    the server has not moved."""
 
     host: HostView | None = None
     moving: bool = False
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return the host where the guest continues after a live migration, if there was one."""
+    """Return where the guest of the console continues after a live migration, if there was one."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()
@@ -198,8 +200,8 @@ def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
 
 
 def renew_console_token(cloud: Cloud, grant: ConsoleGrant, host: HostView) -> None:
-    """Make the used token valid once more for a short time, at the *host* that the server has moved to. The client that
-    had the console open can then open it again with the same URL."""
+    """Make the used token valid once more for a short time, at the *host* to which the server has moved. The client
+    that had the console open can then open it again with the same URL."""
     old, seconds = grant.token, min(AGAIN, cloud.settings.console_token_ttl)
     with grant.database.write() as connection:
         consoles.insert_console_token(connection, grant.database, seconds, hash=old.hash, type=old.type,

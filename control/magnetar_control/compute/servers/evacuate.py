@@ -23,8 +23,9 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
                     on_shared_storage: bool = False, new_password: bool = False, admin_pass: str | None = None) -> None:
     """Rebuild the server on another host: on *host* when it is named, with *force* without the scheduler.
 
-    *stopped*: do not start it there. *on_shared_storage*: the root disk outlives the host. *admin_pass*: a password for
-    the guest; *new_password*: it is the caller's own. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``.
+    *stopped*: do not start the server there. *on_shared_storage*: the root disk outlives the host. *admin_pass*: a
+    password for the guest; *new_password*: the caller has chosen it. Raises ``NotFound``, ``InvalidRequest``,
+    ``Conflict``.
     """
     server = target.row
     _check_host(caller, target, host, force=force)
@@ -49,7 +50,7 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
 
 
 def _check_host(caller: Caller, target: Target, host: str | None, *, force: bool) -> None:
-    """Check that *host* can be named."""
+    """Check that the request can name *host* as the target."""
     if force and not host:
         raise InvalidRequest("Can't force to a non-provided destination")
     if host and caller.cloud.hosts.get(host) is None:

@@ -57,7 +57,7 @@ def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
 
 
 def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
-    """Detach the NIC from the guest, if the server's state allows it."""
+    """Queue the detachment of the deleted port's NIC from the guest, if the server's state allows it."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
     if mac is None:
         return MISSING
@@ -71,13 +71,13 @@ def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> in
 
 
 def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Accept an event about a volume of the server. A volume grows together with the guest's disk, and the conductor
-    asks itself whether a volume is reimaged."""
+    """Accept an event about a volume of the server, and do nothing: a volume grows together with the guest's disk, and
+    conductors query the volume service whether a volume is reimaged."""
     return TAKEN if any(attachment["volume_id"] == tag for attachment in target.row.volumes) else MISSING
 
 
 def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Accept the power state that the host reports. A different one is wrong."""
+    """Accept an event with the power state that the host reports. Another power state is not followed."""
     if tag not in POWER:
         return WRONG
     return TAKEN if target.row.power_state == POWERS[POWER[tag]].number else IN_VAIN

@@ -27,8 +27,8 @@ Metadata = dict[str, str]
 
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
-    """Set a JSON column of a server to the result of *change*, and return the new document. The server's state is
-    checked again in the same transaction. *column*: also its row of ``ACTIONS``."""
+    """Set the JSON column *column* of a server to the result of *change*, and return the new document. The server's
+    state is checked again in the same transaction, by the row of ``ACTIONS`` with the same name."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:

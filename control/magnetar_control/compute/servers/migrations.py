@@ -110,7 +110,7 @@ def abort_live_migration(caller: Caller, target: Target, number: str, *, queued:
 
 @server_use_case(rule=f"{OWN}force_complete")
 def force_complete_migration(caller: Caller, target: Target, number: str) -> None:
-    """Complete a live migration by pausing the guest until it has arrived."""
+    """Complete a live migration: request that the guest is paused until its memory is transferred."""
     _check_migrating(caller, target, "force_complete")
     _request_outcome(caller, target, number, migrations.FORCE, ABORTABLE[:1])
 
@@ -128,7 +128,9 @@ KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migra
 
 
 def _request_outcome(caller: Caller, target: Target, number: str, wish: str, states: tuple[str, ...]) -> None:
-    """Record the wish, with its instance action; try again when the migration's status has changed meanwhile."""
+    """Record the request *wish*, to abort or to complete the migration, with its instance action. Raises
+    ``InvalidRequest`` unless the migration's status is in *states*; tries again when the status has changed
+    meanwhile."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The claim of a rescue disk: while a server is rescued, its host has that much less disk for others.
-
-The API raises the server's claim before the action is queued, and the conductor lowers it after the unrescue. The audit
-lowers a claim that an interruption has left behind: the server's row says what it holds.
-"""
+"""The claim of a rescue disk: a rescued server claims the size of this disk in addition. The API raises the server's
+claim before the action is queued, and the conductor lowers it after the unrescue. After an interruption the audit
+corrects the claim: the server's row says what the server holds."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ GIB = 2**30
 
 @contextlib.contextmanager
 def claimed_rescue_disk(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
-    """Claim the disk of a rescue with this image in addition to the server's own disks, and yield its GiB, rounded up.
-    When the action is refused within, restore the claim that the server's row says. Raises ``Conflict`` when the
-    server's host has less disk left."""
+    """Claim disk for a rescue with this image, in addition to the server's own disks, and yield the size of the rescue
+    disk in GiB, rounded up. If the body of the context raises, restore the claim that follows from the server's row.
+    Raises ``Conflict`` when the server's host has less disk left."""
     size = _claim_rescue_disk(caller, target, image_id)
     try:
         yield size

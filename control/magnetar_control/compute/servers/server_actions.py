@@ -116,8 +116,8 @@ def migrate_server(caller: Caller, target: Target, host: str | None = None) -> N
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
-    """Return the argument of a resize or cold migration that lets it go to another cell, when the caller may do
-    that."""
+    """Return the argument that lets a resize or cold migration choose a host of another cell; {} when the caller may
+    not do that."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
@@ -183,7 +183,7 @@ class Rebuild:
 
 @server_use_case("rebuild")
 def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow:
-    """Make the root disk again, from the same or another image. Returns the row afterwards."""
+    """Make the root disk again, from the same or another image. Return the row afterwards."""
     server, trusted = target.row, {}
     if "trusted_certs" in wanted.columns:
         caller.check_policy(f"{policy_rule_of_action('rebuild')}:trusted_certs", server)
@@ -240,7 +240,7 @@ def _root_volume(caller: Caller, server: ServerRow) -> dict[str, Any] | None:
 
 
 def _made_from(server: ServerRow, image_id: str) -> dict[str, Any]:
-    """Return the columns that record the image of the root disk."""
+    """Return the columns that record *image_id* as the image of the root disk."""
     request = server.request
     block_devices = [{**block_device, "uuid": image_id} if _is_root_of_image(block_device) else block_device
                      for block_device in request.get("blocks") or ()]
@@ -316,8 +316,8 @@ def reset_server_state(caller: Caller, target: Target, state: str) -> None:
 
 @server_use_case("injectNetworkInfo")
 def inject_network_info(_caller: Caller, _target: Target) -> None:
-    """Do nothing, as Nova does with libvirt: DHCP, config drive and metadata inform guests, and follow changes by
-    themselves. Rule and lock are checked."""
+    """Do nothing, as Nova does with libvirt: guests learn addresses and their changes from DHCP, config drive and
+    metadata. Policy rule and lock are checked."""
 
 
 @contextlib.contextmanager
@@ -347,8 +347,8 @@ def change_server_password(caller: Caller, target: Target, password: str) -> Non
 
 
 def _host_error(error: MagnetarError, text: str) -> MagnetarError:
-    """Return the error of a request that a host could not answer: ``Unavailable`` when the host did not answer in time,
-    so that clients try again, otherwise ``Conflict``."""
+    """Return the error, with the message *text*, for a request that failed with *error* at a host: ``Unavailable`` when
+    the host did not answer in time, so that clients try again, otherwise ``Conflict``."""
     if isinstance(error, Unavailable):
         return error  # too many requests wait for it
     if isinstance(error, (Unreachable, TimedOut, HypervisorDown)):
@@ -357,7 +357,8 @@ def _host_error(error: MagnetarError, text: str) -> MagnetarError:
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
-    """Return the message of a failure at the server's host for the caller: admins read which host, and why."""
+    """Return the message of *error*, a failure at the server's host, for the caller: only admins read which host, and
+    why."""
     return error.message if caller.is_admin else user_message(error)
 
 

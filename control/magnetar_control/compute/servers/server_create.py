@@ -184,7 +184,7 @@ def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None
 
 
 def check_unused_uuid(caller: Caller, id: str) -> None:
-    """Raise ``Conflict`` when a server has the uuid *id*, or had it before it was deleted."""
+    """Raise ``Conflict`` when a server, or a deleted server, has the uuid *id*."""
     store = caller.cloud.store
     with store.cell0.read() as connection:
         in_use = servers.fetch_server_row(connection, id) is not None

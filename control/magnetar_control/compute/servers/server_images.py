@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images made from servers: createImage, and createBackup, whose rotation deletes old backups. They inherit properties
-of the image that the server was made from, as in Nova."""
+"""Images made from servers: createImage, and createBackup, whose rotation deletes old backups. The images inherit
+properties of the image that the server was made from, as in Nova."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def create_server_image(caller: Caller, target: Target, name: str, properties: M
 
 def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields: Mapping[str, Any],
                        **args: Any) -> str:
-    """Create the image *id* from *fields*, queued, and queue the action *key*, with the further arguments *args*, that
-    gives it its content. Returns its uuid. Raises ``Forbidden`` when the project's quota of images is used up."""
+    """Create the image *id* from *fields*, without content, and queue the action *key* (with *args*), which adds the
+    content. Return the image's uuid. Raises ``Forbidden`` when the project's quota of images is used up."""
     images = caller.cloud.services.image
     try:
         images.create(caller.context, id=id, **fields)
@@ -55,8 +55,8 @@ def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields
 
 def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str] | None = None,
                  mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """Return the fields of an image of the server's root disk, without name and id. *mapping*: the image refers to
-    these snapshots of volumes instead."""
+    """Return the fields of an image of the server's root disk, without name and id. *mapping*: the block devices of an
+    image that refers to snapshots of volumes, and has no content itself."""
     stored_image = server.image
     image_properties = {**_inherited_properties(stored_image, caller.settings.non_inheritable_image_properties),
                         "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
@@ -87,12 +87,9 @@ def _inherited_properties(stored_image: Mapping[str, Any], without: Collection[s
 @server_use_case("createBackup")
 def create_server_backup(caller: Caller, target: Target, name: str, backup_type: str, rotation: int,
                          properties: Mapping[str, str] | None = None) -> str:
-    """Create an image of the server's root disk, and return its uuid. The image is queued immediately.
-
-    When the image has its content, the oldest backups of the server with this *backup_type* in excess of *rotation* are
-    deleted; with 0 the new one too. Raises ``InvalidRequest`` for a server on a volume. Nova makes no backups of those
-    either.
-    """
+    """Create an image of the server's root disk, and return its uuid. The image is queued immediately. When the image
+    has its content, the oldest backups of the server with this *backup_type* in excess of *rotation* are deleted; with
+    0 the new one too. Raises ``InvalidRequest`` for a server on a volume, as Nova does."""
     server, id = target.row, str(uuid.uuid4())
     if boots_from_volume(server):
         raise InvalidRequest("Backup is not supported for volume-backed instances. Make snapshots of its volumes, or "

@@ -52,7 +52,7 @@ def _resources_in_request(request: ServerRequest) -> NamedResources:
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return the time until which the servers' ``create`` actions are held back: ``None`` when nothing must be
+    """Return the time until which the servers' ``create`` actions are held back; ``None`` when nothing must be
     reserved."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
@@ -82,7 +82,7 @@ def reserve_named_resources(caller: Caller, named: OfServers) -> None:
 
 
 def _queued_creates(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the servers' ``create`` actions that have not begun."""
+    """Return the SQL conditions for the servers' ``create`` actions that have not begun."""
     return actions.c.server_id.in_([*server_ids]), actions.c.action == "create", actions.c.state == "queued"
 
 
@@ -106,7 +106,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of a server. *reserved*: release only these attachments."""
+    """Release the reservations of a server's ports and volumes. *reserved*: the only attachments to release; ``None``:
+    all."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):
@@ -115,8 +116,8 @@ def _free_reservations(caller: Caller, server_id: str, resources: NamedResources
 
 
 def _free_of_deleted_servers(caller: Caller, named: OfServers) -> None:
-    """Release the reservations of servers that another client has deleted meanwhile: the deletion may have ended before
-    they were made."""
+    """Release the reservations of servers that another client has deleted meanwhile. Their deletion may have ended
+    before the reservations were made."""
     located_servers = servers.find_server_rows(caller.cloud.store, [*named])
     for server_id, resources in named.items():
         _database, server = located_servers.get(server_id, (None, None))

@@ -123,14 +123,14 @@ def show_server_addresses(caller: Caller, target: Target) -> str:
 
 
 def server_floating_ips(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mapping[tuple[str, str], str]]:
-    """Return the floating IPs of servers by their uuids, for ``addresses_with_floating_ips``. *rows*: as stored. The
-    network service is not asked about servers without addresses, such as new ones."""
+    """Return the floating IPs of servers by their uuids, for ``addresses_with_floating_ips``. *rows*: as stored.
+    Servers without addresses, such as new ones, are left out of the request to the network service."""
     return cloud.services.network.floating([row.id for row in rows if row.addresses != "{}"])
 
 
 def addresses_with_floating_ips(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
-    """Return the addresses in a row as ``add_floating_ips`` does. Both are JSON text, which is not decoded for a server
-    without floating IPs."""
+    """Return *text*, the addresses in a row, with the floating IPs that ``add_floating_ips`` adds. Both are JSON text,
+    which is not decoded for a server without floating IPs."""
     return orjson.dumps(add_floating_ips(orjson.loads(text), floating)).decode() if floating else text
 
 
@@ -191,7 +191,7 @@ def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) ->
 @server_use_case("delete")
 def delete_server(caller: Caller, target: Target) -> None:
     """Delete the server: cancel its actions, and let the conductors remove it. A server that ``is_restorable`` accepts
-    is soft-deleted. If it is soft-deleted already, it is soft-deleted again, and its time starts over."""
+    is soft-deleted. Deleting a soft-deleted server again restarts the time after which it is removed."""
     while soft_delete.is_restorable(caller, target.row):
         if soft_delete.soft_delete_server(caller, target):
             return

@@ -15,8 +15,8 @@ from magnetar_core.power import OFFLOADED, RESIZED
 
 
 def is_restorable(caller: Caller, server: ServerRow) -> bool:
-    """Return whether a DELETE leaves a server that can be restored: the settings say so, it has run, and its host is
-    up. A server that is on no host, or that is being deleted for good already, goes immediately."""
+    """Return whether a DELETE soft-deletes the server: the settings say so, the server has run, and its host is up. A
+    server without a host, or one that is being deleted for good already, is removed immediately."""
     if not caller.settings.reclaim_instance_interval or not server.launched_at or not server.host or (
             server.vm_state == OFFLOADED or server.task_state == servers.DELETING):
         return False
@@ -25,7 +25,7 @@ def is_restorable(caller: Caller, server: ServerRow) -> bool:
 
 
 class _Other(Exception):
-    """The server has changed since it was read; the cancellations are rolled back."""
+    """Raised to roll back the cancellation of actions, because the server has changed since it was read."""
 
 
 def soft_delete_server(caller: Caller, target: Target) -> bool:

@@ -39,11 +39,11 @@ ClientOf = Callable[[str], AbstractContextManager[AgentClient]]
 
 
 class NotOff(Conflict):
-    """The server is not off."""
+    """Raised for a server that is not off."""
 
 
 class UnknownName(InvalidField):
-    """No machine type or property has that name."""
+    """Raised when no machine type or image property has the name."""
 
 
 def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
@@ -55,7 +55,7 @@ def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
 
 
 def stored_machine_type(server: ServerRow) -> str:
-    """Return the machine type that is recorded for a server, or that its image names; "" for none."""
+    """Return the machine type that is recorded for a server, or that its image names; "" if there is none."""
     image = server.image
     return machines.machine_of_image(image, str(parse_hardware_specs(image.get("properties") or {},
                                                                      BY_PROPERTY).get("machine", "")))
@@ -70,8 +70,8 @@ def stored_image_property(server: ServerRow, name: str) -> str | None:
 
 
 def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the device as which the server gets the *image* that rescues it, in the form of
-    ``hardware.rescue.rescue_device_of_image``. Raises ``InvalidField``."""
+    """Return device type and bus of the rescue disk from *image*, as ``hardware.rescue.rescue_device_of_image`` does.
+    Raises ``InvalidField``."""
     hardware = parse_hardware_specs(server.image.get("properties") or {}, BY_PROPERTY)
     return rescue_device_of_image(image.get("properties") or {},
                                   stored_machine_type(server) or machines.default_machine(hardware))
@@ -175,7 +175,8 @@ def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
 
 def _write_stored_image(database: Database, id: str, change: Callable[[ImageOfServer], Mapping[str, Any]],
                         **more: Any) -> None:
-    """Change the image fields of the row, as they are at that moment."""
+    """Set the image fields of the server's row to the result of *change* for the current ones. *more*: further
+    columns."""
     with database.write() as connection:
         server_row = servers.fetch_server_row(connection, id, lock=True)
         if server_row is None:
