@@ -21,12 +21,12 @@ from magnetar_core.versions import Range, Version
 
 
 class Lenient(Version):
-    """A version that ignores unknown keys of bodies, as below Nova's ``/v2``, instead of refusing them."""
+    """A version at which unknown keys of bodies are ignored instead of refused, such as Nova's ``/v2``."""
 
 
 class Parsed(Value):
-    """Any value that *parse* converts. If it raises ``ValueError`` or ``KeyError``, the value breaks the *rule*.
-    *schema*: the JSON schema."""
+    """A value type: any value that *parse* converts. If *parse* raises ``ValueError`` or ``KeyError``, the error says
+    *rule*. *schema*: the JSON schema."""
 
     def __init__(self, parse: Callable[[Any], Any], rule: str, **schema: Any) -> None:
         self.parse, self.rule, self.json = parse, rule, schema

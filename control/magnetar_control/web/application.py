@@ -28,7 +28,7 @@ class Guarded(Route):
     """A route with a guard.
 
     *who*: the callers that may use it: ``anyone``, ``token`` (a valid token), ``service`` (the role, or ``admin``) or
-    ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where it is answered.
+    ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the handler runs.
     """
 
     who: str = "token"
@@ -74,7 +74,7 @@ class Application:
 
 class Routed(Application):
     """An application with a router. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* returns a
-    fault in the service's form. *slash*: of ``Router``."""
+    fault in the service's form. *slash*: see ``Router``."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
                  render: Callable[[Fault], Answer], slash: int = 1) -> None:
@@ -155,12 +155,12 @@ def unauthenticated_fault(where: str) -> Fault:
 
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
              scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
-    """Return an ``authenticate`` that checks X-Auth-Token with *validate* (of ``services.Identity``), and whether
-    X-Service-Token is a service's.
+    """Return a function ``authenticate``. It checks X-Auth-Token with *validate* (of ``services.Identity``), and
+    whether X-Service-Token is a service's.
 
-    *catalogue*: the place of new tokens that a client without one is told, a path of this server or a URL. *scopes*:
-    the accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose scope_types is
-    project.
+    *catalogue*: where a client without a token gets one, a path of this server or a URL; the error 401 says so.
+    *scopes*: the accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose
+    scope_types is project.
     """
 
     def authenticate(request: Request) -> None:

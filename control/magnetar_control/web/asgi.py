@@ -88,8 +88,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Take a place for the client's address if a trusted proxy reports it. Other connections already have a place
-        (``Admitting``)."""
+        """Count the connection for the client's address, if a trusted proxy reports that address. Other connections are
+        counted already (``Admitting``)."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -152,8 +152,8 @@ class AsgiServer:
 
     async def _answer(self, application: Application, request: Request, receive: Any,
                       holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
-        """Read what the request needs, and return the answer. *holds*: the place and the share of memory that it
-        has."""
+        """Read what the request needs, and return the answer. *holds*: the request's place among the connections, and
+        its share of the memory."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
@@ -196,7 +196,7 @@ class AsgiServer:
         return None
 
     async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
-        """Return the application's answer to the request."""
+        """Have the application handle the request, in the right thread, and return the answer."""
         loop = asyncio.get_running_loop()
         if application.streams(request.method, request.path):
             request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
@@ -213,7 +213,8 @@ class AsgiServer:
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Return the answer to a request that computes long, in the turn of its user, or of its address without one."""
+        """Return the answer to a request that computes long, in the threads for logins. The user, or the address of a
+        client without a user, has a limited share of these threads."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
@@ -273,7 +274,8 @@ class AsgiServer:
                 close()
 
     async def _pieces(self, body: Iterable[bytes], send: Any, disconnected: asyncio.Future[None]) -> None:
-        """Send the pieces until the client has *disconnected*: *send* would drop further pieces. Raises ``TooSlow``."""
+        """Send the pieces of *body* until the client has *disconnected*; *send* would drop the pieces after that.
+        Raises ``TooSlow``."""
         end: Any = object()
         loop, pieces, clock = asyncio.get_running_loop(), iter(body), self.transfers.pace.clock()
         while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:

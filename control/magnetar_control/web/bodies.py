@@ -39,12 +39,13 @@ class KeptBytes:
         self.addresses: Counter[str] = Counter()
 
     def share(self, address: str) -> KeptShare:
-        """Return the share of one request of *address*."""
+        """Return a new share, for one request of *address*."""
         return KeptShare(self, counted_address(address))
 
 
 class KeptShare:
-    """The bytes that are kept for one request, until ``free``. An address may have one answer of any size."""
+    """The bytes that are kept for one request, until ``free``. An address for which no other bytes are kept may have an
+    answer of any size."""
 
     def __init__(self, counter: KeptBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0
@@ -85,7 +86,8 @@ class IncomingBody:
         self._coming: asyncio.Task[dict[str, Any]] | None = None
 
     async def prompt(self) -> bool:
-        """Return whether the whole body arrives immediately. A client that waits for "100 Continue" gets none yet."""
+        """Return whether the whole body arrives within ``PROMPT`` seconds. A client that waits for "100 Continue" is
+        not answered yet."""
         end = time.monotonic() + PROMPT
         while not self._whole and not self._asks and self._size <= SMALL:
             remaining = end - time.monotonic()

@@ -31,7 +31,7 @@ class JsonLog(logging.Formatter):
               "project", "cell", "address", "notification")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line for *record*."""
         fields: dict[str, Any] = {"time": _second(int(record.created)),
                                   "level": record.levelname.lower(), "logger": record.name,
                                   "message": record.getMessage()}
@@ -66,8 +66,8 @@ class BatchedLog(logging.StreamHandler[TextIO]):
         self._thread: threading.Thread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take a record. A record of ``BATCHED`` takes no lock and makes no system call, except the first of a
-        batch."""
+        """Write a record, or keep it for the next batch. A record of ``BATCHED`` takes no lock and makes no system
+        call, except the first of a batch."""
         if not self.filter(record):
             return False
         if record.name not in BATCHED or record.levelno >= logging.WARNING:

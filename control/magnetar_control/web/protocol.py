@@ -123,7 +123,7 @@ async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: S
 
 
 class AdmittedHttp(Admitting, LimitedHttp):
-    """HTTP on connections that have a place."""
+    """HTTP on connections that have a place, which means that they are within the limits of open connections."""
 
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:

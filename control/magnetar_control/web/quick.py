@@ -53,7 +53,7 @@ class Turnstile:
 
     @contextlib.asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
-        """Run the body of the context when it is the request's turn."""
+        """Wait for the request's turn, and keep the turn while the context is open, at most ``PATIENCE`` seconds."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PATIENCE, self._free.release)
@@ -115,8 +115,8 @@ class Together:
                     del self._begun[alike]
 
     def _threaded(self, handle: Handle, request: Request) -> Answered:
-        """Run *handle* in a thread, as ``run_in_executor`` does, except that the way back is one call instead of a
-        chain of futures with locks."""
+        """Run *handle* in a thread, as ``run_in_executor`` does, except that the answer returns to the event loop by
+        one call instead of a chain of futures with locks."""
         loop = asyncio.get_running_loop()
         answered: Answered = loop.create_future()
         self.threads.submit(_work, loop, answered, handle, request)
@@ -138,7 +138,7 @@ def _tell(answered: Answered, how: Callable[[Any], None], outcome: object) -> No
 
 
 def _again(request: Request, like: Request, answer: Answer) -> Answer:
-    """Return the answer to *like* for the identical *request*, with its own request id."""
+    """Return the answer to the request *like* for the identical *request*, with the latter's own request id."""
     request.context, request.extra = like.context, like.extra
     headers = {name: request.id if value == like.id else value for name, value in answer.headers.items()}
     return Answer(answer.content, answer.status, headers, answer.media_type)

@@ -60,7 +60,8 @@ class Request:
         return int(length) if length.isdecimal() else None
 
     def named(self, *more: Any) -> tuple[Any, ...]:
-        """Return the caller, the values of the path, and *more*: the arguments of most functions of services."""
+        """Return the caller, the parameters of the path, and *more*, in the order in which most functions of services
+        take them."""
         return self.context, *self.params.values(), *more
 
     def next_page(self, last: str) -> list[dict[str, str]]:

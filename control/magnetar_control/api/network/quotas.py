@@ -28,8 +28,8 @@ def _nothing(value: object) -> object:
 
 
 def quota_body(names: Iterable[str]) -> Record:
-    """Return the type of a body with limits of the resources *names*. Its ``check_limit`` refuses limits below the
-    usage; ``force`` is the opposite."""
+    """Return the type of a body with limits of the resources *names*. With ``check_limit`` in the body, limits below
+    the usage are refused; ``force`` is the opposite."""
     none = Parsed(_nothing, "must be 0: embedded networking has none of these")
     return build_record({**dict.fromkeys(NOTHING, none), **dict.fromkeys(names, LIMIT), "force": TRUTH,
                          "check_limit": TRUTH, "tenant_id": Anything(), "project_id": Anything()})

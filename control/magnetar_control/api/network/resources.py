@@ -62,7 +62,7 @@ class Form:
 
 
 def _shown(row: Row, *names: str) -> Document:
-    """Return the common fields of all resources, and the columns *names* unchanged."""
+    """Return the fields that all resources have, and the columns *names* of *row* unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),
@@ -296,8 +296,8 @@ class ResourceRoutes:
         self.resources.delete(request.context, request.params["id"])
 
     def _place(self, request: Request) -> Document:
-        """Return the column of the parent resource and its id from the path. Raises ``NotFound`` for an unknown
-        parent."""
+        """Return the column that names the parent resource, with the parent's id, from the path. Raises ``NotFound``
+        for an unknown parent."""
         if self.above is None or self.form.above is None:
             return {}
         column = self.form.above[1]
@@ -323,7 +323,8 @@ class ResourceRoutes:
 
 
 def as_named(values: Document) -> Document:
-    """Return *values* with the service's names. The first non-empty value of project_id and tenant_id is used."""
+    """Return *values* with the service's names as keys. ``project_id`` is the first non-empty value of project_id and
+    tenant_id."""
     named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
     return {**named, "project_id": project} if project else named

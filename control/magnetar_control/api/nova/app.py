@@ -49,8 +49,8 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Return how the request is handled. Requests that only read a little from databases are quick; on SQLite,
-        where a reader waits for no writer, they take almost no time."""
+        """Return where the request is answered. GET requests that only read a little from databases are quick; on
+        SQLite, where a reader waits for no writer, they take almost no time."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
@@ -59,8 +59,8 @@ class ComputeApplication(Application):
         return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
 
     def _may_wait(self, request: Request) -> bool:
-        """Return whether the request may wait for a host. For actions the name at the beginning of the body decides, so
-        the rest of the body is not read."""
+        """Return whether the request may wait for a host. For server actions the action's name decides. It is at the
+        beginning of the body; the rest is not read."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):
@@ -189,8 +189,8 @@ class ComputeApplication(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """Return an answer without the server's cell, which does not respond. Raises *error* if the API database does
-        not know enough to answer, or if *error* has another cause."""
+        """Return the answer that the API database alone can give while the server's cell does not respond. Raises
+        *error* if the API database does not know enough, or if *error* has another cause."""
         if not is_database_unreachable(error):
             raise error
         mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])

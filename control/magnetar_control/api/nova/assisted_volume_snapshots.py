@@ -22,8 +22,8 @@ CREATE = body_object({"volume_id": Id(), "create_info": body_object(
 
 
 def _deleted(call: Call) -> dict[str, Any]:
-    """Return the arguments in ``delete_info``, JSON in the query with volume_id, file_to_merge, merge_target_file,
-    type."""
+    """Return the id of the volume from the query parameter ``delete_info``, a JSON object with volume_id and further
+    keys. Raises ``InvalidField``."""
     try:
         delete_info = orjson.loads(call.query.get("delete_info", ""))
     except orjson.JSONDecodeError:

@@ -54,12 +54,13 @@ def _brief_row(service: Service) -> dict[str, Any]:
 
 
 def _briefly(call: Call, services: Sequence[Service], *, servers: bool) -> list[dict[str, Any]]:
-    """Return the documents of a list. *servers*: whether they include the servers."""
+    """Return the documents of *services* with the fields of a short list. *servers*: include the servers of each
+    host."""
     return _shown(call, "list", [*map(_brief_row, services)], servers=servers)
 
 
 def _fully(call: Call, hosts: Sequence[SizedHypervisor], *, servers: bool) -> list[dict[str, Any]]:
-    """Return the documents with all fields. *servers*: whether they include the servers."""
+    """Return the documents of *hosts* with all fields. *servers*: include the servers of each host."""
     return _shown(call, "show", _full_rows(call, hosts), servers=servers)
 
 
@@ -72,7 +73,8 @@ def _shown(call: Call, answer: str, rows: Sequence[dict[str, Any]], *, servers: 
 
 
 def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any]]) -> None:
-    """Add the servers of each host to its document, as JSON text: it takes a tenth of the memory of documents."""
+    """Add the servers of each host to its document, as JSON text, which takes a tenth of the memory that documents
+    take."""
     on = hypervisors.servers_of_hypervisors(call, names)
     for name, document in zip(names, shown, strict=True):
         if on.get(name) or call.at(Gate.HYPERVISOR_SERVERS):
@@ -81,7 +83,8 @@ def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any
 
 
 def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
-    """Return the rows with the facts that the hosts report, and those known of them at the version."""
+    """Return the rows of *hosts* with all fields: since the gate ``HYPERVISOR_UPTIME`` with uptimes, before with sizes
+    and CPUs."""
     up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
     loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
         call, [host.row.name for host in hosts])
@@ -130,7 +133,8 @@ def _list_detail(call: Call) -> dict[str, Any]:
 
 def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
             services: Sequence[Service]) -> dict[str, Any]:
-    """Return a page with the link to the next one. *services*: the last one is the page's last."""
+    """Return a page with the link to the next one, if there may be one. *services*: the compute services of the
+    page."""
     answer: dict[str, Any] = {"hypervisors": documents}
     if page.limit is not None and len(documents) >= page.limit > 0:
         answer["hypervisors_links"] = next_link(call, path,

@@ -36,8 +36,8 @@ class Query:
 
 
 def by_use_case(call: Call) -> Any:
-    """Call the use case with the server, the other words of the path and the arguments from ``given``. Return the
-    answer that ``shown`` makes of the result, or nothing. This is the default handler."""
+    """Call the use case with the server, the other parameters of the path, and the arguments from ``given``. Return the
+    answer that ``shown`` makes of the result, or ``None``. This is the default handler."""
     operation = call.operation
     words = [call.target if name == "server_id" else param for name, param in call.params.items()]
     use_case_result = operation.use(call, *words, **operation.given(call))
@@ -50,14 +50,14 @@ class ApiOperation(Route):
 
     * *name*: the operation's id in the conformance table.
     * *use*: the use case that its handler calls, which checks policy and states.
-    * *given*: returns the keyword arguments of the use case, for the default handler.
-    * *shown*: makes the answer from the use case's result.
+    * *given*: a function of the call that returns the keyword arguments of the use case, for the default handler.
+    * *shown*: a function of call and result that makes the answer from the use case's result.
     * *target*: ``server`` looks up the server of ``{server_id}`` first; the answer may need only its *columns*.
     * *strict*: the first version that refuses unknown query parameters.
     * *quick*: whether it only reads a little from databases.
     * *waits*: whether it waits for the server's host, together with the caller.
-    * *away*: the first version, and the answer (from the call and the server's mapping) while the server's cell does
-      not respond.
+    * *away*: (since, function): the function makes the answer while the server's cell does not respond, from the call
+      and the server's mapping in the API database.
     * *status*: of success, or (since, status) rows, newest last.
     """
 
@@ -109,12 +109,12 @@ def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiO
 
 
 def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
-    """Return a ``given`` that passes the body to the use case as *name*."""
+    """Return a function for ``ApiOperation.given``. It passes the body to the use case as *name*."""
     return lambda call: {name: call.body}
 
 
 def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
-    """Return a ``shown`` that answers with the use case's result under *key*."""
+    """Return a function for ``ApiOperation.shown``. It answers with the use case's result under *key*."""
     return lambda _call, use_case_result: {key: use_case_result}
 
 

@@ -90,8 +90,8 @@ class AllocationRoutes:
 
 
 def consumer_wishes(bodies: Mapping[str, Document], minor: int) -> dict[str, Wish]:
-    """Return what consumers must hold, by uuid, of bodies at 1.*minor*. Raises ``InvalidRequest`` for a consumer that
-    is named twice."""
+    """Return the requested allocations by consumer's uuid. *bodies*: bodies of 1.*minor* by uuid. Raises
+    ``InvalidRequest`` for a consumer that is named twice."""
     wishes = {normal_uuid(id): _wish(body, minor) for id, body in bodies.items()}
     if len(wishes) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")

@@ -26,7 +26,7 @@ LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), (
 SINCE = {"aggregates": 1, "traits": 6, "allocations": 11}
 #: Parameters of the list of providers, with their first microversion.
 PARAMETERS = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
-#: Those that all providers of a host fulfil, or none.
+#: Parameters that match either all providers of a host or none.
 OF_HOSTS = frozenset({"member_of"})
 
 
@@ -71,7 +71,8 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str]) -> list[Provider]:
-        """Return the hosts whose providers may match. Traits exist that any host has, so these need all hosts."""
+        """Return the hosts whose providers may match *parameters*. A parameter ``required`` needs all hosts: a trait
+        exists when any host has it."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):

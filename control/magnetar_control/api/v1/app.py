@@ -58,8 +58,9 @@ OPERATIONS = "operations"
 
 
 def query_parameters(request: Request, *names: str, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Return the parameters of the query string: the parameters of an ensure in *names*, and others with their
-    *readers*. Raises ``InvalidRequest`` for other and for repeated parameters."""
+    """Return the parameters of the query string. *names*: those of ``query.PARAMETERS`` that the request accepts.
+    *readers*: functions that read further parameters. Raises ``InvalidRequest`` for other and for repeated
+    parameters."""
     return query.read_parameters(request.query, {**{name: query.PARAMETERS[name] for name in names}, **readers},
                                  shown=80)
 
@@ -107,7 +108,7 @@ class V1Application:
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
-        """Take over the request id that the client sent, if it has the right form."""
+        """Use the request id that the client sent, if it has the right form."""
         request_id = request.headers.get("x-request-id", "")
         if REQUEST_ID.fullmatch(request_id):
             request.id = request_id
@@ -213,7 +214,8 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Ensure each item in a part of its own, in parallel. Return the answers in the order of the items."""
+        """Ensure each item in an operation of its own, in parallel. Return results and errors in the order of the
+        items."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -238,8 +240,8 @@ class V1Application:
 
     def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
-        """Run *function* as an operation: return 200 with its result, or 202 with the operation while it runs. Raises
-        what it raised."""
+        """Run *function* as an operation: return 200 with its result, or 202 with the operation when it takes longer
+        than *wait* seconds. Raises the errors of *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.until(operation, wait):
@@ -251,8 +253,8 @@ class V1Application:
         return Answer({**operation.as_dict()["result"], "request_id": operation.request_id})
 
     def until(self, operation: Operation, wait: float) -> bool:
-        """Wait at most *wait* seconds for the end of the operation, or only briefly if too many requests wait already.
-        Return whether it has ended."""
+        """Wait at most *wait* seconds for the end of the operation, or 0.02 seconds if too many requests wait already.
+        Return whether the operation has ended."""
         if not operation.wait(min(wait, 0.02)) and wait and self._waiting.acquire(blocking=False):
             try:
                 return operation.wait(wait)

@@ -36,7 +36,7 @@ ALL_PROJECTS = "all_projects"
 
 @contextmanager
 def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
-    """Hold *lock* within. An operation that has to wait for the lock gives way to others."""
+    """Hold *lock* while the context is open. While it waits for the lock, *operation* lets other operations run."""
     if not lock.acquire(blocking=False):
         with operation.waiting():
             lock.acquire()
@@ -84,8 +84,8 @@ class CloudDriver:
                                                          if resource.get("name") == key], key)
 
     def only(self, caller: Caller, resources: list[Document], name: str) -> Document | None:
-        """Return the only one of *resources*, which all have the *name*, or ``None``. The project's own resources take
-        precedence. Raises ``Ambiguous``."""
+        """Return the only one of *resources*, all of which have the name *name*; ``None`` if there are none. Resources
+        of the caller's project take precedence. Raises ``Ambiguous``."""
         resources = [resource for resource in resources if resource.get("_owner") == caller.project] or resources
         if len(resources) > 1:
             raise Ambiguous(f"{len(resources)} {self.kind.plural} have the name {name!r}; use a uuid.",
@@ -105,13 +105,13 @@ class CloudDriver:
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
     def comparable(self, resource: Document) -> Document:
-        """Return the resource, or a requested document, as differences show it."""
+        """Return the resource, or a requested document, in the form that differences show."""
         return resource
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked, with the identity that *key* gives. Raises ``InvalidField``, also for fields that only
-        a single host can have."""
+        """Return the request *want* checked, with the name or uuid from *key*. Raises ``InvalidField``, also for fields
+        that only a single host can have."""
         document = reconcile.checked_request(self.kind, key, want)
         for name, only in self.host_only.items():
             if name in document and document[name] != only:
@@ -119,8 +119,8 @@ class CloudDriver:
         return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """Return the resource *key* that *field* of another resource names; ``None`` where a dry run may assume it.
-        Raises ``InvalidField``, with *rule* as its text if there is one."""
+        """Return the resource *key* to which *field* of another resource refers; ``None`` where a dry run may assume
+        it. Raises ``InvalidField``, with *rule* as its text if there is one."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
@@ -128,20 +128,21 @@ class CloudDriver:
         return resource
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved, for the change of *have* if there is one. Changes nothing. Raises
-        the errors of an impossible request; ``reconcile.refuse_missing`` says which reference a dry run may assume."""
+        """Return *want* with its references resolved. *have*: the existing resource, if there is one. Changes nothing.
+        Raises the errors of an impossible request; ``reconcile.refuse_missing`` says which references a dry run may
+        assume."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that *want* can be created, in the place of *have* if there is one, which is removed before. Changes
-        nothing. Raises what the service would raise."""
+        """Check that *want* can be created. *have*: the resource that is removed before, if there is one. Changes
+        nothing. Raises the errors of the service."""
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        """Check that *have* can be changed into *want*. Changes nothing. Raises what the service would raise."""
+        """Check that *have* can be changed into *want*. Changes nothing. Raises the errors of the service."""
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Return *have* when it can be relied on: wait until it is created (not in a dry run, without *operation*).
-        Raises ``Conflict``."""
+        """Wait until the creation of *have* is complete, and return *have*. A dry run, without *operation*, does not
+        wait. Raises ``Conflict``."""
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
@@ -153,11 +154,11 @@ class CloudDriver:
             yield from self.making
 
     def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
-        """Return the plan of a change for a dry run, which may ask other services, unlike ``plan``."""
+        """Return the plan of a change for a dry run. Unlike ``plan``, this may query other services."""
         return list(self.plan(want, have))
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the resource as it will look, as far as that is known. May raise what ``make`` would raise."""
+        """Return the resource as it will look, as far as that is known. Raises some errors of ``make``."""
         if have is None:
             shown = {f.name for f in self.kind.fields if "show" in f.on}
             return {**{name: value for name, value in want.items() if name in shown}, **self.new}
@@ -217,7 +218,7 @@ class CloudDriver:
 
 
 class CloudChange(reconcile.Change):
-    """One ensure of a resource that must exist, in a cloud."""
+    """One request that a resource in a cloud must exist as described."""
 
     def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:

@@ -61,7 +61,7 @@ class Aggregates(CloudDriver):
         self._settle(caller, have["_row"], want)
 
     def _settle(self, caller: Caller, row: Aggregate, want: Document) -> None:
-        """Remove hosts first, then set name and zone, then add hosts."""
+        """Change the aggregate *row* to *want*: remove hosts, then set name, zone and metadata, then add hosts."""
         for host in sorted({*row.hosts} - {*want["hosts"]}):
             aggregates.remove_host_from_aggregate(caller, row.id, host)
         named = {name: value for name, value in (("name", want["name"]), (ZONE, want["availability_zone"]))

@@ -70,7 +70,8 @@ class CloudImages(CloudDriver):
         return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the removal of the content before the image; a new image is created without content."""
+        """Yield the step that removes the content, for an image that is removed. A new image is created without
+        content."""
         if want is None and have and have["status"] == "active":
             yield Step("drop", "remove the content")
 
@@ -185,9 +186,9 @@ class CloudImages(CloudDriver):
 
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
-    """Return whether the caller can name the image: it is the project's own, or its visibility is in *open*.
-    Administrators see the images of all projects in other lists, not here. Any project may give a community image any
-    name, so such an image is named by its uuid."""
+    """Return whether the caller can refer to the image: it is the project's own, or its visibility is in *open*. Images
+    that administrators see in other lists are excluded. A community image is referred to by its uuid, because any
+    project may give it any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

@@ -85,7 +85,7 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let other operations run within. Calls may be nested."""
+        """Let other operations run while the context is open. Nested contexts have no further effect."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():
@@ -163,7 +163,8 @@ class ProjectOperations(Operations):
         self._next()
 
     def _next(self) -> None:
-        """Give free places to waiting operations. Projects with the fewest running operations come first."""
+        """Begin or continue waiting operations while workers are free. Projects with the fewest running operations come
+        first."""
         with self._turns:
             while self._free and (may := [name for name in {*self._back, *self._queues} if self._may(name)]):
                 project = min(may, key=self._busy.__getitem__)
@@ -198,7 +199,8 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _giving_way(self, project: str | None) -> Iterator[None]:
-        """Give the operation's place to others within."""
+        """Let other operations use the operation's worker while the context is open; at the end, wait for a free
+        worker."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1

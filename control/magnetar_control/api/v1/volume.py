@@ -30,13 +30,14 @@ GIB = 2**30
 
 
 def _alike(row: Mapping[str, Any]) -> Document:
-    """Return the fields that both kinds have, from a row of the service."""
+    """Return the fields that volumes and snapshots have in common, from a row of the volume service."""
     return {**{name: row[name] for name in ("id", "size", "created_at", "updated_at")}, "name": row["name"] or "",
             "description": row["description"] or "", "format": None, "fault": None, "_status": row["status"]}
 
 
 class Stored(CloudDriver):
-    """The common part of volumes and snapshots. *counted*: the quota, named as the store, and Cinder's name of it."""
+    """The common part of volumes and snapshots. *counted*: the name of the resource in the volume service, which is its
+    quota's name too, and the name of this limit in Cinder."""
 
     counted = ("", "")
     of_all_projects = True
@@ -100,7 +101,8 @@ class Stored(CloudDriver):
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
     def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """Return the source of a copy, as its service has it. Raises ``InvalidField`` if it cannot be copied."""
+        """Return the image, snapshot or volume *id* that is copied; *field* says which. Raises ``InvalidField`` unless
+        its status is in *statuses*."""
         services = caller.cloud.services
         show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
         source = show(caller.context, id)
@@ -111,8 +113,8 @@ class Stored(CloudDriver):
         return source
 
     def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
-        """Yield the status at each check; ``None`` when the resource is gone. Raises ``TimedOut``, which includes
-        *late*."""
+        """Yield the resource's status every ``LOOK`` seconds; ``None`` when the resource is gone. Raises ``TimedOut``,
+        with *late* in its message."""
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -135,7 +137,8 @@ class Stored(CloudDriver):
                     raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
 
     def made(self, caller: Caller, id: str, operation: Operation) -> str:
-        """Return the uuid when creation is complete; remove a resource whose creation failed."""
+        """Wait until creation is complete, and return the uuid. If creation fails, remove the resource and raise
+        ``Conflict``."""
         try:
             self.wait_until_ready(caller, id, operation)
         except Conflict:

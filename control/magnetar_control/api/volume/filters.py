@@ -24,7 +24,7 @@ FILTERS: Mapping[str, Sequence[str]] = {
 
 
 def filter_routes() -> list[Guarded]:
-    """Return the routes, below ``/v3``."""
+    """Return the routes of resource filters, below ``/v3``."""
     return [guarded_route("GET resource_filters", _filters)]
 
 

@@ -68,7 +68,8 @@ def _extensions_of_volume(row: Row, admin: bool) -> Document:
 
 
 def versioned_fields(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
-    """Return the fields of the requested microversion. *rows*: (first minor version, condition, name, value)."""
+    """Return those fields of *rows* that the requested microversion has and whose condition is true. *rows*: (first
+    minor version, condition, name, value)."""
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
 

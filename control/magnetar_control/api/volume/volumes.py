@@ -196,7 +196,8 @@ class VolumeRoutes(NounRoutes):
 
 
 def _hints(outer: Document) -> Document:
-    """Return the hints for the volume's place, near or far from other volumes. A single id need not be in a list."""
+    """Return the scheduler hints for the volume: the same host as other volumes, or a different one. A single id need
+    not be in a list."""
     hints: Document = {}
     for name in HINTS:
         requested = outer.get(name)

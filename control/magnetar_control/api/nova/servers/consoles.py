@@ -20,7 +20,7 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
 
 
 def _words(*later: str) -> tuple[Choices, Choices]:
-    """Return protocols and types of a version, without the *later* ones."""
+    """Return the value types of protocol and type for a version that does not have *later* yet."""
     types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
                          types in PROTOCOLS.items() if name not in later}
     return Choices(*types_by_protocol), Choices(*(console_type for types in types_by_protocol.values()
@@ -36,7 +36,7 @@ BODY = ByVersion(("2.6", "2.7", _body(*_words("mks", "webmks", "spice-direct")))
 
 
 def _type(call: Call) -> dict[str, Any]:
-    """Return the type of console, which must be one of the protocol's."""
+    """Return the argument ``type`` of the use case: the type of console, which must belong to the protocol."""
     protocol, type = call.body["protocol"], call.body["type"]
     if type not in PROTOCOLS[protocol]:
         raise InvalidField("type", f"must be one of the protocol {protocol}: {', '.join(PROTOCOLS[protocol])}", type)

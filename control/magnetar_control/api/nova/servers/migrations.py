@@ -23,8 +23,8 @@ Row = MigrationRow
 
 
 class MigrationView(View):
-    """Migrations as one caller sees them. *hosts*: whether it may see source and target. *numbers*: numbers of flavors,
-    by flavor id."""
+    """Migrations as one caller sees them. *hosts*: whether the caller may see source and target. *numbers*: numbers of
+    flavors, by flavor id."""
 
     def __init__(self, call: Call, answer: str, *, hosts: bool, numbers: Mapping[str, int] | None = None) -> None:
         super().__init__(call, FIELDS, answer)

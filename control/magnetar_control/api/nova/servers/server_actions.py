@@ -108,7 +108,7 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """Anything before the version of *gate*; null or *value* since."""
+    """A value type: anything before the version of *gate*; since then null or *value*."""
 
     def __init__(self, gate: Gate, value: Value) -> None:
         self.gate, self.value = gate, value
@@ -146,14 +146,15 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
 
 
 def _forced(call: Call) -> bool:
-    """Return whether the scheduler does not check the host of a live migration."""
+    """Return whether a live migration uses its requested host without the scheduler."""
     if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
         return bool(call.body.get("force"))
     return bool(call.body.get("host"))
 
 
 def _given(name: str, key: str) -> dict[str, Any]:
-    """Return the operation's arguments that pass the body's *key*, or ``None``, to the use case as *name*."""
+    """Return the argument ``given`` of an operation. It passes *key* of the body, or ``None``, to the use case as
+    *name*."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 

@@ -83,7 +83,7 @@ NETWORKS = ByVersion(
 
 
 class _OrNull(Value):
-    """A filter's value, or the words None and null for a column without one."""
+    """The value of a filter, or the words None and null, which match servers whose column is empty."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -111,7 +111,7 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
 
 
 def _of_image(name: str) -> ListFilter:
-    """Return a filter for a property of the image that a server keeps; an empty value filters nothing."""
+    """Return a filter by the property *name* of the image in a server's row; an empty value filters nothing."""
     return ListFilter(name, lambda query, _column, filter_value: query.matching.append(
         ("image", f'"{name}":"{re.escape(filter_value)}"')) if filter_value else None,
                       Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
@@ -133,7 +133,7 @@ def _tags(name: str, every: bool, negated: bool) -> ListFilter:
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """Return a filter with an attribute of its own in ``ServerListRequest``."""
+    """Return a filter that sets the attribute *attribute* of ``ServerListRequest``."""
     return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
                       everyone)
 

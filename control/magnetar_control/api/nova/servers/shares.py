@@ -18,7 +18,7 @@ def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
 
 
 def _known(_shown: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether the location is known: the host has attached the share."""
+    """Return whether a share has a location, which is known when the host has attached the share."""
     return entry["location"] is not None
 
 

@@ -117,7 +117,7 @@ class CloudNetworks(CloudDriver):
                                        "hosts route to all of them", want["cidr"])
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the network as it will look; a dry run of the service draws the MTU of an ``ovn`` network."""
+        """Return the network as it will look. A dry run of the service determines the MTU of an ``ovn`` network."""
         resource = super().predicted(caller, want, have)
         if have is None and want["mode"] == "ovn":
             (made,) = caller.cloud.services.network.resources["networks"].create(

@@ -110,7 +110,7 @@ class Networking(CloudDriver):
         return self.shown_all(caller, self.mine(caller, visible_rows(caller, self.plural)))
 
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
-        """Return the rows of the caller's project: an administrator is in one project too."""
+        """Return the rows of the caller's project, also for an administrator."""
         return [row for row in service_rows if row["project_id"] == caller.project]
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -141,7 +141,7 @@ class Networking(CloudDriver):
         return parts
 
     def assumed(self, want: Document) -> bool:
-        """Return whether *want* names a resource that does not exist, which a dry run assumes."""
+        """Return whether *want* refers by name to a resource that does not exist yet, and that a dry run assumes."""
         references = [want.get(name) for name in self.references]
         words = [key for each in references for key in (each if isinstance(each, list) else [each])]
         return any(not is_uuid_key(key) for key in words if key)
@@ -203,7 +203,7 @@ class Networking(CloudDriver):
         return {name: value for name, value in resource.items() if name not in unknown}
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
-        """Return the fields whose values are unknown until the service has drawn them."""
+        """Return the fields that the service chooses at creation, so that a dry run does not know their values."""
         return set()
 
     # Changes

@@ -59,7 +59,7 @@ class SecurityGroups(Networking):
                 "remote_address_group": addresses, "description": checked.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Show rules of a new group that refer to the group with the group's name."""
+        """Return the group as it will look. Rules of a new group that refer to the group itself show its name."""
         resource = super().predicted(caller, want, have)
         return resource if have or want.get("rules") is None else {**resource, "rules": want["rules"]}
 
@@ -68,14 +68,14 @@ class SecurityGroups(Networking):
         return any(remote not in (None, want["name"]) and not is_uuid_key(remote) for pair in named for remote in pair)
 
     def checked(self, want: Document) -> Document:
-        """Draw the uuid of the new group here, because a rule may refer to it."""
+        """Return *want* checked, with the uuid that a new group gets here because one of its rules may refer to it."""
         return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
         return super().create(caller, {**want, "_id": str(uuid.uuid4())}, dry)
 
     def parts(self, want: Document, id: str | None) -> list[Document] | None:
-        """Return the rules; a rule may refer to the group by name before it exists."""
+        """Return the rules in the service's form, with the group's uuid where a rule refers to the group by name."""
         if want.get("rules") is None:
             return None
         id = id or want["_id"]

@@ -27,8 +27,8 @@ from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """The common part of attachments. *other*: the field next to ``server``; *known_by*: fields that the second half of
-    a key may match."""
+    """The common part of attachments. *other*: the field of the attached resource. *known_by*: the fields with which
+    the part of the key after the colon is compared."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Attached(CloudDriver):
         return document
 
     def from_key(self, other_key: str) -> Document:
-        """Return the fields that the second half of the key sets."""
+        """Return the fields that the part of the key after the colon sets."""
         return {self.other: other_key}
 
     def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:

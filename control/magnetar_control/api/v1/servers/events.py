@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Actions of servers that set no state. Each runs at most once per request id, the id of the action in the queue."""
+"""Events of servers: actions that are no part of the desired state. Each runs at most once per request id, which is the
+id of the action in the queue."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def _properties(row: ServerRow, args: Document) -> Any:
 
 
 def _consistency(row: ServerRow) -> str:
-    """Return the state of the file systems in an image that is created from the server of *row* now."""
+    """Return the consistency of the file systems in an image that is created from the server of *row* now."""
     return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 

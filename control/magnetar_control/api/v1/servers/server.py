@@ -97,7 +97,7 @@ class CloudServers(CloudDriver):
         return row
 
     def seen(self, caller: Caller, row: ServerRow) -> Document:
-        """Return the row as the plan sees it, with the names of its volumes."""
+        """Return the row in the form that ``plan`` uses, with the names of its volumes."""
         (server,) = _shown(caller, [row])
         for attachment in server["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, attachment["id"])
@@ -243,7 +243,7 @@ class CloudServers(CloudDriver):
         return str(row.id)
 
     def unmade(self, caller: Caller, row: ServerRow, operation: Operation) -> MagnetarError:
-        """Remove a server whose build failed; return the error that says why."""
+        """Remove a server whose build failed, and return the error with the reason."""
         why, no_host = why_failed(row), why_no_host(caller, row.fault) if row.fault else None
         delete_and_wait(caller, row.id, operation)
         if no_host:
@@ -260,7 +260,7 @@ class CloudServers(CloudDriver):
 
     def _removal(self, caller: Caller, row: ServerRow | None, have: Document | None, dry_run: bool,
                  operation: Operation) -> Result:
-        """Return the result of ``removal``; for a server that may be soft-deleted, its only step is the soft delete."""
+        """Return the result of ``removal``. For a server that may be soft-deleted, the soft delete is its only step."""
         stays = row is not None and soft_delete.is_restorable(caller, row)
         result = self.removal(caller, have, dry_run, operation)
         return Result([server_step("soft_delete")], result.diff, result.resource) if stays else result
@@ -283,7 +283,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server can move to a host of another cell. Raises the error that prevents it."""
+    """Check that the server can move to the host *place*, which may be in another cell. Raises the error that prevents
+    it."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, place):
         return
@@ -305,7 +306,7 @@ def _row_to_be(caller: Caller, new_servers: NewServers,
 
 
 class _ServerChange(CloudChange):
-    """One ensure of a server. A repeated request gets the result of the first."""
+    """One request that a server must exist as described. A repeated request gets the result of the first."""
 
     driver: CloudServers
 

@@ -41,8 +41,8 @@ def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
 
 
 def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Callable[[Any, Any], bool]) -> Any:
-    """Return the row of a server as soon as *done* is true for its database and row; ``None`` when the server is gone.
-    Raises ``Cancelled``, or ``TimedOut`` with *late* in its message."""
+    """Wait until *done*, a function of database and row, is true for the server, and return the row; ``None`` when the
+    server is gone. Raises ``Cancelled``, or ``TimedOut`` with *late* in its message."""
     watch, deadline = caller.cloud.watch, time.monotonic() + LIMIT
     watched_database, stamp = None, None
     with ExitStack() as stack:
@@ -91,7 +91,8 @@ class ServerActions:
             self.run(action.key, server_actions.PLAIN[action.key])
 
     def request(self, key: str) -> str:
-        """Return the request id for the action *key*: the caller's, unless that already has such an action."""
+        """Return the request id for the action *key*: the caller's, or a new one if the server has such an action with
+        that id."""
         located_server = locate_server(self.caller, self.id)
         if located_server is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)

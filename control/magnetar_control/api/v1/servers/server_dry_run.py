@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps that the agent of a server's host plans for a change: it gets a dry run of the conductors' requests."""
+"""The steps that the agent of a server's host plans for a change. The agent gets a dry run of the requests that
+conductors would send."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
-    """Yield the steps of the actions, from one dry run of the agent for each.
+    """Yield the steps of *actions*, one dry run of the agent for each action.
 
     A dry run changes nothing, so each document repeats the fields of the previous ones, and the agent's plan begins
-    with the known steps. If it does not, the agent has a shorter way than the server actions, and gets no further dry
-    runs.
+    with the steps already known. If it does not, the agent needs fewer steps than the server actions: it gets no
+    further dry runs, and the predicted steps are used.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

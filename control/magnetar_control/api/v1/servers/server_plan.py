@@ -25,7 +25,7 @@ VERBS: Mapping[str, str] = {
     "update": "define", "attach_interface": "plug", "detach_interface": "plug", "confirmResize": "confirm",
     "migrate": "migrate", "os-migrateLive": "migrate", "reboot-hard": "start", "shelve": "shelve",
     "unshelve": "unshelve"}
-#: Stands for a flavor that is only known to be another one.
+#: A placeholder for a flavor of which only the change is known.
 ANOTHER: Mapping[str, Any] = {"vcpus": 0}
 
 
@@ -73,7 +73,7 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _told_anew(want: Document) -> Document:
-    """Return a stand-in for the guest data that come with another flavor: only the difference matters."""
+    """Return a placeholder for the guest data that change with the flavor. Only the fact that they change matters."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
@@ -101,7 +101,8 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
 
 
 def _known(server: Document) -> Document:
-    """Return the fields of a server that its agent's plan covers. NICs are actions of their own."""
+    """Return the fields of *server* that the plan of its agent depends on. NICs have actions of their own, and are left
+    out."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
             "hardware": server.get("hardware") or {},
             "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": [],
@@ -192,7 +193,7 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
-    """Yield the actions that do not change the guest, and the confirmation of a pending resize."""
+    """Yield the actions that do not change the guest, then the confirmation of a pending resize."""
     updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
     if updates:
         yield PlannedAction("update", updates)
@@ -206,7 +207,7 @@ def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
 
 
 def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions from one power state to another, and return the latter."""
+    """Yield the actions from the power state *power* to *target*, and return *target*."""
     yield from (PlannedAction(key) for key, _verb in actions_between(power, target))
     return target
 

@@ -247,20 +247,20 @@ def _name(value: Any, field: str) -> str:
 
 
 def _listed(hints: Document) -> Document:
-    """Return *hints* with lists in place of single servers, to compare them."""
+    """Return *hints* with a list wherever a hint names one server only, so that hints can be compared."""
     return {name: [value] if name in ("different_host", "same_host") and not isinstance(value, list) else value
             for name, value in hints.items()}
 
 
 def _fits(new: Document, old: Document) -> bool:
-    """Return whether the block *new* means the same as *old*, ignoring the image of a root volume."""
+    """Return whether the block device *new* is the same as *old*, except for the image of a root disk."""
     from_image = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
     return all(old.get(key) == value for key, value in new.items() if not (from_image and key == "uuid"))
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
-    """Return the request for a new server. Addresses and ports in *freed* are in use until the old server is removed,
-    so a check leaves them out."""
+    """Return the request for a new server. *freed*: addresses and ports that the server to be replaced still uses; they
+    are left out, because a check would find them in use."""
     nics = [requested_network(nic, at, freed) for at, nic in enumerate(want["networks"])]
     return NewServers(
         id=want.get("id"), name=want["name"], flavor_id=want["_flavor"], networks=nics or "none",
